@@ -1,0 +1,1 @@
+"""The words everything else is written in; imports nothing above it, and no torch."""

@@ -1,0 +1,130 @@
+"""The one loop that steps a world. Everything that ever plays an episode goes through `EpisodeRun`.
+
+`play` drives it with a policy, `play_async` with one that waits; the token-level driver of an engine
+advances it turn by turn. A world or a policy that breaks ends the episode *masked*, with its name.
+    episode = play(world, policy, seed=0); episode.success
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from terrella.core.instances import POLICY_STREAM, stream
+from terrella.core.protocols import AsyncPolicy, Policy
+from terrella.core.types import Episode, Moment, Split, Status, Stop, Transition, Verdict
+from terrella.core.world import World
+
+T = TypeVar("T")
+
+
+class EpisodeRun:
+    """An episode being played: ask for the `moment`, `advance` with an action, read the `episode` at the end."""
+
+    def __init__(
+        self, world: World, *, seed: int, noise_seed: int = 0, split: Split | None = None, policy: str = ""
+    ) -> None:
+        """Reset the world; `policy` is the name that the record will carry."""
+        self.world, self.policy = world, policy
+        self.rng = stream(POLICY_STREAM, seed, noise_seed)
+        options = {"split": split or world.config.split, "noise_seed": noise_seed}
+        self.first, _ = world.reset(seed=seed, options=options)
+        self.identity = {"instance": world.instance, "split": world.split, "seed": seed, "noise_seed": noise_seed}
+        self.observation, self.instruction = self.first, world.instruction
+        self.transitions: list[Transition] = []
+        self.stop: Stop | None = None
+        self.error = ""
+
+    @property
+    def over(self) -> bool:
+        """True when there is nothing left to do."""
+        return self.stop is not None
+
+    @property
+    def moment(self) -> Moment:
+        """What a policy is asked now."""
+        return Moment(
+            instruction=self.instruction, observation=self.observation, actions=self.world.actions(),
+            history=self.transitions, steps_left=self.world.config.max_steps - len(self.transitions),
+            state=self.world.state, rng=self.rng,
+        )  # fmt: skip
+
+    def advance(self, action: str) -> Transition:
+        """Carry out one action and record it."""
+        after, reward, terminated, truncated, info = self.world.step(action)
+        if self.over:  # ended from outside while the world was still thinking: what came too late is not recorded
+            raise ValueError("the episode was ended during this step")
+        step = Transition(
+            observation=self.observation, action=action, next_observation=after, reward=reward,
+            terminated=terminated, truncated=truncated, info=info,
+        )  # fmt: skip
+        self.transitions.append(step)
+        self.observation = after
+        if terminated or truncated:
+            self.stop = Stop.TERMINATED if terminated else Stop.OUT_OF_STEPS
+        return step
+
+    def end(self, stop: Stop, error: str = "") -> None:
+        """End it from outside: tokens ran out, the reply had no action, something broke."""
+        self.stop, self.error = stop, error
+
+    @property
+    def episode(self) -> Episode:
+        """The finished record. A broken episode is masked, whatever it had earned."""
+        if self.stop is None:
+            raise ValueError("the episode is still running")
+        return Episode(
+            world=self.world.name, policy=self.policy, first=self.first, transitions=tuple(self.transitions),
+            stop=self.stop, outcome=self._outcome(self.stop), error=self.error, **self.identity,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _outcome(self, stop: Stop) -> Verdict:
+        if stop.is_broken:
+            status = Status.TIMEOUT if stop is Stop.WORLD_TIMEOUT else Status.ERROR
+            return Verdict.failed(status, self.error)
+        return self.world.outcome(self.transitions)
+
+
+def play(world: World, policy: Policy, *, seed: int, noise_seed: int = 0, split: Split | None = None) -> Episode:
+    """Play one episode to its end."""
+    run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
+    while not run.over:
+        action = _guarded(run, Stop.POLICY_ERROR, policy.name, lambda: policy.act(run.moment))
+        if action is not None:
+            _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
+    return run.episode
+
+
+def _guarded(run: EpisodeRun, stop: Stop, name: str, call: Callable[[], T]) -> T | None:
+    """The result of a call, or None with the episode ended and the culprit named."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  whatever breaks, the episode must end masked and named
+        run.end(stop, f"{name} raised {type(error).__name__}: {error}")
+        return None
+
+
+async def play_async(
+    world: World, policy: AsyncPolicy, *, seed: int, noise_seed: int = 0, split: Split | None = None,
+    world_timeout: float = 60.0, executor: Executor | None = None,
+) -> Episode:  # fmt: skip
+    """Play one episode while others go on. The world steps in a thread; one that hangs is left behind, masked."""
+    run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
+    loop = asyncio.get_running_loop()
+    while not run.over:
+        try:
+            action = await policy.act(run.moment)
+        except Exception as error:  # noqa: BLE001  as in `_guarded`
+            run.end(Stop.POLICY_ERROR, f"{policy.name} raised {type(error).__name__}: {error}")
+            break
+        stepping = loop.run_in_executor(executor, run.advance, action)
+        try:
+            await asyncio.wait_for(stepping, world_timeout)
+        except TimeoutError:
+            run.end(Stop.WORLD_TIMEOUT, f"{world.name} did not answer within {world_timeout:g} s")
+        except Exception as error:  # noqa: BLE001  as in `_guarded`
+            run.end(Stop.WORLD_ERROR, f"{world.name} raised {type(error).__name__}: {error}")
+    return run.episode

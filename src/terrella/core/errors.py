@@ -1,0 +1,65 @@
+"""Errors that name the boundary they crossed, written for the person who meets them.
+
+Every error raised on purpose derives from `TerrellaError`; its class says *where* (a config, a world,
+a verifier, a policy, a store, an engine) and its message says what happened and what to do.
+    raise WorldError("sokoban", "no solvable room after 200 tries", "lower num_boxes or raise size")
+"""
+
+from __future__ import annotations
+
+
+class TerrellaError(Exception):
+    """Base of all deliberate errors: where it happened, what happened, what to do about it."""
+
+    boundary = "terrella"
+
+    def __init__(self, where: str, what: str, remedy: str = "") -> None:
+        """Keep the three parts apart so that a log can show them as columns."""
+        self.where, self.what, self.remedy = where, what, remedy
+        super().__init__(f"{self.boundary} {where}: {what}" + (f"\n  -> {remedy}" if remedy else ""))
+
+
+class ConfigError(TerrellaError):
+    """A config that cannot be built: unknown key, wrong type, value out of range."""
+
+    boundary = "config"
+
+
+class WorldError(TerrellaError):
+    """A world broke one of its own promises, or could not be made."""
+
+    boundary = "world"
+
+
+class VerifierError(TerrellaError):
+    """A verifier that cannot be trusted: it failed the exploit battery, or its process cannot start."""
+
+    boundary = "verifier"
+
+
+class PolicyError(TerrellaError):
+    """A policy could not answer (endpoint down, no action to choose from)."""
+
+    boundary = "policy"
+
+
+class StoreError(TerrellaError):
+    """An episode store that is not whole, not ours, or not of this schema version."""
+
+    boundary = "store"
+
+
+class EngineError(TerrellaError):
+    """Something that moves weights or fans out work failed."""
+
+    boundary = "engine"
+
+
+class MissingExtraError(TerrellaError, ImportError):
+    """An optional dependency is absent; the message holds the line that installs it."""
+
+    boundary = "extra"
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        """Name the extra and the feature that asked for it."""
+        super().__init__(extra, f"needed for {needed_for}", f"pip install 'terrella[{extra}]'")

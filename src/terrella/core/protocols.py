@@ -1,0 +1,213 @@
+"""All seams of Terrella on one page. What you plug in implements one of these; nothing else is needed.
+
+A modality changes two things: the codec (observation <-> token ids) and the verifier (prediction vs truth).
+A world is a `gymnasium.Env` (`core/world.py`); a world model stands behind the same door.
+    class Mine:  # a verifier of your own
+        def verify(self, reply, truth, before): return Verdict.of(float(reply == truth))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from terrella.core.types import Moment, Observation, Prediction, Transition, Verdict
+
+S = TypeVar("S")
+
+
+@runtime_checkable
+class View(Protocol[S]):
+    """What a model is shown of a state. Every view can be read back: `read(show(state)) == state`."""
+
+    legend: str
+    """What the symbols mean; part of the instruction, so that it always matches what is drawn."""
+
+    def show(self, state: S) -> Observation:
+        """Render the state."""
+        ...
+
+    def read(self, observation: Observation) -> S | None:
+        """The state that was rendered, or None when this is not a rendering of any state."""
+        ...
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Compares a reply with the truth. `before` is what was seen before the step (for changes and baselines).
+
+    The reply is untrusted: one that cannot be read is `Verdict.unparsable`. An exception is a bug of ours:
+    callers go through `core.judge.judge`, which masks it.
+    """
+
+    def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
+        """Judge `reply` against `truth`."""
+        ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses an action. The same object serves any number of episodes: it keeps no state between moments."""
+
+    name: str
+
+    def act(self, moment: Moment) -> str:
+        """The action, as text."""
+        ...
+
+
+@runtime_checkable
+class AsyncPolicy(Protocol):
+    """A policy that waits for something (an engine, an endpoint) while other episodes go on."""
+
+    name: str
+
+    async def act(self, moment: Moment) -> str:
+        """The action, as text."""
+        ...
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Who shows how far a long command is: a live display in a terminal, plain lines elsewhere."""
+
+    def phase(self, name: str, total: int) -> None:
+        """Begin a phase of `total` units."""
+        ...
+
+    def advance(self, done: int, **figures: float) -> None:
+        """Say how many units are done, with the figures worth showing."""
+        ...
+
+
+# --- what an engine sees: token ids, masks, verdicts; never a world's insides --------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """One continuation to sample. Requests with the same `prompt_ids` share one prefill."""
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    seed: int
+    """Same seed, same sample, whatever else is in the batch."""
+    temperature: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+    allowed_ids: tuple[int, ...] | None = None
+    session: str | None = None
+    """Requests of one session extend each other: the sampler may keep the cache of the common prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What was sampled: these ids are the ones that are trained; nothing is ever re-tokenised."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+    """True when a stop id ended it (the id is the last token), False when the limit did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEpisode:
+    """An episode as an engine trains on it: model tokens and world tokens, interleaved.
+
+    A multi-turn agent (observations forced between replies) and a multi-step video model (actions forced
+    between frames) are both this.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    model_mask: tuple[bool, ...]
+    """True where the model wrote the token; world tokens carry no policy gradient."""
+    logprobs: tuple[float, ...]
+    """Of the sampler, per completion token; 0.0 on world tokens."""
+    turn_ends: tuple[int, ...]
+    """Index after the last model token of each turn: where a turn's verdict is paid."""
+    turn_verdicts: tuple[Verdict, ...]
+    outcome: Verdict
+    group: str
+    """Episodes of one group answer the same question; their verdicts are compared."""
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        """Refuse columns that are not aligned."""
+        lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
+        if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_verdicts):
+            raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """The only place where observations and actions become token ids and come back."""
+
+    def prompt(self, moment: Moment) -> tuple[int, ...]:
+        """Ids of the question at the first moment of an episode."""
+        ...
+
+    def world_tokens(self, transition: Transition) -> tuple[int, ...]:
+        """Ids that the world forces after the model's turn: what it saw next."""
+        ...
+
+    def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Actions in a reply; empty when there is none that can be read."""
+        ...
+
+    def read_observation(self, token_ids: Sequence[int]) -> Observation | None:
+        """The predicted observation in a reply, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question for a model: which instance, what is asked, and the answer if it is already known."""
+
+    seed: int
+    noise_seed: int
+    ask: Literal["observation", "action"]
+    transition: Transition | None = None
+    """For `ask="observation"`: the step whose result is asked for."""
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Token ids in, token ids and log-probabilities out, in continuous batches."""
+
+    async def sample(self, request: TokenRequest) -> Sampled:
+        """Sample one continuation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model by name or folder, as every engine understands it (a plain Hugging Face folder)."""
+
+    path: str
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Who moves the weights. Engine libraries are imported nowhere else."""
+
+    def sampler(self, model: ModelRef) -> Sampler:
+        """Something to sample from."""
+        ...
+
+    def sft(self, model: ModelRef, episodes: Iterator[TokenEpisode], out: Path) -> ModelRef:
+        """Fit the model to the masked tokens of the episodes."""
+        ...
+
+    def rlvr(self, model: ModelRef, tasks: Iterator[Task], out: Path) -> ModelRef:
+        """Sample, verify, push up the better ones."""
+        ...
+
+
+@runtime_checkable
+class WorldModel(Protocol):
+    """A learned world: from a history and an action, what comes next, and how far not to believe it."""
+
+    def predict(self, history: Sequence[Transition], observation: Observation, action: str) -> Prediction:
+        """Predict one step."""
+        ...

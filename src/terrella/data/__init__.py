@@ -1,0 +1,1 @@
+"""Data on disk: the episode store."""

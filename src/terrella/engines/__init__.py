@@ -1,0 +1,1 @@
+"""Engines: who moves weights and fans out work; the only room that imports torch trainers, vLLM or Ray."""

@@ -1,0 +1,1 @@
+"""What a person looks at: progress, tables, later pictures and pages."""

@@ -1,0 +1,1 @@
+"""Verifiers: how a reply is compared with the truth, by kind of thing compared."""

@@ -46,10 +46,12 @@ class EpisodeRun:
     @property
     def moment(self) -> Moment:
         """What a policy is asked now."""
+        world, left = self.world, self.world.config.max_steps - len(self.transitions)
         return Moment(
-            instruction=self.instruction, observation=self.observation, actions=self.world.actions(),
-            history=self.transitions, steps_left=self.world.config.max_steps - len(self.transitions),
-            state=self.world.state, rng=self.rng,
+            instruction=self.instruction, observation=self.observation, actions=world.actions(),
+            history=self.transitions, steps_left=left, rng=self.rng,
+            proposals=lambda: world.proposals(world.state),
+            expert=lambda: world.expert(world.state, left, self.rng),
         )  # fmt: skip
 
     def advance(self, action: str) -> Transition:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 
 
 def canonical_json(value: Any) -> str:
@@ -250,7 +248,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a policy is asked at a step. `state` is privileged: teachers read it, learned policies must not."""
+    """What a policy is asked at a step."""
 
     instruction: str
     observation: Observation
@@ -258,8 +256,11 @@ class Moment:
     """Legal action names; empty when the world takes free text."""
     history: Sequence[Transition]
     steps_left: int
-    state: Any
     rng: np.random.Generator
+    proposals: Callable[[], Sequence[str]]
+    """What a uniform random policy chooses from."""
+    expert: Callable[[], str]
+    """Privileged: the world's own best action. Teachers ask it; learned policies must not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

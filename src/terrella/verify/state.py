@@ -102,13 +102,9 @@ def _depth_then_index(path: Path) -> tuple[int, int]:
     return len(path), last if isinstance(last, int) else 0
 
 
-class _Duplicate(ValueError):
-    """A JSON object that names a key twice."""
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise _Duplicate("a key is given twice")
+        raise ValueError("a key is given twice")
     return dict(pairs)
 
 

@@ -1,0 +1,40 @@
+"""Counter: the smallest world, used by every test and by the hello world. Bring a counter to its goal."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from terrella.core.types import Outcome
+from terrella.core.world import StateWorld
+from terrella.verify.state import StateDiff
+
+
+@dataclass(frozen=True)
+class Count:
+    """Where the counter stands, and where it should."""
+
+    value: int
+    goal: int
+
+
+class Counter(StateWorld[Count]):
+    """Press up or down until the counter shows the goal."""
+
+    rules = "Bring the value to the goal. Each action changes the value by one."
+    state_type = Count
+    verifier = StateDiff.Config().build()
+
+    def draw(self, rng: np.random.Generator) -> Count:
+        """A goal below 100, up to eight steps away."""
+        goal, away = int(rng.integers(100)), int(rng.integers(1, 9))
+        return Count(goal + away * int(rng.choice((-1, 1))), goal)
+
+    def legal(self, state: Count) -> tuple[str, ...]:
+        """Both directions, always."""
+        return ("up", "down")
+
+    def outcomes(self, state: Count, action: str) -> list[Outcome]:
+        """One step; reaching the goal ends the episode."""
+        after = replace(state, value=state.value + (1 if action == "up" else -1))
+        won = after.value == after.goal
+        return [Outcome(state=after, reward=float(won), terminated=won, success=won)]

@@ -221,7 +221,8 @@ def _parse(text: str, hint: Any, where: str) -> Any:
     """Command-line text as `hint`: numbers, true/false, none, comma lists; else the text itself."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        for option in args:
+        # None first: a text or a path would take the word "none" for itself.
+        for option in sorted(args, key=lambda option: option is not type(None)):
             try:
                 return _parse(text, option, where)
             except ConfigError:

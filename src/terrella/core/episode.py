@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from terrella.core.instances import POLICY_STREAM, stream
 from terrella.core.protocols import AsyncPolicy, Policy
-from terrella.core.types import Episode, Moment, Split, Status, Stop, Transition, Verdict
+from terrella.core.types import Episode, Moment, Situation, Split, Status, Stop, Transition, Verdict
 from terrella.core.world import World
 
 T = TypeVar("T")
@@ -42,6 +42,15 @@ class EpisodeRun:
     def over(self) -> bool:
         """True when there is nothing left to do."""
         return self.stop is not None
+
+    @property
+    def situation(self) -> Situation:
+        """Where the episode stands, for a model."""
+        left = self.world.config.max_steps - len(self.transitions)
+        return Situation(
+            instruction=self.instruction, observation=self.observation, actions=self.world.actions(),
+            history=self.transitions, steps_left=left,
+        )  # fmt: skip
 
     @property
     def moment(self) -> Moment:

@@ -19,7 +19,7 @@ VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1
 
 # Streams of one seed are kept apart by a tag, so that the instance, the noise and the policy never share numbers.
-INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM = 1, 2, 3
+INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, CORRUPTION_STREAM, SAMPLE_STREAM, TASK_STREAM = range(1, 7)
 
 
 def plain(value: Any) -> Any:

@@ -8,12 +8,12 @@ A world is a `gymnasium.Env` (`core/world.py`); a world model stands behind the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from terrella.core.types import Moment, Observation, Prediction, Transition, Verdict
+from terrella.core.types import Episode, Moment, Observation, Prediction, Situation, Split, Transition, Verdict
 
 S = TypeVar("S")
 
@@ -125,50 +125,81 @@ class TokenEpisode:
     logprobs: tuple[float, ...]
     """Of the sampler, per completion token; 0.0 on world tokens."""
     turn_ends: tuple[int, ...]
-    """Index after the last model token of each turn: where a turn's verdict is paid."""
-    turn_verdicts: tuple[Verdict, ...]
+    """Index after the last token of each turn: where a turn's reward is paid."""
+    turn_rewards: tuple[float, ...]
+    """In the world's own units; a turn that earned 0 is still a turn."""
     outcome: Verdict
     group: str
     """Episodes of one group answer the same question; their verdicts are compared."""
-    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    record: Episode | None = None
+    """What happened, in the world's words; None for a question with one answer."""
 
     def __post_init__(self) -> None:
         """Refuse columns that are not aligned."""
         lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
-        if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_verdicts):
+        if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_rewards):
             raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
+
+
+class Tokenizer(Protocol):
+    """What a codec needs of a tokenizer; every Hugging Face tokenizer has it."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Text to ids."""
+        ...
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Ids to text."""
+        ...
 
 
 @runtime_checkable
 class Codec(Protocol):
     """The only place where observations and actions become token ids and come back."""
 
-    def prompt(self, moment: Moment) -> tuple[int, ...]:
-        """Ids of the question at the first moment of an episode."""
+    stop_ids: tuple[int, ...]
+    """Ids that end a turn of the model."""
+
+    def ask_action(self, situation: Situation) -> tuple[int, ...]:
+        """The prompt of an agent at the start of an episode."""
         ...
 
-    def world_tokens(self, transition: Transition) -> tuple[int, ...]:
-        """Ids that the world forces after the model's turn: what it saw next."""
+    def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
+        """The prompt of a world model: what comes after this action?"""
+        ...
+
+    def world_turn(self, situation: Situation) -> tuple[int, ...]:
+        """What the world forces after a turn of the model, up to where the model writes again."""
+        ...
+
+    def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:
+        """The reply that does this: what imitation trains on."""
+        ...
+
+    def answer_observation(self, observation: Observation) -> tuple[int, ...]:
+        """The reply that predicts this."""
         ...
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """Actions in a reply; empty when there is none that can be read."""
         ...
 
-    def read_observation(self, token_ids: Sequence[int]) -> Observation | None:
-        """The predicted observation in a reply, or None."""
+    def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
+        """The predicted observation in a reply, of the same kind as `like`; None when it cannot be read."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A question for a model: which instance, what is asked, and the answer if it is already known."""
+    """A question for a model, as a value: play this instance, or say what comes after this step."""
 
     seed: int
-    noise_seed: int
-    ask: Literal["observation", "action"]
+    noise_seed: int = 0
+    split: Split = Split.TRAIN
+    situation: Situation | None = None
+    """For a world model: where the episode stood."""
     transition: Transition | None = None
-    """For `ask="observation"`: the step whose result is asked for."""
+    """For a world model: the step whose result is asked for. None asks for actions, in the live world."""
 
 
 @runtime_checkable

@@ -34,9 +34,10 @@ class StateSpaceTooLargeError(WorldError):
 class Solver:
     """Memoised finite-horizon values. One solver serves all instances of a world; `clear` frees it."""
 
-    def __init__(self, world: Solvable, *, max_entries: int = 300_000) -> None:
-        """`max_entries` bounds memory and time: past it the space counts as too large."""
-        self.world, self.max_entries = world, max_entries
+    def __init__(self, world: Solvable, *, max_entries: int = 300_000, max_questions: int = 3_000_000) -> None:
+        """`max_entries` bounds memory, `max_questions` (asked of the world) time: past one the space is too large."""
+        self.world, self.max_entries, self.max_questions = world, max_entries, max_questions
+        self.questions = 0
         self._random: dict[tuple[Hashable, int], float] = {}
         self._best: dict[tuple[Hashable, int], float] = {}
 
@@ -44,27 +45,38 @@ class Solver:
         """Forget all values."""
         self._random.clear()
         self._best.clear()
+        self.questions = 0
 
     def random_value(self, state: Hashable, steps_left: int) -> float:
         """Probability that uniformly random proposals succeed."""
+        self._make_room()
         return self._value(state, steps_left, self._random, lambda values: sum(values) / len(values))
 
     def best_value(self, state: Hashable, steps_left: int) -> float:
         """Probability that the best policy succeeds."""
+        self._make_room()
         return self._value(state, steps_left, self._best, max)
 
     def best_action(self, state: Hashable, steps_left: int) -> str:
         """The first proposal of highest value, and among those the one that wins soonest."""
+        self._make_room()
         proposals = self.world.proposals(state)
         if not proposals:
             raise WorldError(self.world.name, "no proposals to choose from")
+        best_value = self._value(state, steps_left, self._best, max)
         # Ties are common when there is time to spare: a smaller budget tells which action makes progress.
         for budget in range(1, steps_left + 1):
             best = max(proposals, key=lambda action: self._action_value(state, action, budget, self._best, max))
             reached = self._action_value(state, best, budget, self._best, max)
-            if reached > 0 and reached >= self.best_value(state, steps_left) - 1e-12:
+            if reached > 0 and reached >= best_value - 1e-12:
                 return best
         return max(proposals, key=lambda action: self._action_value(state, action, steps_left, self._best, max))
+
+    def _make_room(self) -> None:
+        """Each question starts with room to answer it: what earlier instances left behind must not fill the memo."""
+        self.questions = 0
+        if len(self._random) + len(self._best) > self.max_entries // 2:
+            self.clear()
 
     def _value(
         self, state: Hashable, steps_left: int, memo: dict[tuple[Hashable, int], float],
@@ -89,6 +101,9 @@ class Solver:
         combine: Callable[[list[float]], float],
     ) -> float:  # fmt: skip
         value = 0.0
+        self.questions += 1
+        if self.questions > self.max_questions:
+            raise StateSpaceTooLargeError(self.world.name, f"more than {self.max_questions} questions to the world")
         for result in self.world.truth(state, action):
             if result.terminated:
                 value += result.probability * result.success

@@ -16,10 +16,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a JSON value: sorted keys, no spaces, no NaN. Equal values, equal strings."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """The one spelling of a JSON value: sorted keys, no spaces, no NaN. Equal strings, equal values.
+
+    Numbers keep their kind: 1, 1.0 and true are equal in Python and three different values here.
+    """
+    return _CANONICAL.encode(value)
 
 
 class Kind(enum.StrEnum):
@@ -247,8 +252,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What a policy is asked at a step."""
+class Situation:
+    """Where an episode stands, as a model may know it: plain values that can cross a process boundary."""
 
     instruction: str
     observation: Observation
@@ -256,6 +261,12 @@ class Moment:
     """Legal action names; empty when the world takes free text."""
     history: Sequence[Transition]
     steps_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment(Situation):
+    """What a policy is asked at a step: the situation, its random numbers, and what only teachers may ask."""
+
     rng: np.random.Generator
     proposals: Callable[[], Sequence[str]]
     """What a uniform random policy chooses from."""

@@ -10,8 +10,10 @@ forking follow from these. An existing Gymnasium env plugs in through `GymWorld`
 
 from __future__ import annotations
 
+import bisect
 import copy
 import functools
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
@@ -183,6 +185,8 @@ class StateWorld(World, Generic[S]):
 
     state_type: ClassVar[type[Any] | None] = None
     """The state's frozen dataclass: gives the default `state` view its way back from JSON."""
+    invalid_reward: ClassVar[float] = 0.0
+    """What an illegal action costs; no less than a wasted legal one, or nonsense becomes the cheapest move."""
 
     def __init__(self, config: World.Config) -> None:
         """Build the view the config names."""
@@ -213,7 +217,7 @@ class StateWorld(World, Generic[S]):
 
     def key(self, state: S) -> Any:
         """What makes two initial states the same instance; the state itself unless overridden."""
-        return plain(state)
+        return state
 
     def make_view(self, name: str) -> View[S]:
         """The view of that name. The default `state` view needs `state_type`."""
@@ -256,7 +260,7 @@ class StateWorld(World, Generic[S]):
         """The exact distribution over results, illegal actions included (nothing happens)."""
         legal = self.legal(state)
         if legal and action not in legal:
-            return (Outcome(state=state),)
+            return (Outcome(state=state, reward=self.invalid_reward),)
         return self.outcomes(state, action)
 
     def _start(self, rng: np.random.Generator) -> Any:
@@ -276,8 +280,8 @@ class StateWorld(World, Generic[S]):
 
 
 def _choose(results: Sequence[Outcome], rng: np.random.Generator) -> int:
-    cumulative = np.cumsum([result.probability for result in results])
-    return min(int(np.searchsorted(cumulative, rng.random(), side="right")), len(results) - 1)
+    cumulative = list(itertools.accumulate(result.probability for result in results))
+    return min(bisect.bisect_right(cumulative, rng.random()), len(results) - 1)
 
 
 class GymWorld(World):

@@ -2,19 +2,20 @@
 
 A difference is *applicable*: `apply(diff(a, b), a) == b`. The score is over the difference, so a reply that
 changes nothing earns nothing where something changed, and inventing changes costs as much as finding them earns.
+The hook that matters is `change_gain`.
     StateDiff.Config().build().verify(State.of({"n": 2}), truth=State.of({"n": 2}), before=State.of({"n": 1}))
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from terrella.core.config import Configurable
 from terrella.core.types import Observation, Verdict, canonical_json, show_text
-from terrella.verify.text import reply_text
+from terrella.verify.text import refuse_unread
 
 MAX_DEPTH = 64
 Path = tuple[str | int, ...]
@@ -24,8 +25,8 @@ Path = tuple[str | int, ...]
 class Diff:
     """Changes that lead from one JSON value to another, by path.
 
-    A path names keys of objects and places of lists. Values are canonical JSON, so that changes can be compared
-    as sets; an object or a list that appears or vanishes counts once per property inside it.
+    A path names keys of objects (text) and places of lists (numbers). Values are canonical JSON, so that changes
+    can be compared as sets, and so that 1, 1.0, true and "1" are four different values, as in the state's own text.
     """
 
     created: Mapping[Path, str] = field(default_factory=dict[Path, str])
@@ -36,33 +37,38 @@ class Diff:
         """How many properties changed."""
         return len(self.created) + len(self.modified) + len(self.removed)
 
-    def facts(self) -> set[tuple[str, Path, str]]:
-        """The changes as comparable facts."""
-        made = {("created", path, value) for path, value in self.created.items()}
-        changed = {("modified", path, value) for path, value in self.modified.items()}
-        return made | changed | {("removed", path, "") for path in self.removed}
+    def asserted(self) -> set[tuple[Path, str]]:
+        """What is said to hold now: created and modified properties with their values."""
+        return {*self.created.items(), *self.modified.items()}
 
 
-def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """All properties of a JSON value: scalars, and the shells `{}` and `[]` of what holds them.
+def leaves(value: Any) -> dict[Path, str]:
+    """All properties of a JSON value: its scalars, and its *empty* objects and lists, by path.
 
-    A shell is a property of its own, so that an empty list, an absent one and a null are three things.
+    What holds something follows from what it holds, so a container is no property of its own: naming it earns
+    nothing. An empty one is, so that an empty list, an absent one and a null are three things.
     """
-    if isinstance(value, dict):
-        yield path, "{}"
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list):
-        yield path, "[]"
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    else:
-        yield path, canonical_json(value)
+    found: dict[Path, str] = {}
+    todo: list[tuple[Path, Any]] = [((), value)]
+    while todo:
+        path, item = todo.pop()
+        if len(path) > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        if isinstance(item, dict) and item:
+            todo.extend(((*path, key), inner) for key, inner in item.items())
+        elif isinstance(item, list) and item:
+            todo.extend(((*path, index), inner) for index, inner in enumerate(item))
+        else:
+            found[path] = canonical_json(item)
+    return found
 
 
 def diff(before: Any, after: Any) -> Diff:
     """What must be created, modified and removed to get from `before` to `after`."""
-    old, new = dict(leaves(before)), dict(leaves(after))
+    return _compare(leaves(before), leaves(after))
+
+
+def _compare(old: Mapping[Path, str], new: Mapping[Path, str]) -> Diff:
     return Diff(
         created={path: value for path, value in new.items() if path not in old},
         modified={path: value for path, value in new.items() if path in old and old[path] != value},
@@ -72,34 +78,20 @@ def diff(before: Any, after: Any) -> Diff:
 
 def apply(change: Diff, before: Any) -> Any:
     """The value after the change: `apply(diff(a, b), a) == b`."""
-    properties = dict(leaves(before))
-    for path in change.removed:
-        del properties[path]
-    properties.update(change.modified)
-    properties.update(change.created)
-    return _build(properties)
+    kept = {path: value for path, value in leaves(before).items() if path not in change.removed}
+    return _build({**kept, **change.modified, **change.created})
 
 
 def _build(properties: Mapping[Path, str]) -> Any:
-    """The JSON value with these properties; parents are placed before what they hold."""
-    root: list[Any] = [None]
-    places: dict[Path, Any] = {}
-    for path in sorted(properties, key=_depth_then_index):
-        text = properties[path]
-        value: Any = {} if text == "{}" else [] if text == "[]" else json.loads(text)
-        places[path] = value
-        if not path:
-            root[0] = value
-        elif isinstance(path[-1], int):
-            places[path[:-1]].append(value)
-        else:
-            places[path[:-1]][path[-1]] = value
-    return root[0]
-
-
-def _depth_then_index(path: Path) -> tuple[int, int]:
-    last = path[-1] if path else 0
-    return len(path), last if isinstance(last, int) else 0
+    """The JSON value with these properties: grouped by first key, then each group in the same way."""
+    if () in properties:
+        return json.loads(properties[()])
+    groups: dict[str | int, dict[Path, str]] = {}
+    for path, value in properties.items():
+        groups.setdefault(path[0], {})[path[1:]] = value
+    if all(isinstance(key, int) for key in groups):
+        return [_build(groups[index]) for index in range(len(groups))]
+    return {str(key): _build(group) for key, group in groups.items()}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -120,43 +112,61 @@ def _finite(text: str) -> float:
 
 
 def parse_state(text: str) -> Any:
-    """Strict JSON: one document, no duplicate keys, no NaN, no infinity, bounded depth. Else ValueError."""
+    """Strict JSON: one document, no duplicate keys, no comments, no NaN or infinity. Else ValueError."""
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    if any(len(path) > MAX_DEPTH for path, _ in leaves(value)):
-        raise ValueError("nested too deep")
-    return value
+        raise ValueError(f"nested deeper than {MAX_DEPTH}") from error
 
 
 class StateDiff(Configurable):
-    """Scores the changes a reply makes: right ones earn, wrong, missing and invented ones do not.
+    """Scores the changes a reply makes: right ones earn; wrong, missing and invented ones do not.
 
-    value = max(0, right - wrong) / true changes; where nothing changed, 1 for changing nothing, else 0.
+    The value is `change_gain`; precision, recall and F1 over the changed properties are parts beside it.
     """
 
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
         """Compare the reply's difference from `before` with the true one."""
-        text = reply_text(reply)
-        if not text:
-            return Verdict.unparsable("empty reply" if text == "" else "reply too long")
+        text, true, old = show_text(reply), show_text(truth), show_text(before)
+        refused = refuse_unread(text, true, old)
+        if refused is not None:
+            return refused
         try:
-            predicted = parse_state(text)
+            predicted = leaves(parse_state(text))
         except ValueError as error:
             return Verdict.unparsable(f"not a JSON state: {error}")
-        start = json.loads(show_text(before))
-        return compare_changes(diff(start, predicted), diff(start, json.loads(show_text(truth))))
+        start = leaves(json.loads(old))
+        return compare_changes(_compare(start, predicted), _compare(start, leaves(json.loads(true))))
 
 
 def compare_changes(predicted: Diff, true: Diff) -> Verdict:
     """The verdict on a predicted difference, with precision, recall and F1 as parts."""
-    claimed, real = predicted.facts(), true.facts()
+    right = len(predicted.asserted() & true.asserted()) + len(predicted.removed & true.removed)
+    return Verdict.of(
+        change_gain(predicted, true),
+        exact=float(predicted == true),
+        precision=right / len(predicted) if len(predicted) else 0.0,
+        recall=right / len(true) if len(true) else 0.0,
+        f1=2 * right / (len(predicted) + len(true)) if len(predicted) + len(true) else 1.0,
+    )
+
+
+def change_gain(predicted: Diff, true: Diff) -> float:
+    """How far the predicted changes go: 0 for none of them, 1 for exactly the true ones.
+
+    value = max(0, right - wrong) / true values, times the share of the changes that was made. Values that are
+    created or modified earn; removals only complete them, because saying less is a removal too. Inventing a
+    property that is neither in the state before nor in the truth voids the reply: that is where alternatives hide.
+    """
+    if predicted == true:
+        return 1.0
+    invented = predicted.created.keys() - true.created.keys()
+    if not len(true) or invented:
+        return 0.0
+    claimed, real = predicted.asserted(), true.asserted()
+    gone = len(predicted.removed & true.removed)
+    wrong = len(claimed - real) + len(predicted.removed - true.removed)
+    if not real:  # properties only vanish: a reply that drops what stays has said less, not predicted more
+        return 0.0 if wrong else gone / len(true.removed)
     right = len(claimed & real)
-    if not real:
-        return Verdict.of(float(not claimed), exact=float(not claimed))
-    precision = right / len(claimed) if claimed else 0.0
-    recall = right / len(real)
-    f1 = 2 * right / (len(claimed) + len(real))
-    value = max(0, right - (len(claimed) - right)) / len(real)
-    return Verdict.of(value, exact=float(claimed == real), precision=precision, recall=recall, f1=f1)
+    return max(0, right - wrong) / len(real) * (len(real) + gone) / len(true)

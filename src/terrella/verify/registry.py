@@ -1,0 +1,85 @@
+"""Verifiers by name. A verifier gets a name only by surviving the exploit battery on examples of its kind.
+
+The built-in ones are no exception; they stand trial when first asked for, not at import, which stays free.
+    register("my_diff", MyDiff.Config(), [Example(before=..., truth=..., others=...)])
+    verifier = find("my_diff").build()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from terrella.core.config import Configurable
+from terrella.core.errors import VerifierError
+from terrella.core.protocols import Verifier
+from terrella.core.types import State, Text
+from terrella.verify.battery import Example, run_battery
+from terrella.verify.state import StateDiff
+from terrella.verify.text import Exact, LineF1
+
+_registered: dict[str, Configurable.Config] = {}
+
+
+def register(name: str, config: Configurable.Config, examples: Sequence[Example]) -> None:
+    """Run the battery and keep the config under this name; VerifierError lists what paid and should not have."""
+    if name in _registered and _registered[name] != config:
+        raise VerifierError(name, "the name is taken by another verifier", "choose another name")
+    with ExitStack() as stack:
+        verifier = config.build()
+        if isinstance(verifier, AbstractContextManager):  # one that holds a process gives it back
+            stack.enter_context(verifier)
+        if not isinstance(verifier, Verifier):
+            raise VerifierError(name, f"{type(verifier).__name__} has no `verify(reply, truth, before)`")
+        report = run_battery(verifier, examples)
+    if not report.passed:
+        raise VerifierError(name, f"failed the exploit battery: {report.summary()}", "close the holes, then register")
+    _registered[name] = config
+
+
+def find(name: str) -> Configurable.Config:
+    """The config registered under this name."""
+    if name not in _registered and name in _BUILT_IN:
+        config, examples = _BUILT_IN[name]
+        register(name, config(), examples)
+    if name not in _registered:
+        raise VerifierError(name, "no such verifier", f"known: {', '.join(names())}")
+    return _registered[name]
+
+
+def names() -> list[str]:
+    """All names that `find` knows."""
+    return sorted({*_BUILT_IN, *_registered})
+
+
+def _texts(*texts: str) -> Example:
+    before, truth, *others = map(Text, texts)
+    return Example(before=before, truth=truth, others=tuple(others))
+
+
+_TEXT_EXAMPLES = (
+    _texts("#####\n#@  #\n# $ #\n#####", "#####\n# @ #\n# $ #\n#####", "#####\n#   #\n#@$ #\n#####"),
+    _texts("You are in the hall.", "You are in the kitchen.\nA pan is here.", "You are in the hall.\nIt is dark."),
+    _texts("a key\na lamp\na rope", "a key\na rope", "a lamp\na rope"),
+    _texts("   @", "@   ", " @  "),
+    _texts("The door is open.", "The door is open.", "The door is closed."),
+)
+
+
+def _states(before: object, truth: object, *others: object) -> Example:
+    return Example(before=State.of(before), truth=State.of(truth), others=tuple(map(State.of, others)))
+
+
+_STATE_EXAMPLES = (
+    _states({"n": 1, "goal": 3}, {"n": 2, "goal": 3}, {"n": 0, "goal": 3}),
+    _states({"hall": ["key", "lamp"], "bag": []}, {"hall": ["lamp"], "bag": ["key"]}, {"hall": ["key"], "bag": []}),
+    _states({"a": 1, "b": [1, 2], "c": 3}, {"c": 3}, {"b": [], "c": 3}),
+    _states({"a": 1, "b": 2}, {"d": "x"}, {}),
+    _states({"open": True}, {"open": True}, {"open": False}),
+)
+
+_BUILT_IN: dict[str, tuple[Callable[[], Configurable.Config], Sequence[Example]]] = {
+    "exact": (Exact.Config, _TEXT_EXAMPLES),
+    "line_f1": (LineF1.Config, _TEXT_EXAMPLES),
+    "state_diff": (StateDiff.Config, _STATE_EXAMPLES),
+}

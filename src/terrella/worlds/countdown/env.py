@@ -1,0 +1,105 @@
+"""Countdown: write an expression that uses every number exactly once and equals the target. One answer, then over.
+
+Actions are free text, read by our own parser (`parser.py`); `proposals` gives the random policy all expressions.
+    world = Countdown.Config().build()
+    world.reset(seed=0)
+    world.step("(25 - 5) * 3")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from terrella.core.errors import ConfigError, WorldError
+from terrella.core.protocols import View
+from terrella.core.types import Outcome
+from terrella.core.world import StateWorld, World
+from terrella.verify.text import Exact
+from terrella.worlds.countdown.search import all_expressions, find_way, random_value
+from terrella.worlds.countdown.views import FEWEST_NUMBERS, HIGHEST, MOST_NUMBERS, Round, TextView, answered
+
+MAX_TRIES, TRIES_PER_NUMBERS = 100, 200
+"""Numbers to try before giving up on a target in range, and expressions to try on each; few are ever needed."""
+
+
+class Countdown(StateWorld[Round]):
+    """Reach the target with every number, each exactly once."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(World.Config):
+        """How many numbers, and how large."""
+
+        max_steps: int = 1
+        min_numbers: int = 3
+        max_numbers: int = 4
+        """Each instance has this many numbers at most and `min_numbers` at least, uniformly."""
+        highest: int = 99
+        """Numbers lie in 1..highest."""
+        max_target: int = 999
+        """Targets lie in 1..max_target."""
+        view: str = "text"
+
+        def __post_init__(self) -> None:
+            """Refuse ranges that are empty, too large to enumerate, or too large to write."""
+            super().__post_init__()
+            if not FEWEST_NUMBERS <= self.min_numbers <= self.max_numbers <= MOST_NUMBERS:
+                raise ConfigError("min_numbers, max_numbers", f"must lie in {FEWEST_NUMBERS}..{MOST_NUMBERS}, in order")
+            if not (1 <= self.highest <= HIGHEST and 1 <= self.max_target <= HIGHEST):
+                raise ConfigError("highest, max_target", f"must lie in 1..{HIGHEST}")
+
+    config: Config
+    rules = (
+        "Write one arithmetic expression that equals the target and uses each of the numbers exactly once. "
+        "Allowed are whole numbers, + - * / and parentheses; division is exact. "
+        "Answer with the expression alone, such as (25 - 5) * 3. There is one try."
+    )
+    presets = {"three": Config(max_numbers=3), "four": Config(min_numbers=4)}
+    view_names = ("text",)
+    verifier = Exact.Config().build()
+
+    def make_view(self, name: str) -> View[Round]:
+        """The text view."""
+        return TextView()
+
+    def draw(self, rng: np.random.Generator) -> Round:
+        """Random numbers, and as target the value of a random expression, once it is whole and in range."""
+        for _ in range(MAX_TRIES):
+            count = int(rng.integers(self.config.min_numbers, self.config.max_numbers + 1))
+            numbers = tuple(int(n) for n in rng.integers(1, self.config.highest + 1, count))
+            # The numbers are kept for a while, or those with many whole values would be drawn more often.
+            for _ in range(TRIES_PER_NUMBERS):
+                value = random_value(numbers, rng)
+                if value is not None and value.denominator == 1 and 1 <= value <= self.config.max_target:
+                    return Round(numbers, int(value))
+        raise WorldError(self.name, f"no target in 1..{self.config.max_target}", "raise max_target or lower highest")
+
+    def key(self, state: Round) -> Any:
+        """The numbers in any order are the same instance."""
+        return [sorted(state.numbers), state.target]
+
+    def legal(self, state: Round) -> tuple[str, ...]:
+        """None: the answer is free text."""
+        return ()
+
+    def outcomes(self, state: Round, action: str) -> list[Outcome]:
+        """Right pays 1, anything else 0, and either way it is over."""
+        if state.answer is not None:
+            return [Outcome(state=state, terminated=True)]
+        after = answered(state, action)
+        right = after.verdict == "right"
+        return [Outcome(state=after, reward=float(right), terminated=True, success=right)]
+
+    def proposals(self, state: Round) -> Sequence[str]:
+        """All expressions that use each number once, right or wrong: random means well-formed here."""
+        return all_expressions(state.numbers)
+
+    def expert(self, state: Round, steps_left: int, rng: np.random.Generator) -> str:
+        """An expression that reaches the target, by exhaustive search."""
+        way = find_way(state.numbers, state.target)
+        if way is None:
+            raise WorldError(self.name, f"{state.target} cannot be reached from {state.numbers}")
+        return way

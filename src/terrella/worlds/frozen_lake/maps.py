@@ -1,0 +1,89 @@
+"""The lake: its state, who is next to whom, and the drawing of maps that can be crossed.
+
+All randomness comes from the generator that is passed in; `draw_lake` is the hot one (every reset calls it).
+    lake = draw_lake(np.random.default_rng(0), size=4, hole_rate=0.2)
+    lake.tiles, lake.player
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from terrella.core.errors import WorldError
+
+ICE, HOLE, GOAL = "_", "O", "G"
+ACTIONS = ("Left", "Down", "Right", "Up")
+"""In this order neighbours in the list are perpendicular: a slip goes one place back or forth in it."""
+MAX_TRIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A square map and where the player stands on it."""
+
+    tiles: str
+    """Row by row, without line ends: `_` ice, `O` hole, `G` goal."""
+    player: int
+    """Place in `tiles`: row * size + column."""
+
+
+@lru_cache(maxsize=64)
+def neighbours(size: int) -> tuple[tuple[int, ...], ...]:
+    """For each cell, where Left, Down, Right and Up lead; the edge holds the player back."""
+    last = size - 1
+    return tuple(
+        (
+            row * size + max(col - 1, 0),
+            min(row + 1, last) * size + col,
+            row * size + min(col + 1, last),
+            max(row - 1, 0) * size + col,
+        )
+        for row in range(size)
+        for col in range(size)
+    )
+
+
+@lru_cache(maxsize=64)
+def landings(size: int, success_rate: float) -> tuple[tuple[tuple[tuple[int, float], ...], ...], ...]:
+    """For each cell and action, the cells where the player may land with their probabilities."""
+    return tuple(
+        tuple(_landing(around, action, success_rate) for action in range(len(ACTIONS))) for around in neighbours(size)
+    )
+
+
+def _landing(around: tuple[int, ...], action: int, success_rate: float) -> tuple[tuple[int, float], ...]:
+    slip = (1.0 - success_rate) / 2.0
+    chances: dict[int, float] = {}
+    for turn, chance in ((0, success_rate), (-1, slip), (1, slip)):
+        cell = around[(action + turn) % len(ACTIONS)]
+        chances[cell] = chances.get(cell, 0.0) + chance  # at the edge two directions can lead to one cell
+    return tuple((cell, chance) for cell, chance in chances.items() if chance > 0.0)
+
+
+def draw_lake(rng: np.random.Generator, size: int, hole_rate: float) -> Lake:
+    """A map with start and goal anywhere, drawn again (start and goal too) until a path joins them."""
+    cells = size * size
+    for _ in range(MAX_TRIES):
+        first, second, *numbers = rng.random(cells + 2).tolist()
+        start, goal = int(first * cells), int(second * (cells - 1))
+        goal += goal >= start
+        tiles = [HOLE if number < hole_rate else ICE for number in numbers]
+        tiles[start], tiles[goal] = ICE, GOAL
+        if _joined(tiles, start, goal, neighbours(size)):
+            return Lake("".join(tiles), start)
+    raise WorldError("frozen_lake", f"no map with a path in {MAX_TRIES} tries", "lower hole_rate or size")
+
+
+def _joined(tiles: list[str], start: int, goal: int, around: tuple[tuple[int, ...], ...]) -> bool:
+    reached, edge = {start}, [start]
+    while edge:
+        for cell in around[edge.pop()]:
+            if cell == goal:
+                return True
+            if cell not in reached and tiles[cell] == ICE:
+                reached.add(cell)
+                edge.append(cell)
+    return False

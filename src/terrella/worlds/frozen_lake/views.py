@@ -1,0 +1,137 @@
+"""What a model is shown of a lake: a grid of symbols, coordinates, or both. Each can be read back exactly.
+
+`read` accepts a rendering and nothing else: it rebuilds the text of what it understood and compares.
+    view = LAKE_VIEWS["grid"](size=4)
+    view.read(view.show(lake)) == lake
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from terrella.core.protocols import View
+from terrella.core.types import Observation, Text
+from terrella.worlds.frozen_lake.maps import GOAL, HOLE, ICE, Lake
+
+WITH_PLAYER = {ICE: "P", HOLE: "X", GOAL: "√"}
+"""What a tile looks like with the player on it."""
+UNDER_PLAYER = {mark: tile for tile, mark in WITH_PLAYER.items()}
+
+CELL = re.compile(r"\(([0-9]{1,4}),([0-9]{1,4})\)")
+
+
+def _cell(cell: int, size: int) -> str:
+    return f"({cell // size},{cell % size})"
+
+
+def _cells(cells: Iterable[int], size: int) -> str:
+    return " ".join(_cell(cell, size) for cell in cells) or "none"
+
+
+def _read_cells(text: str, size: int) -> list[int] | None:
+    """The cells named in a line, or None when one lies outside the board."""
+    places = [(int(row), int(col)) for row, col in CELL.findall(text)]
+    if any(row >= size or col >= size for row, col in places):
+        return None
+    return [row * size + col for row, col in places]
+
+
+class GridView:
+    """The map as rows of symbols, the player drawn over the tile."""
+
+    def __init__(self, size: int) -> None:
+        """`size` is the number of rows and of columns."""
+        self.size = size
+        self.starts = range(0, size * size, size)
+        self.legend = (
+            f"The board has {size} rows of {size} symbols: {WITH_PLAYER[ICE]} player, {ICE} ice, {HOLE} hole, "
+            f"{GOAL} goal, {WITH_PLAYER[HOLE]} player in a hole, {WITH_PLAYER[GOAL]} player on the goal."
+        )
+
+    def show(self, state: Lake) -> Text:
+        """The rows, one a line."""
+        tiles, player, size = state.tiles, state.player, self.size
+        marked = f"{tiles[:player]}{WITH_PLAYER[tiles[player]]}{tiles[player + 1 :]}"
+        return Text("\n".join([marked[start : start + size] for start in self.starts]))
+
+    def read(self, observation: Observation) -> Lake | None:
+        """The lake that was drawn, or None: wrong size, no or two players, no or two goals, other symbols."""
+        size = self.size
+        if not isinstance(observation, Text) or len(observation.text) != size * (size + 1) - 1:
+            return None
+        marked = observation.text.replace("\n", "")
+        players = [cell for cell, mark in enumerate(marked) if mark in UNDER_PLAYER]
+        if len(players) != 1 or len(marked) != size * size:
+            return None
+        tiles = "".join(UNDER_PLAYER.get(mark, mark) for mark in marked)
+        if tiles.count(GOAL) != 1 or tiles.strip(ICE + HOLE + GOAL):
+            return None
+        lake = Lake(tiles, players[0])
+        return lake if self.show(lake) == observation else None
+
+
+class CoordinatesView:
+    """The map in words: size, player, goal and holes, each cell as (row,column)."""
+
+    def __init__(self, size: int) -> None:
+        """`size` is the number of rows and of columns."""
+        self.size = size
+        self.longest = 64 + len(_cell(size * size - 1, size) + " ") * (size * size + 2)
+        self.legend = (
+            f"The board has {size} rows and {size} columns. Cells are (row,column), counted from (0,0) at the top "
+            f"left to ({size - 1},{size - 1}) at the bottom right. Cells that are not named are ice. "
+            "The player can be in a hole or on the goal."
+        )
+
+    def show(self, state: Lake) -> Text:
+        """One line each for size, player, goal and holes."""
+        size, tiles = self.size, state.tiles
+        holes = (cell for cell, tile in enumerate(tiles) if tile == HOLE)
+        return Text(
+            f"Size: {size}x{size}\nPlayer: {_cell(state.player, size)}\n"
+            f"Goal: {_cell(tiles.index(GOAL), size)}\nHoles: {_cells(holes, size)}"
+        )
+
+    def read(self, observation: Observation) -> Lake | None:
+        """The lake that was described, or None."""
+        if not isinstance(observation, Text) or len(observation.text) > self.longest:
+            return None
+        lines = [_read_cells(line, self.size) for line in observation.text.split("\n")]
+        match lines:
+            case [[], [player], [goal], list(holes)]:
+                tiles = [ICE] * (self.size * self.size)
+                for hole in holes:
+                    tiles[hole] = HOLE
+                tiles[goal] = GOAL
+                lake = Lake("".join(tiles), player)
+                return lake if self.show(lake) == observation else None
+        return None
+
+
+class GridCoordinatesView:
+    """The grid, and below it the same in coordinates."""
+
+    def __init__(self, size: int) -> None:
+        """`size` is the number of rows and of columns."""
+        self.grid, self.coordinates = GridView(size), CoordinatesView(size)
+        self.legend = f"{self.grid.legend}\nBelow it the same in words. {self.coordinates.legend}"
+
+    def show(self, state: Lake) -> Text:
+        """Both texts, the grid first."""
+        return Text(f"{self.grid.show(state).text}\n{self.coordinates.show(state).text}")
+
+    def read(self, observation: Observation) -> Lake | None:
+        """The lake that both parts describe, or None when one is wrong or they disagree."""
+        if not isinstance(observation, Text):
+            return None
+        size = self.grid.size
+        lake = self.grid.read(Text(observation.text[: size * (size + 1) - 1]))
+        return lake if lake is not None and self.show(lake) == observation else None
+
+
+LAKE_VIEWS: dict[str, Callable[[int], View[Lake]]] = {
+    "grid": GridView,
+    "coordinates": CoordinatesView,
+    "grid_coordinates": GridCoordinatesView,
+}

@@ -1,0 +1,5 @@
+"""Sudoku, 4 x 4 and 9 x 9: see README.md in this folder."""
+
+from terrella.worlds.sudoku.env import Sudoku
+
+__all__ = ["Sudoku"]

@@ -1,0 +1,170 @@
+"""A collection that is killed at any moment and run again leaves the very bytes of one that was not."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from terrella.data import store
+from terrella.data.store import EpisodeStore
+from terrella.policies.basic import Random
+from terrella.show.progress import SilentProgress
+from terrella.stages.collect import Collect
+from terrella.worlds.counter import Counter
+
+KILLS, TRANSITIONS = 20, 40_000
+# Imports once, then forks a process for each life: the kills hit the run, and the test is not spent on imports.
+NURSERY = """
+import os, sys
+from pathlib import Path
+from terrella.policies.basic import Random
+from terrella.show.progress import SilentProgress
+from terrella.stages.collect import Collect
+from terrella.worlds.counter import Counter
+
+def live(out):
+    config = Collect.Config(world=Counter.Config(), policy=Random.Config(), out=Path(out), transitions=TRANSITIONS,
+                            chunk_episodes=40)
+    Collect(config).run(SilentProgress())
+
+def say(line):
+    sys.stdout.write(f"{line}\\n"); sys.stdout.flush()
+
+for out in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            live(out.strip())
+            code = 0
+        finally:
+            os._exit(code)
+    say(child)
+    say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""".replace("TRANSITIONS", str(TRANSITIONS))
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Nursery:
+    """Real processes that collect; each can be killed after some seconds."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def life(self, out, seconds=None):
+        self.process.stdin.write(f"{out}\n")
+        self.process.stdin.flush()
+        child = int(self.process.stdout.readline())
+        if seconds is not None:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+        return int(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def nursery():
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_leave_no_trace(tmp_path, nursery):
+    moments, parts = random.Random(0), []
+    began = time.monotonic()
+    assert nursery.life(tmp_path / "whole") == 0
+    alive = time.monotonic() - began
+    for _ in range(KILLS):
+        code = nursery.life(tmp_path / "killed", seconds=moments.uniform(0, alive / KILLS))
+        assert code == -signal.SIGKILL, "the run ended before it could be killed twenty times"
+        parts.append(len(list((tmp_path / "killed").glob("*.parquet"))))
+    assert parts == sorted(parts) and parts[-1] > 3, "every life must keep what the earlier ones had finished"
+    assert not (tmp_path / "killed/manifest.json").exists()
+    assert nursery.life(tmp_path / "killed") == 0
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    EpisodeStore.open(tmp_path / "killed").verify()
+
+
+class Killed(BaseException):
+    """The power goes out: nothing of ours catches it."""
+
+
+class PowerCut:
+    """Cuts the power just before the n-th thing that is done to the disk."""
+
+    def __init__(self, monkeypatch):
+        self.left = None
+        for where, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
+            monkeypatch.setattr(where, name, self._counting(where.__dict__[name]))
+
+    def _counting(self, real):
+        def operation(*args, **kwargs):
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    raise Killed
+            return real(*args, **kwargs)
+
+        return operation
+
+    def run(self, out, transitions, after):
+        self.left = after
+        config = {"world": Counter.Config(), "policy": Random.Config(), "chunk_episodes": 5}
+        try:
+            return Collect(Collect.Config(out=out, transitions=transitions, **config)).run(SilentProgress())
+        finally:
+            self.left = None
+
+
+def test_every_single_moment_at_the_disk_can_be_the_last(tmp_path, monkeypatch):
+    power = PowerCut(monkeypatch)
+    power.run(tmp_path / "small", 60, None)
+    shutil.copytree(tmp_path / "small", tmp_path / "grown")
+    power.run(tmp_path / "grown", 150, None)
+    for begin in (None, tmp_path / "small"):  # a fresh collection, and the extension of a whole one
+        for moment in range(1000):
+            out = tmp_path / f"{begin and begin.name}-{moment}"
+            if begin:
+                shutil.copytree(begin, out)
+            try:
+                power.run(out, 150, moment)
+            except Killed:
+                if begin and not (out / store.MANIFEST).exists():
+                    pytest.fail("an extension made the old store disappear")
+                if (out / store.MANIFEST).exists():
+                    EpisodeStore.open(out).verify()
+                power.run(out, 150, None)
+                assert content(out) == content(tmp_path / "grown"), f"killed before operation {moment}"
+            else:
+                assert moment > 10, "nothing was ever cut"
+                break
+
+
+def test_a_crash_while_resuming_is_no_different(tmp_path, monkeypatch):
+    power = PowerCut(monkeypatch)
+    power.run(tmp_path / "whole", 600, None)
+    lives = 0
+    for _ in range(200):
+        try:
+            power.run(tmp_path / "cut", 600, 9)  # a part takes three operations: two or three parts a life
+        except Killed:
+            lives += 1
+        else:
+            break
+    assert lives > 3 and content(tmp_path / "cut") == content(tmp_path / "whole")

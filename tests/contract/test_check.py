@@ -1,0 +1,217 @@
+"""`terrella check`: every world passes, and breaking any one property makes exactly that check fail."""
+
+import random
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from terrella.core.errors import ConfigError
+from terrella.core.instances import plain
+from terrella.core.types import Outcome, Split, Text, Verdict, show_text
+from terrella.core.world import World
+from terrella.stages.check import CHECKS, check_world
+from terrella.verify.text import Exact
+from terrella.worlds import builtin_names, find_world, world_config
+from terrella.worlds.counter import Count, Counter
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_world_keeps_every_promise(name):
+    broken = [f"{r.name}: {r.detail}" for r in check_world(world_config(name)) if not r.passed]
+    assert broken == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", [f"{n}:{p}" for n in builtin_names() for p in find_world(n).presets])
+def test_every_preset_keeps_every_promise(spec):
+    broken = [f"{r.name}: {r.detail}" for r in check_world(world_config(spec)) if not r.passed]
+    assert broken == []
+
+
+# --- one broken world per property ---------------------------------------------------------------------------
+
+
+class ForgetsConfig(Counter):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Counter.Config):
+        names: tuple = ("up", "down")
+
+        def __eq__(self, other):
+            return False
+
+
+class NotAnEnv(Counter):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0]
+
+
+class Moody(Counter):
+    mood = 0
+
+    def draw(self, rng):
+        Moody.mood += 1
+        return replace(super().draw(rng), goal=Moody.mood % 97)
+
+
+class UsesGlobalRng(Counter):
+    def draw(self, rng):
+        random.random()
+        return super().draw(rng)
+
+
+class NoiseMovesTheStart(Counter):
+    def _draw_instance(self):
+        super()._draw_instance()
+        self._state = replace(self._state, value=self._state.value + self.noise_seed)
+
+
+class LeakyChances(Counter):
+    def outcomes(self, state, action):
+        return [replace(result, probability=0.7) for result in super().outcomes(state, action)]
+
+
+class BlindView:
+    legend = "The value only."
+
+    def show(self, state):
+        return Text(f"value {state.value}")
+
+    def read(self, observation):
+        return Count(int(show_text(observation).split()[1]), 0)
+
+
+class LossyView(Counter):
+    verifier = Exact.Config().build()
+
+    def make_view(self, name):
+        return BlindView()
+
+
+class Stingy(Exact):
+    def verify(self, reply, truth, before):
+        return Verdict.of(0.9 * super().verify(reply, truth, before).value)
+
+
+class TruthIsNotEnough(Counter):
+    verifier = Stingy.Config().build()
+
+
+class Generous(Exact):
+    def verify(self, reply, truth, before):
+        return Verdict.of(1.0)
+
+
+class AnythingGoes(Counter):
+    verifier = Generous.Config().build()
+
+
+class Substring(Exact):
+    """Accepts a reply that contains the truth anywhere: the classic hole."""
+
+    def verify(self, reply, truth, before):
+        return Verdict.of(float(show_text(truth) in show_text(reply)))
+
+
+class Farmable(Counter):
+    verifier = Substring.Config().build()
+
+
+class Raises(Exact):
+    def verify(self, reply, truth, before):
+        if not show_text(reply).strip():
+            raise IndexError("empty")
+        return super().verify(reply, truth, before)
+
+
+class FragileVerifier(Counter):
+    verifier = Raises.Config().build()
+
+
+class OneInstance(Counter):
+    def draw(self, rng):
+        return Count(3, 5)
+
+
+class IgnoresSplit(Counter):
+    def _draw_instance(self):
+        wanted = self.split
+        self.split = Split.TRAIN
+        super()._draw_instance()
+        self.split = wanted
+
+
+class CrashesOnNonsense(Counter):
+    def truth(self, state, action):
+        return [Outcome(state=replace(state, value=state.value + {"up": 1, "down": -1}[action]))]
+
+
+class SharedFork(Counter):
+    def fork(self):
+        return self
+
+
+class WrongSolver(Counter):
+    def proposals(self, state):
+        return ("up",) if not hasattr(self, "_lying") else self.legal(state)
+
+    @property
+    def solver(self):
+        class Optimist:
+            def random_value(self, state, steps):
+                return 1.0
+
+            def best_action(self, state, steps):
+                return "up" if state.value < state.goal else "down"
+
+            def clear(self):
+                pass
+
+        return Optimist()
+
+
+class BadExpert(Counter):
+    def expert(self, state, steps_left, rng):
+        return "down" if state.value < state.goal else "up"
+
+
+BROKEN = {
+    "config_survives_disk": [ForgetsConfig],
+    "is_a_gymnasium_env": [NotAnEnv],
+    "same_seed_same_episode": [Moody],
+    "leaves_global_rngs_alone": [UsesGlobalRng],
+    "noise_is_not_the_instance": [NoiseMovesTheStart],
+    "truth_is_pure": [LeakyChances],
+    "views_round_trip": [LossyView],
+    "truth_scores_one": [TruthIsNotEnough],
+    "corrupted_truth_scores_less": [AnythingGoes],
+    "battery_wins_nothing": [Farmable, FragileVerifier],
+    "splits_are_disjoint": [OneInstance, IgnoresSplit],
+    "nonsense_is_harmless": [CrashesOnNonsense],
+    "fork_is_independent": [SharedFork],
+    "random_value_is_exact": [WrongSolver],
+    "expert_beats_random": [BadExpert],
+}
+
+
+def test_every_check_has_a_world_that_breaks_it():
+    assert set(BROKEN) == {check.__name__ for check in CHECKS}
+
+
+@pytest.mark.parametrize(("check", "world"), [(c, w) for c, worlds in BROKEN.items() for w in worlds])
+def test_a_broken_promise_is_found(check, world):
+    results = {result.name: result for result in check_world(world.Config())}
+    assert not results[check].passed and results[check].detail
+
+
+def test_the_names_of_worlds_are_found_or_explained():
+    assert issubclass(find_world("counter"), World)
+    with pytest.raises(ConfigError, match="no such world"):
+        find_world("no_such_world")
+    with pytest.raises(ConfigError, match="no such preset"):
+        world_config("counter:huge")
+
+
+def test_states_are_plain_json():
+    assert plain(Count(1, 2)) == {"value": 1, "goal": 2}
+    assert np.isscalar(plain(3))

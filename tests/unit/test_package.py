@@ -1,0 +1,80 @@
+"""Promises of the package as a whole: fast to import, no heavy import, layers enforced, a frozen command line."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import terrella
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_python(code):
+    done = subprocess.run([sys.executable, "-c", code, "--no-cache"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light():
+    # CPU seconds, so that a busy machine does not decide.
+    heavy = "{'torch', 'ray', 'transformers', 'pyarrow'}"
+    out = run_python(
+        f"import sys, time; t = time.process_time(); import terrella; import terrella.core.world;"
+        f"print(time.process_time() - t, sorted({heavy} & set(sys.modules)))"
+    )
+    seconds, found = out.split(maxsplit=1)
+    assert float(seconds) < 0.5 and found.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in terrella.__all__:
+        assert getattr(terrella, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        terrella.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("core/types.py", "import terrella.worlds"),  # climbs
+        ("verify/text.py", "import terrella.data"),  # crosses a |
+        ("worlds/counter/__init__.py", "import terrella.worlds.bandit"),  # a world that knows another
+        ("data/__init__.py", "import ray"),  # an engine library outside engines/
+    ],
+)
+def test_an_import_that_climbs_or_crosses_fails_the_gate(tmp_path, file, line):
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert lint_imports(tmp_path).returncode == 0
+    target = tmp_path / "src/terrella" / file
+    target.write_text(f"{target.read_text()}\n{line}\n")
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1 and "BROKEN" in done.stdout
+
+
+def lint_imports(folder):
+    code = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as lint; lint()"
+    return subprocess.run([sys.executable, "-c", code, "--no-cache"], capture_output=True, text=True, cwd=folder)
+
+
+def test_no_forbidden_call_in_the_source():
+    forbidden = re.compile(r"\b(eval|exec)\(|\bimport pickle\b|weights_only=False|trust_remote_code=True")
+    found = [path for path in (ROOT / "src").rglob("*.py") if forbidden.search(path.read_text())]
+    assert found == []
+
+
+def test_the_command_line_has_not_grown():
+    text = (ROOT / "src/terrella/cli.py").read_text()
+    assert re.findall(r'@app\.command\(name="([\w-]+)"', text) == [
+        "worlds", "check", "play", "new-world", "collect", "doctor",
+    ]  # fmt: skip
+
+
+def test_files_and_functions_stay_readable():
+    """A ratchet: these bounds may only go down."""
+    long_files = [p for p in (ROOT / "src").rglob("*.py") if len(p.read_text().splitlines()) > 400]
+    assert long_files == []

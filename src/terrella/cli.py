@@ -128,8 +128,7 @@ def collect(
         assignments: config overrides, such as world.max_steps=20 or policy.share=0.3.
         dry_run: print the resolved config and stop.
     """
-    from terrella.show.progress import make_progress
-    from terrella.stages.collect import Collect
+    from terrella.stages.collect import Collect, run
     from terrella.worlds import world_config
 
     config = Collect.Config(
@@ -141,9 +140,7 @@ def collect(
     if dry_run:
         console.print_json(canonical_json(dump(config)))
         return
-    with make_progress() as progress:
-        manifest = Collect(config).run(progress)
-    console.print(manifest)
+    run(config)
 
 
 def policy_config(name: str) -> Configurable.Config:
@@ -170,7 +167,7 @@ def doctor() -> None:
     table = Table("", "", "", "detail")
     for finding in diagnose():
         table.add_row(
-            finding.topic, finding.subject, "[green]ok[/]" if finding.good else "[yellow]--[/]", finding.detail
+            finding.topic, finding.subject, "[green]ok[/]" if finding.good else "[yellow]--[/]", escape(finding.detail)
         )
     console.print(table)
 

@@ -91,6 +91,12 @@ def test_results_come_in_order_and_items_are_taken_only_as_needed(two_workers):
 
 
 @pytest.mark.ray
+def test_more_workers_than_the_cluster_has_room_for_are_refused_and_not_waited_for(two_workers):
+    with pytest.raises(EngineError, match="3 workers want a CPU each, this Ray has 2 CPUs"):
+        next(fan_out(math.sqrt, [("a", 1)], workers=3))
+
+
+@pytest.mark.ray
 def test_what_the_function_raises_is_named_and_not_tried_again(two_workers):
     losses = []
     items = [("good", "{}"), ("bad page", "{"), ("never", "{}")]

@@ -1,12 +1,15 @@
 """The real command, as a person runs it."""
 
 import json
+import os
 import subprocess
 import sys
 
 
 def terrella(*words, cwd, code=0):
-    done = subprocess.run([sys.executable, "-m", "terrella.cli", *words], capture_output=True, text=True, cwd=cwd)
+    command = [sys.executable, "-m", "terrella.cli", *words]
+    wide = {**os.environ, "COLUMNS": "250"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=wide)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -16,11 +19,7 @@ def test_a_new_world_passes_its_check_and_a_spoiled_one_does_not(tmp_path):
     source = tmp_path / "thermostat/__init__.py"
     assert len([line for line in source.read_text().splitlines() if line.strip()]) <= 40
     assert "0 broken properties" in terrella("check", "thermostat", cwd=tmp_path)
-    source.write_text(
-        source.read_text()
-        .replace("probability", "p")
-        .replace("state.level +", "state.level + int(id(state)) * 0 + 1 +")
-    )
+    source.write_text(source.read_text().replace("rng.integers(5, 60)", "np.random.randint(5, 60)"))
     assert "BROKEN" in terrella("check", "thermostat", cwd=tmp_path, code=1)
 
 

@@ -20,22 +20,37 @@ CONFIG = {"world": Counter.Config(), "policy": Random.Config(), "chunk_episodes"
 
 
 class Fragile(Counter):
-    """Breaks in one of `every` episodes: at reset, or in its first step."""
+    """Breaks in one of `every` episodes, at reset or in its first step, and stays broken until it is built anew."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Counter.Config):
         every: int = 1
         at_reset: bool = False
 
+    gone = False
+
     def reset(self, *, seed=None, options=None):
-        if self.config.at_reset and seed % self.config.every == 0:
-            raise ConnectionError(f"browser is gone {seed}")
+        self.fail_if(self.gone or (self.config.at_reset and seed % self.config.every == 0), seed)
         return super().reset(seed=seed, options=options)
 
     def _act(self, action):
-        if self.seed % self.config.every == 0:
-            raise ConnectionError(f"browser is gone {self.seed}")
+        self.fail_if(self.seed % self.config.every == 0, self.seed)
         return super()._act(action)
+
+    def fail_if(self, broken, seed):
+        self.gone = self.gone or broken
+        if broken:
+            raise ConnectionError(f"browser is gone {seed}")
+
+
+class Costly(Counter):
+    """Counts what was paid for."""
+
+    resets = 0
+
+    def reset(self, **options):
+        Costly.resets += 1
+        return super().reset(**options)
 
 
 class Babbler(Configurable):
@@ -137,7 +152,9 @@ def test_while_it_is_extended_the_old_store_stays_whole(tmp_path):
 def test_a_smaller_target_is_refused_and_destroys_nothing(tmp_path):
     collect(tmp_path, transitions=2000)
     before = content(tmp_path)
-    for target in ({"transitions": 700}, {"transitions": 1999 - 200}, {"episodes": 5}):
+    manifest = json.loads(before["manifest.json"])
+    exactly_two_parts = sum(part["counts"]["transitions"] for part in manifest["parts"][:2])
+    for target in ({"transitions": 700}, {"transitions": exactly_two_parts}, {"episodes": 5}):
         with pytest.raises(StoreError, match="already holds"):
             collect(tmp_path, **target)
     assert content(tmp_path) == before
@@ -148,6 +165,21 @@ def test_another_config_is_refused_by_the_keys_that_differ(tmp_path):
     with pytest.raises(StoreError, match=r"config\.world\.max_steps is 10 there, 4 here") as error:
         collect(tmp_path, episodes=30, world=Counter.Config(max_steps=4))
     assert "seed" not in str(error.value)
+
+
+def test_a_part_of_another_plan_is_not_taken_in(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        collect(tmp_path / "mine", episodes=100, progress=StopAfter(2))
+    collect(tmp_path / "yours", episodes=100, seed=1)
+    name = min(path.name for path in (tmp_path / "mine").glob("*.parquet"))
+    (tmp_path / "mine" / name).write_bytes((tmp_path / "yours" / name).read_bytes())
+    with pytest.raises(StoreError, match=f"{name}: was made by another plan"):
+        collect(tmp_path / "mine", episodes=100)
+
+
+def test_no_episode_is_played_that_is_not_kept(tmp_path):
+    manifest = collect(tmp_path, transitions=100, chunk_episodes=2000, world=Costly.Config())
+    assert Costly.resets == manifest["counts"]["episodes"] < 30
 
 
 def test_other_versions_may_read_but_not_add(tmp_path):

@@ -27,7 +27,7 @@ def test_hello_world_runs_and_is_short(tmp_path):
 
 
 def test_the_map_is_the_tree():
-    (tree,) = [block for block in re.findall(r"```\n(.*?)```", README, re.S) if block.startswith("src/terrella/")]
+    (tree,) = re.findall(r"^```\n(src/terrella/\n.*?)^```", README, re.M | re.S)
     listed = set(re.findall(r"^  ([\w.]+/?)", tree, re.M))
     rooms = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"}
     assert listed == rooms | {"cli.py"}

@@ -14,7 +14,7 @@ import importlib
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
@@ -84,6 +84,7 @@ def _dump_value(value: Any) -> Any:
 
 def load(data: Mapping[str, Any]) -> Any:
     """The config that `dump` wrote. Unknown keys, wrong types and unknown classes fail."""
+    _expect(isinstance(data, Mapping), data, "config", "a mapping")
     owner = _find_owner(data)
     values = {key: value for key, value in data.items() if key != "class"}
     return _load_fields(owner.Config, values, where=owner.__qualname__)
@@ -139,9 +140,14 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(value, args, where)
     if origin is Literal:
-        return _expect(value in args, value, where, f"one of {', '.join(map(repr, args))}")
+        return _pick(value, args, where)
     if origin is tuple:
         return _convert_tuple(value, args, where)
+    if origin in (list, set, frozenset):
+        items = _convert_tuple(value, (args[0], ...), where)
+        made = origin(items)
+        _expect(len(made) == len(items), value, where, "different values")
+        return made
     if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
         _expect(isinstance(value, Mapping), value, where, "a mapping")
         return {key: _convert(item, args[1], f"{where}.{key}") for key, item in value.items()}
@@ -161,8 +167,7 @@ def _convert_plain(value: Any, hint: Any, where: str) -> Any:
         _expect(isinstance(value, Mapping), value, where, f"a {hint.__name__}")
         return _load_fields(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        names = [member.value for member in hint]
-        return hint(_expect(value in names, value, where, f"one of {', '.join(map(str, names))}"))
+        return hint(_pick(value, [member.value for member in hint], where))
     if hint is Path:
         return Path(_expect(isinstance(value, str | Path), value, where, "a path"))
     if hint is float:
@@ -187,6 +192,14 @@ def _convert_tuple(value: Any, args: tuple[Any, ...], where: str) -> tuple[Any, 
         return tuple(_convert(item, args[0], f"{where}[{i}]") for i, item in enumerate(value))
     _expect(len(value) == len(args), value, where, f"{len(args)} values")
     return tuple(_convert(v, t, f"{where}[{i}]") for i, (v, t) in enumerate(zip(value, args, strict=True)))
+
+
+def _pick(value: Any, options: Sequence[Any], where: str) -> Any:
+    """The option that equals the value; true is not 1 here, as nowhere in a config."""
+    for option in options:
+        if value == option and isinstance(value, bool) == isinstance(option, bool):
+            return option
+    raise ConfigError(where, f"expected one of {', '.join(map(repr, options))}, got {value!r}")
 
 
 def _expect(holds: bool, value: Any, where: str, wanted: str) -> Any:
@@ -241,7 +254,10 @@ def _read_scalar(text: str, hint: Any) -> Any:
         return None if text.lower() in ("none", "null") else text
     if hint is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    if hint in (int, float) or get_origin(hint) is Literal:
+    if get_origin(hint) is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
+        options = get_args(hint) or [member.value for member in hint]
+        return next((option for option in options if str(option) == text), text)
+    if hint in (int, float):
         for kind in (int, float):
             try:
                 return kind(text)

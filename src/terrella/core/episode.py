@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from terrella.core.instances import POLICY_STREAM, stream
 from terrella.core.protocols import AsyncPolicy, Policy
-from terrella.core.types import Episode, Moment, Situation, Split, Status, Stop, Transition, Verdict
+from terrella.core.types import Episode, Moment, Situation, Split, Status, Stop, Text, Transition, Verdict
 from terrella.core.world import World
 
 T = TypeVar("T")
@@ -87,26 +87,44 @@ class EpisodeRun:
         """The finished record. A broken episode is masked, whatever it had earned."""
         if self.stop is None:
             raise ValueError("the episode is still running")
+        outcome = self._outcome(self.stop)  # first: a world that cannot tell breaks the episode here
         return Episode(
             world=self.world.name, policy=self.policy, first=self.first, transitions=tuple(self.transitions),
-            stop=self.stop, outcome=self._outcome(self.stop), error=self.error, **self.identity,  # type: ignore[arg-type]
+            stop=self.stop, outcome=outcome, error=self.error, **self.identity,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _outcome(self, stop: Stop) -> Verdict:
-        if stop.is_broken:
-            status = Status.TIMEOUT if stop is Stop.WORLD_TIMEOUT else Status.ERROR
-            return Verdict.failed(status, self.error)
-        return self.world.outcome(self.transitions)
+        if not stop.is_broken:
+            verdict = _guarded(self, Stop.WORLD_ERROR, self.world.name, lambda: self.world.outcome(self.transitions))
+            if verdict is not None:
+                return verdict
+        status = Status.TIMEOUT if stop is Stop.WORLD_TIMEOUT else Status.ERROR
+        return Verdict.failed(status, self.error)
 
 
 def play(world: World, policy: Policy, *, seed: int, noise_seed: int = 0, split: Split | None = None) -> Episode:
-    """Play one episode to its end."""
-    run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
-    while not run.over:
-        action = _guarded(run, Stop.POLICY_ERROR, policy.name, lambda: policy.act(run.moment))
-        if action is not None:
-            _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
-    return run.episode
+    """Play one episode to its end. Whatever breaks, the episode comes back masked, with the culprit named."""
+    try:
+        run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
+        while not run.over:
+            action = _guarded(run, Stop.POLICY_ERROR, policy.name, lambda: policy.act(run.moment))
+            if action is not None:
+                _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
+        return run.episode
+    except Exception as error:  # noqa: BLE001  reset or outcome: there is no run to end, but there is a culprit
+        return broken_episode(world, policy.name, error, seed=seed, noise_seed=noise_seed, split=split)
+
+
+def broken_episode(
+    world: World, policy: str, error: Exception, *, seed: int, noise_seed: int, split: Split | None
+) -> Episode:
+    """The masked record of an episode whose world could not even be reset or judged."""
+    what = f"{world.name} raised {type(error).__name__}: {error}"
+    return Episode(
+        world=world.name, policy=policy, instance="", split=split or world.config.split, seed=seed,
+        noise_seed=noise_seed, first=Text(""), transitions=(), stop=Stop.WORLD_ERROR, error=what,
+        outcome=Verdict.failed(Status.ERROR, what),
+    )  # fmt: skip
 
 
 def _guarded(run: EpisodeRun, stop: Stop, name: str, call: Callable[[], T]) -> T | None:
@@ -123,11 +141,15 @@ async def play_async(
     world_timeout: float = 60.0, executor: Executor | None = None,
 ) -> Episode:  # fmt: skip
     """Play one episode while others go on. The world steps in a thread; one that hangs is left behind, masked."""
-    run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
     loop = asyncio.get_running_loop()
+    begin = partial(EpisodeRun, world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
+    run = await loop.run_in_executor(executor, begin)  # a slow reset, too, must not hold up the other episodes
     while not run.over:
+        moment = _guarded(run, Stop.WORLD_ERROR, world.name, lambda: run.moment)
+        if moment is None:
+            break
         try:
-            action = await policy.act(run.moment)
+            action = await policy.act(moment)
         except Exception as error:  # noqa: BLE001  as in `_guarded`
             run.end(Stop.POLICY_ERROR, f"{policy.name} raised {type(error).__name__}: {error}")
             break

@@ -7,6 +7,8 @@ a verifier, a policy, a store, an engine) and its message says what happened and
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class TerrellaError(Exception):
     """Base of all deliberate errors: where it happened, what happened, what to do about it."""
@@ -17,6 +19,10 @@ class TerrellaError(Exception):
         """Keep the three parts apart so that a log can show them as columns."""
         self.where, self.what, self.remedy = where, what, remedy
         super().__init__(f"{self.boundary} {where}: {what}" + (f"\n  -> {remedy}" if remedy else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies keep the three parts."""
+        return type(self), (self.where, self.what, self.remedy)
 
 
 class ConfigError(TerrellaError):
@@ -62,4 +68,9 @@ class MissingExtraError(TerrellaError, ImportError):
 
     def __init__(self, extra: str, needed_for: str) -> None:
         """Name the extra and the feature that asked for it."""
+        self.extra, self.needed_for = extra, needed_for
         super().__init__(extra, f"needed for {needed_for}", f"pip install 'terrella[{extra}]'")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As above, with its own two parts."""
+        return type(self), (self.extra, self.needed_for)

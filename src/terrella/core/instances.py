@@ -8,6 +8,7 @@ validation and test are disjoint by construction, for every seed, preset and pro
 from __future__ import annotations
 
 import dataclasses
+import enum
 import hashlib
 from typing import Any
 
@@ -23,7 +24,9 @@ INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, CORRUPTION_STREAM, SAMPLE_STREAM, 
 
 
 def plain(value: Any) -> Any:
-    """A state (frozen dataclasses, tuples, JSON values) as plain JSON values."""
+    """A state (frozen dataclasses, tuples, enums, JSON values) as plain JSON values."""
+    if isinstance(value, enum.Enum):
+        return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):

@@ -78,7 +78,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, done: int, **figures: float) -> None:
-        """Say how many units are done, with the figures worth showing."""
+        """Say how many units are done so far; the first call of a phase is where its rate is counted from."""
         ...
 
 
@@ -208,6 +208,10 @@ class Sampler(Protocol):
 
     async def sample(self, request: TokenRequest) -> Sampled:
         """Sample one continuation."""
+        ...
+
+    def release(self, session: str) -> None:
+        """A session is over: whatever was kept for it can go."""
         ...
 
 

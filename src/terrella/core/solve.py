@@ -82,7 +82,7 @@ class Solver:
         self, state: Hashable, steps_left: int, memo: dict[tuple[Hashable, int], float],
         combine: Callable[[list[float]], float],
     ) -> float:  # fmt: skip
-        if steps_left == 0:
+        if steps_left <= 0:
             return 0.0
         known = memo.get((state, steps_left))
         if known is not None:

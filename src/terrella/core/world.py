@@ -47,6 +47,7 @@ class Step(NamedTuple):
     success: bool
     valid: bool
     effective: bool
+    truncated: bool = False
 
 
 class World(Configurable, gymnasium.Env[Observation, str], ABC):
@@ -141,10 +142,12 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         """Begin an episode. Options: `split` (where the instance comes from), `noise_seed` (dynamics noise)."""
         super().reset(seed=seed)
         options = dict(options or {})
-        self.split = Split(options.pop("split", self.config.split))
-        self.noise_seed = int(options.pop("noise_seed", 0))
+        split, self.noise_seed = options.pop("split", self.config.split), int(options.pop("noise_seed", 0))
         if options:
             raise ConfigError(self.name, f"unknown reset options {sorted(options)}", "known: split, noise_seed")
+        if split not in list(Split):
+            raise ConfigError(self.name, f"no split {split!r}", f"splits: {', '.join(Split)}")
+        self.split = Split(split)
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._draw_instance()
         self.noise = stream(NOISE_STREAM, self.seed, self.noise_seed)
@@ -165,16 +168,21 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
             raise WorldError(self.name, "step after the end of the episode", "call reset first")
         done = self._act(action)
         self.steps += 1
-        truncated = not done.terminated and self.steps >= self.config.max_steps
+        truncated = not done.terminated and (done.truncated or self.steps >= self.config.max_steps)
         self._over = done.terminated or truncated
         info = {"valid": done.valid, "effective": done.effective, "success": done.success}
         return self._observe(), done.reward, done.terminated, truncated, info
 
     def fork(self) -> Self:
-        """An independent copy at this moment: step it, and this one has not moved."""
+        """An independent copy at this moment: step or reset it, and this one has not moved."""
+        self._require_reset()
         twin = copy.copy(self)
-        twin.noise = copy.deepcopy(self.noise)
+        twin.noise, twin.np_random = copy.deepcopy(self.noise), copy.deepcopy(self.np_random)
         return twin
+
+    def _require_reset(self) -> None:
+        if not self.instance:
+            raise WorldError(self.name, "has no episode to fork", "call reset first")
 
     def render(self) -> None:
         """Nothing to draw: the observation is the picture. `terrella play` shows it."""
@@ -309,7 +317,8 @@ class GymWorld(World):
     def __init__(self, config: Config) -> None:
         """Make the wrapped env."""
         super().__init__(config)
-        self.env = gymnasium.make(self.env_id, **dict(config.options))
+        # No time limit of its own: `max_steps` truncates, and what we truncate is not reported as an end of the world.
+        self.env = gymnasium.make(self.env_id, **{"max_episode_steps": -1, **config.options})
         self.action_space = Names(self.action_names)
         self._native: Any = self.env.reset(seed=0)[0]
         example = self.show(self._native)
@@ -346,10 +355,11 @@ class GymWorld(World):
         native, reward, terminated, truncated, info = self.env.step(self.action_names.index(action))
         self._native, reward = native, float(reward)
         success = self.succeeded(reward, terminated, info)
-        return Step(reward, bool(terminated or truncated), success, True, self._observe() != before)
+        return Step(reward, bool(terminated), success, True, self._observe() != before, bool(truncated))
 
     def fork(self) -> Self:
         """A new env brought to the same moment by the same seed and the same actions."""
+        self._require_reset()
         twin = type(self)(self.config)
         twin.reset(seed=self.seed, options={"split": self.split, "noise_seed": self.noise_seed})
         for action in self._taken:

@@ -79,6 +79,7 @@ def _import_ray() -> Any:
 def _cluster(ray: Any, workers: int) -> Iterator[None]:
     """The Ray there is, or one of our own on loopback that ends with us."""
     if ray.is_initialized():
+        _check_room(ray, workers)
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless asked
@@ -88,9 +89,19 @@ def _cluster(ray: Any, workers: int) -> Iterator[None]:
                     "object_store_memory": OBJECT_STORE_BYTES}  # fmt: skip
     ray.init(**options)
     try:
+        _check_room(ray, workers)
         yield
     finally:
         ray.shutdown()
+
+
+def _check_room(ray: Any, workers: int) -> None:
+    """An actor that finds no CPU waits for ever without a word: say so instead."""
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if cpus < workers:
+        raise EngineError(
+            "ray", f"{workers} workers want a CPU each, this Ray has {cpus} CPUs", "ask for fewer workers"
+        )
 
 
 class Worker:

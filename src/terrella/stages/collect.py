@@ -28,7 +28,7 @@ from terrella.core.world import World
 from terrella.data import store
 from terrella.data.parts import Counts, Part, decode_part, describe_part, encode_part, episode_lengths
 from terrella.engines.fanout import fan_out
-from terrella.show.progress import show_figures
+from terrella.show.progress import make_progress, show_figures
 from terrella.stages.collect_chunk import LOOK_AFTER, MAX_EPISODES, Watch, play_chunk
 
 logger = logging.getLogger("terrella")
@@ -228,11 +228,12 @@ class Collect(Configurable):
         logger.warning(line)
 
 
-def run(config: Collect.Config, progress: Progress) -> dict[str, Any]:
-    """Collect and show the summary; returns the manifest."""
+def run(config: Collect.Config, progress: Progress | None = None) -> dict[str, Any]:
+    """Collect with a display (made here unless given) and show the summary; returns the manifest."""
     stage = Collect(config)
-    manifest = stage.run(progress)
-    show_figures(f"collected into {config.out}", stage.summary())
+    with make_progress() if progress is None else contextlib.nullcontext(progress) as shown:
+        manifest = stage.run(shown)
+    show_figures(f"collected into {config.out}", stage.summary())  # after the display has left the terminal
     return manifest
 
 

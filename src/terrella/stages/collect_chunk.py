@@ -7,14 +7,14 @@ that remembers too much gives the same bytes after a kill.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from terrella.core.config import load
 from terrella.core.episode import play
-from terrella.core.protocols import Policy
-from terrella.core.types import Episode, Split, Status, Stop, Text, Verdict
+from terrella.core.types import Episode, Split, Stop
 from terrella.core.world import World
 from terrella.data.parts import encode_part
 
@@ -30,23 +30,38 @@ def play_chunk(spec: Mapping[str, Any], watch: Watch = lambda episodes, transiti
     """Play the episodes from `first` to `last` and encode them; it ends early at `limit`, or when most break."""
     for module in spec["modules"]:  # the driver has imported them: a worker may, too
         importlib.import_module(module)
+    episodes, transitions, broken = list[Episode](), 0, 0
+    with contextlib.closing(_play_all(spec)) as played:
+        for episode in played:
+            episodes.append(episode)
+            transitions, broken = transitions + len(episode.transitions), broken + episode.stop.is_broken
+            watch(len(episodes), transitions)
+            if spec["limit"] is not None and transitions >= spec["limit"]:
+                break
+            if len(episodes) == LOOK_AFTER and broken * 2 > LOOK_AFTER:
+                break  # the driver sees the share and refuses
+    return encode_part(episodes, spec["first"], spec["plan"])
+
+
+def _play_all(spec: Mapping[str, Any]) -> Generator[Episode]:
     config, split = spec["config"], Split(spec["config"]["split"])
     world_config, policy = load(config["world"]), load(config["policy"]).build()
-    world, episodes, transitions, broken = world_config.build(), list[Episode](), 0, 0
-    for index in range(spec["first"], spec["last"]):
-        seed, noise_seed = episode_seeds(config["seed"], index)
-        episode = _play_masked(world, policy, seed, noise_seed, split)
-        episodes.append(episode)
-        transitions, broken = transitions + len(episode.transitions), broken + episode.stop.is_broken
-        watch(len(episodes), transitions)
-        if spec["limit"] is not None and transitions >= spec["limit"]:
-            break
-        if len(episodes) == LOOK_AFTER and broken * 2 > LOOK_AFTER:
-            break  # the driver sees the share and refuses
-        if episode.stop in (Stop.WORLD_ERROR, Stop.WORLD_TIMEOUT):
-            world = world_config.build()  # what broke once may stay broken
-    world.close()
-    return encode_part(episodes, spec["first"], spec["plan"])
+    world = world_config.build()
+    try:
+        for index in range(spec["first"], spec["last"]):
+            seed, noise_seed = episode_seeds(config["seed"], index)
+            episode = play(world, policy, seed=seed, noise_seed=noise_seed, split=split)
+            yield episode
+            if episode.stop in (Stop.WORLD_ERROR, Stop.WORLD_TIMEOUT):
+                _close(world)
+                world = world_config.build()  # what broke once may stay broken
+    finally:
+        _close(world)
+
+
+def _close(world: World) -> None:
+    with contextlib.suppress(Exception):  # a world that broke may not even close; its episodes say what happened
+        world.close()
 
 
 def episode_seeds(seed: int, index: int) -> tuple[int, int]:
@@ -56,16 +71,3 @@ def episode_seeds(seed: int, index: int) -> tuple[int, int]:
     begins at 0: the noise of the data is not the noise of the test.
     """
     return seed * MAX_EPISODES + index, index + 1
-
-
-def _play_masked(world: World, policy: Policy, seed: int, noise_seed: int, split: Split) -> Episode:
-    """An episode even when the world cannot be reset or judged: one in a million must not end a collection."""
-    try:
-        return play(world, policy, seed=seed, noise_seed=noise_seed, split=split)
-    except Exception as error:  # noqa: BLE001  whatever breaks, the episode is masked and named
-        what = f"{world.name} raised {type(error).__name__}: {error}"
-        return Episode(
-            world=world.name, policy=policy.name, instance="", split=split, seed=seed, noise_seed=noise_seed,
-            first=Text(""), transitions=(), stop=Stop.WORLD_ERROR, error=what,
-            outcome=Verdict.failed(Status.ERROR, what),
-        )  # fmt: skip

@@ -1,8 +1,8 @@
 """The exploit battery: no reply that is not a prediction may beat predicting that nothing happens.
 
-On a transition that changed something, every attack (`attacks.py`) must score at most what the no-change reply
-scores; where nothing changed, no attack may score a full 1. On every transition the truth scores 1, and each verdict
-comes in time and is well-formed: a masked one fails the battery, for a reply has broken the verifier.
+Every attack (`attacks.py`) must score at most what the no-change reply scores; where nothing changed that reply is
+the truth, and there is nothing to win. On every transition the truth scores 1, and each verdict comes in time and is
+well-formed: a masked one fails the battery, for a reply has broken the verifier.
     report = run_battery(verifier, [Example(before=Text("a"), truth=Text("b"), others=(Text("c"),))])
     assert report.passed, report.summary()
 """
@@ -46,7 +46,7 @@ class Win:
     example: Example
     value: float
     allowed: float
-    """What the no-change reply scores; just below 1 where that reply is the truth."""
+    """What the no-change reply scores."""
 
     def __str__(self) -> str:
         return (
@@ -158,8 +158,6 @@ class Target:
 def _attack_example(target: Target, attacks: Mapping[str, Attack], report: BatteryReport) -> BatteryReport:
     wins, failures, tried = list(report.wins), list(report.failures), 0
     baseline = _baseline(target, failures)
-    same = target.before == target.truth
-    allowed = 1.0 - 2 * TOLERANCE if same else baseline
     for name, reply in target.replies(attacks):
         if reply is None:
             continue
@@ -167,12 +165,12 @@ def _attack_example(target: Target, attacks: Mapping[str, Attack], report: Batte
         value = target.judge(name, reply)
         if isinstance(value, Failure):
             failures.append(value)
-        elif value > allowed + TOLERANCE:
-            wins.append(Win(attack=name, example=target.example, value=value, allowed=allowed))
+        elif value > baseline + TOLERANCE:
+            wins.append(Win(attack=name, example=target.example, value=value, allowed=baseline))
     return BatteryReport(
         wins=tuple(wins), failures=tuple(failures), tried=report.tried + tried,
-        skipped=report.skipped + len(attacks) - tried,
-        changed=report.changed + (baseline < 1.0), blind=report.blind + (not same and baseline >= 1.0),
+        skipped=report.skipped + len(attacks) - tried, changed=report.changed + (baseline < 1.0),
+        blind=report.blind + (baseline >= 1.0 and target.before != target.truth),
     )  # fmt: skip
 
 

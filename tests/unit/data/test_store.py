@@ -53,8 +53,8 @@ def episodes(draw):
     )  # fmt: skip
 
 
-def episode(steps=2, *, seed=0, action="go", size=1):
-    seen = [Text(str(n) * size) for n in range(steps + 1)]
+def episode(steps=2, *, seed=0, action="go"):
+    seen = [Text(str(n)) for n in range(steps + 1)]
     moves = [Transition(observation=a, action=action, next_observation=b, info={"valid": True})
              for a, b in pairwise(seen)]  # fmt: skip
     return Episode(
@@ -97,6 +97,11 @@ def test_escaped_text_is_utf8_and_comes_back(text):
 def test_only_what_must_be_escaped_is():
     assert schema.escape("plain d800 \N{SNOWMAN} \U0001f600") == "plain d800 \N{SNOWMAN} \U0001f600"
     assert schema.escape("a\ud83d") == "a\x1ad83d" and schema.escape("\x1a") == "\x1a\x1a"
+
+
+@pytest.mark.parametrize("action", ["\x1a", "\x1a\x1a", "\x1ad800", "\ud800", "\x1a\ud800d800"])
+def test_text_that_looks_escaped_comes_back(action):
+    assert decode_part(encode_part([episode(action=action)], 0, "p")) == [episode(action=action)]
 
 
 def test_episodes_that_span_row_groups_come_back_whole(tmp_path, monkeypatch):

@@ -1,0 +1,218 @@
+"""Isolation: whatever a verifier does, the run goes on and the verdict says what happened."""
+
+import gc
+import importlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from terrella.core.config import dump, load
+from terrella.core.errors import ConfigError, VerifierError
+from terrella.core.judge import judge
+from terrella.core.types import Frames, State, Status, Tally, Text, Tree
+from terrella.verify.isolated import Isolated
+from terrella.verify.state import StateDiff
+from terrella.verify.text import Exact
+
+MODULE = "hostile_verifiers"
+
+
+@pytest.fixture
+def hostile(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return importlib.import_module(MODULE)
+
+
+@pytest.fixture
+def isolated(hostile):
+    config = Isolated.Config(inner=hostile.Hostile.Config(), timeout=0.5, memory_mb=256, imports=(MODULE,))
+    with config.build() as verifier:
+        yield verifier
+
+
+def ask(verifier, word):
+    return verifier.verify(Text(word), Text("fine"), Text("before"))
+
+
+def child_of(verifier):
+    return int(ask(verifier, "fine").evidence.split()[0])
+
+
+def test_verdicts_come_back_whole_and_from_one_other_process(isolated):
+    verdict = ask(isolated, "fine")
+    assert verdict.value == 1.0 and verdict.parts == {"half": 0.5} and verdict.evidence.endswith(" fine")
+    assert child_of(isolated) == child_of(isolated) != os.getpid()
+    assert ask(isolated, "wrong\ud800\0☃").evidence.endswith("wrong\ud800\0☃")
+
+
+@pytest.mark.parametrize("observation", [Text("a\nb"), Tree("[1] link"), State.of({"ü": [1.5, None]})])
+def test_it_judges_as_the_inner_verifier_does(observation):
+    inner = StateDiff.Config() if isinstance(observation, State) else Exact.Config()
+    with Isolated.Config(inner=inner).build() as verifier:
+        for reply in (observation, type(observation)("{"), type(observation)("")):
+            expected = inner.build().verify(reply, observation, observation)
+            assert verifier.verify(reply, observation, observation) == expected
+
+
+def test_frames_travel(isolated):
+    frames = Frames.of(np.arange(24, dtype=np.uint8).reshape(1, 2, 4, 3))
+    verdict = isolated.verify(frames, frames, frames)
+    assert verdict.value == 1.0 and verdict.parts == {"mean": 11.5}
+
+
+@pytest.mark.parametrize("word", ["sleep", "spin"])
+def test_a_verifier_that_hangs_is_killed_and_masked_and_the_next_request_works(isolated, word):
+    first = child_of(isolated)
+    began = time.perf_counter()
+    verdict = ask(isolated, word)
+    assert time.perf_counter() - began < 1.5
+    assert verdict.value is None and verdict.status is Status.TIMEOUT and "0.5 s" in verdict.evidence
+    assert not psutil.pid_exists(first)
+    assert ask(isolated, "fine").value == 1.0
+
+
+def test_what_it_had_started_is_killed_with_it(hostile, tmp_path):
+    note = tmp_path / "pid"
+    inner = hostile.Hostile.Config(note=str(note))
+    with Isolated.Config(inner=inner, timeout=1.0, imports=(MODULE,)).build() as verifier:
+        assert ask(verifier, "spawn_and_sleep").status is Status.TIMEOUT
+    grandchild = int(note.read_text())
+    assert wait_until(lambda: not psutil.pid_exists(grandchild) or is_zombie(grandchild))
+
+
+def wait_until(holds, seconds=3.0):
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return holds()
+
+
+def is_zombie(pid):
+    """Killed, and waiting for whoever adopts orphans here: in a container that may be nobody."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+FAULTS = {
+    "stumble": "Hostile raised LookupError: no such thing",
+    "leave": "Hostile raised SystemExit",
+    "vanish": "failed (code 3)",
+    "crash": "failed (code -6)",
+    "hog": "Hostile raised MemoryError",
+    "number": "Hostile returned float, not a Verdict",
+    "nan": "Hostile raised ValueError",
+}
+
+
+@pytest.mark.parametrize("word", FAULTS)
+def test_a_fault_is_an_error_with_its_name_never_a_zero(isolated, word, capfd):
+    verdict = ask(isolated, word)
+    assert verdict.value is None and verdict.status is Status.ERROR
+    assert FAULTS[word] in verdict.evidence
+    assert ask(isolated, "fine").value == 1.0
+
+
+@pytest.mark.parametrize("word", ["chatter", "read"])
+def test_printing_and_reading_cannot_reach_the_protocol(isolated, word, capfd):
+    assert ask(isolated, word).value == 1.0
+    assert ask(isolated, "fine").value == 1.0
+    assert capfd.readouterr().out == ""  # what a verifier prints goes to the error stream
+
+
+def test_a_tally_counts_masked_verdicts_and_averages_the_others(isolated, capfd):
+    tally = Tally()
+    for word in ("fine", "stumble", "sleep", "fine", "wrong", "vanish", "fine"):
+        tally.add(ask(isolated, word))
+    assert tally.masked == 3 and tally.counts[Status.TIMEOUT] == 1 and tally.mean == 0.75
+
+
+def test_nothing_is_left_after_close(hostile):
+    before = set(psutil.Process().children(recursive=True))
+    descriptors = psutil.Process().num_fds()
+    verifier = Isolated.Config(inner=Exact.Config()).build()
+    assert set(psutil.Process().children(recursive=True)) == before  # nothing starts before it is needed
+    ask(verifier, "fine")
+    assert len(set(psutil.Process().children(recursive=True)) - before) == 1
+    verifier.close()
+    verifier.close()
+    assert set(psutil.Process().children(recursive=True)) == before
+    assert psutil.Process().num_fds() == descriptors
+    assert ask(verifier, "fine").value == 1.0  # closed is not broken: it starts another
+    del verifier
+    gc.collect()
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+def test_a_child_ends_when_its_parent_is_killed():
+    code = (
+        "import os, signal; from terrella.verify.isolated import Isolated; from terrella.verify.text import Exact;"
+        "from terrella.core.types import Text; v = Isolated.Config(inner=Exact.Config()).build();"
+        "v.verify(Text('a'), Text('a'), Text('b')); print(v._child.process.pid, flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)
+    child = int(parent.communicate(timeout=30)[0])
+    assert wait_until(lambda: not psutil.pid_exists(child) or is_zombie(child))
+
+
+def test_threads_take_turns(isolated):
+    answers = {}
+
+    def work(name):
+        answers[name] = [ask(isolated, f"{name}{i}").evidence.split(" ", 1)[1] for i in range(50)]
+
+    threads = [threading.Thread(target=work, args=(f"t{k}x",)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {f"t{k}x": [f"t{k}x{i}" for i in range(50)] for k in range(4)}
+
+
+def test_a_forked_process_gets_a_child_of_its_own(isolated):
+    mine = child_of(isolated)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    process = context.Process(target=lambda: answers.put(child_of(isolated)))
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0 and answers.get() != mine
+    assert child_of(isolated) == mine
+
+
+def test_the_config_survives_disk_and_refuses_nonsense(hostile):
+    config = Isolated.Config(inner=hostile.Hostile.Config(note="x"), timeout=2.0, imports=(MODULE,))
+    assert load(dump(config)) == config
+    for wrong in ({"timeout": 0.0}, {"memory_mb": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            config.replace(**wrong)
+
+
+def test_a_verifier_that_cannot_be_built_over_there_says_why(hostile):
+    unnamed = Isolated.Config(inner=hostile.Hostile.Config()).build()
+    with pytest.raises(VerifierError, match=r"hostile_verifiers is not imported[\s\S]*`imports`"):
+        ask(unnamed, "fine")
+    broken = Isolated.Config(inner=hostile.Unbuildable.Config(), imports=(MODULE,)).build()
+    masked = judge(broken, reply=Text("a"), truth=Text("a"), before=Text("b"))
+    assert masked.status is Status.ERROR and "no licence" in masked.evidence
+
+
+def test_the_overhead_is_small():
+    with Isolated.Config(inner=Exact.Config()).build() as verifier:
+        ask(verifier, "fine")
+        rounds = []
+        for _ in range(5):  # the best of five: other processes share this machine
+            began = time.perf_counter()
+            for _ in range(100):
+                ask(verifier, "fine")
+            rounds.append((time.perf_counter() - began) / 100)
+    assert min(rounds) < 0.002

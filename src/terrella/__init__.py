@@ -24,7 +24,7 @@ _HOMES = {
     "terrella.stages.collect": ("Collect",),
     "terrella.use.baselines": ("baselines",),
     "terrella.verify.state": ("StateDiff",),
-    "terrella.verify.text": ("Exact", "LineF1"),
+    "terrella.verify.text": ("Exact", "LineGain"),
     "terrella.worlds": ("find_world", "world_config"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

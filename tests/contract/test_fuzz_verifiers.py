@@ -146,8 +146,8 @@ def same_json(reply, truth):
 CASES = {
     "exact on grids": ("exact", Source.grids, same_text),
     "exact on stories": ("exact", Source.stories, same_text),
-    "line_f1 on grids": ("line_f1", Source.grids, same_text),
-    "line_f1 on stories": ("line_f1", Source.stories, same_text),
+    "line_gain on grids": ("line_gain", Source.grids, same_text),
+    "line_gain on stories": ("line_gain", Source.stories, same_text),
     "state_diff": ("state_diff", Source.states, same_json),
 }
 

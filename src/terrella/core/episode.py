@@ -107,18 +107,21 @@ def play(world: World, policy: Policy, *, seed: int, noise_seed: int = 0, split:
     try:
         run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
         while not run.over:
-            action = _guarded(run, Stop.POLICY_ERROR, policy.name, lambda: policy.act(run.moment))
+            moment = _guarded(run, Stop.WORLD_ERROR, world.name, lambda: run.moment)
+            if moment is None:
+                break
+            action = _guarded(run, Stop.POLICY_ERROR, policy.name, partial(policy.act, moment))
             if action is not None:
                 _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
         return run.episode
-    except Exception as error:  # noqa: BLE001  reset or outcome: there is no run to end, but there is a culprit
+    except Exception as error:  # noqa: BLE001  reset: there is no run to end, but there is a culprit
         return broken_episode(world, policy.name, error, seed=seed, noise_seed=noise_seed, split=split)
 
 
 def broken_episode(
     world: World, policy: str, error: Exception, *, seed: int, noise_seed: int, split: Split | None
 ) -> Episode:
-    """The masked record of an episode whose world could not even be reset or judged."""
+    """The masked record of an episode whose world could not even be reset."""
     what = f"{world.name} raised {type(error).__name__}: {error}"
     return Episode(
         world=world.name, policy=policy, instance="", split=split or world.config.split, seed=seed,
@@ -143,7 +146,10 @@ async def play_async(
     """Play one episode while others go on. The world steps in a thread; one that hangs is left behind, masked."""
     loop = asyncio.get_running_loop()
     begin = partial(EpisodeRun, world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
-    run = await loop.run_in_executor(executor, begin)  # a slow reset, too, must not hold up the other episodes
+    try:  # a slow reset, too, must not hold up the other episodes
+        run = await asyncio.wait_for(loop.run_in_executor(executor, begin), world_timeout)
+    except Exception as error:  # noqa: BLE001  as in `play`
+        return broken_episode(world, policy.name, error, seed=seed, noise_seed=noise_seed, split=split)
     while not run.over:
         moment = _guarded(run, Stop.WORLD_ERROR, world.name, lambda: run.moment)
         if moment is None:

@@ -168,8 +168,11 @@ class Codec(Protocol):
         """The prompt of a world model: what comes after this action?"""
         ...
 
-    def world_turn(self, situation: Situation) -> tuple[int, ...]:
-        """What the world forces after a turn of the model, up to where the model writes again."""
+    def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
+        """What the world forces after a turn of the model, up to where the model writes again.
+
+        A reply that was cut off did not end its turn: the world ends it first.
+        """
         ...
 
     def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:

@@ -296,7 +296,7 @@ class GymWorld(World):
     """An existing Gymnasium env as a world: name the actions, write `show`, set a verifier.
 
     class Taxi(GymWorld):
-        env_id, action_names = "Taxi-v3", ("South", "North", "East", "West", "Pickup", "Dropoff")
+        env_id, action_names = "Taxi-v4", ("South", "North", "East", "West", "Pickup", "Dropoff")
         verifier = Exact.Config().build()
         def show(self, native): return State.of([int(n) for n in self.env.unwrapped.decode(native)])
     """

@@ -111,11 +111,10 @@ def input_and_guesses(before: str, truth: str, candidates: Sequence[str]) -> str
 
     Without a wrong guess it would be no hedge; where the truth repeats lines it may be a truth with few mistakes.
     """
-    known, true = set(before.split("\n")), set(truth.split("\n"))
-    guesses = dict.fromkeys(
-        line for text in candidates for line in text.split("\n") if line.strip() and line not in known
-    )
-    is_hedge = len(true) == _height(truth) and guesses.keys() - true
+    known, true = set(before.split("\n") if before else ()), set(truth.split("\n"))
+    lines = dict.fromkeys(line for text in candidates for line in text.split("\n") if line not in known)
+    guesses = [line for line in lines if line.strip() or line in true]  # a blank line guesses nothing
+    is_hedge = len(true) == _height(truth) and set(guesses) - true
     return "\n".join([before, *guesses]) if is_hedge else None
 
 

@@ -16,7 +16,7 @@ from terrella.core.protocols import Verifier
 from terrella.core.types import State, Text
 from terrella.verify.battery import Example, run_battery
 from terrella.verify.state import StateDiff
-from terrella.verify.text import Exact, LineF1
+from terrella.verify.text import Exact, LineGain
 
 _registered: dict[str, Configurable.Config] = {}
 
@@ -80,6 +80,6 @@ _STATE_EXAMPLES = (
 
 _BUILT_IN: dict[str, tuple[Callable[[], Configurable.Config], Sequence[Example]]] = {
     "exact": (Exact.Config, _TEXT_EXAMPLES),
-    "line_f1": (LineF1.Config, _TEXT_EXAMPLES),
+    "line_gain": (LineGain.Config, _TEXT_EXAMPLES),
     "state_diff": (StateDiff.Config, _STATE_EXAMPLES),
 }

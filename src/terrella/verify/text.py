@@ -2,7 +2,7 @@
 
 Both forgive blank lines around a reply, and nothing else: spaces are part of a drawing. The hook that matters is
 `line_gain`: credit is for coming nearer to the truth than a reply that changes nothing.
-    LineF1.Config().build().verify(Text("a\\nB\\nc"), truth=Text("a\\nB\\nC"), before=Text("a\\nb\\nc")).value == 0.5
+    LineGain.Config().build().verify(Text("a\\nB\\nc"), truth=Text("a\\nB\\nC"), before=Text("a\\nb\\nc")).value == 0.5
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Exact(Configurable):
         return Verdict.of(float(answer == true))
 
 
-class LineF1(Configurable):
+class LineGain(Configurable):
     """Partial credit by lines: the value is `line_gain`, the plain F1 is a part beside it.
 
     F1 itself is not the reward: it pays for listing the old and the new version of a line, for lines in any order,

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from terrella.core.episode import EpisodeRun, play, play_async
-from terrella.core.errors import WorldError
 from terrella.core.types import Outcome, Split, Status, Stop, Verdict
 from terrella.policies.basic import Expert, Random
 from terrella.worlds.counter import Counter
@@ -205,13 +204,16 @@ def test_a_moment_offers_the_proposals_and_the_expert():
     assert tuple(run.moment.proposals()) == ("up", "down") and run.moment.expert() == "down"  # 103 -> 97
 
 
-def test_an_instance_that_cannot_be_drawn_is_an_error_for_the_caller():
+@pytest.mark.parametrize("drive", [play, run_async])
+def test_a_world_that_cannot_be_reset_is_masked_and_named(drive):
     class Empty(Counter):
         def draw(self, rng):
             return replace(super().draw(rng), value=1, goal=2)
 
-    with pytest.raises(WorldError, match="no test instance"):
-        play(Empty.Config().build(), random_policy, seed=0, split=Split.TEST)
+    episode = drive(Empty.Config().build(), random_policy, seed=3, noise_seed=4, split=Split.TEST)
+    assert episode.stop is Stop.WORLD_ERROR and episode.outcome.status is Status.ERROR and episode.transitions == ()
+    assert (episode.seed, episode.noise_seed, episode.split) == (3, 4, Split.TEST)
+    assert "empty raised WorldError" in episode.error and "no test instance" in episode.error
 
 
 def test_a_slow_reset_holds_up_nobody(released):

@@ -13,7 +13,7 @@ from terrella.core.errors import VerifierError
 from terrella.core.types import Frames, State, Text, Tree, Verdict, canonical_json, show_text
 from terrella.verify.battery import ATTACKS, Example, run_battery
 from terrella.verify.state import StateDiff
-from terrella.verify.text import Exact, LineF1
+from terrella.verify.text import Exact, LineGain
 
 TEXTS = [
     Example(
@@ -192,7 +192,7 @@ def test_every_attack_beats_some_careless_verifier():
 
 
 @pytest.mark.parametrize(
-    ("config", "examples"), [(Exact.Config(), TEXTS), (LineF1.Config(), TEXTS), (StateDiff.Config(), STATES)]
+    ("config", "examples"), [(Exact.Config(), TEXTS), (LineGain.Config(), TEXTS), (StateDiff.Config(), STATES)]
 )
 def test_sound_verifiers_pass(config, examples):
     report = run_battery(config.build(), examples)

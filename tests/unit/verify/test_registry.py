@@ -11,7 +11,7 @@ from terrella.core.types import Text, Verdict, show_text
 from terrella.verify import registry
 from terrella.verify.battery import Example
 from terrella.verify.isolated import Isolated
-from terrella.verify.text import Exact, LineF1
+from terrella.verify.text import Exact, LineGain
 
 EXAMPLES = [Example(before=Text("a\nb"), truth=Text("a\nc"), others=(Text("a\nd"),))]
 
@@ -30,7 +30,7 @@ class Mute(Configurable):
     pass
 
 
-@pytest.mark.parametrize("name", ["exact", "line_f1", "state_diff"])
+@pytest.mark.parametrize("name", ["exact", "line_gain", "state_diff"])
 def test_built_in_verifiers_stand_trial_and_are_found(name, monkeypatch):
     verifier = registry.find(name).build()
     assert verifier.verify(Text("[1]"), Text("[1]"), Text("[2]")).value == 1.0
@@ -42,14 +42,14 @@ def test_a_careless_verifier_gets_no_name_and_the_error_lists_the_wins():
     with pytest.raises(VerifierError, match=r"all_candidates scores 1\.000") as caught:
         registry.register("contains", Contains.Config(), EXAMPLES)
     assert "failed the exploit battery" in str(caught.value)
-    with pytest.raises(VerifierError, match=r"no such verifier\n  -> known: exact, line_f1, state_diff"):
+    with pytest.raises(VerifierError, match=r"no such verifier\n  -> known: exact, line_gain, state_diff"):
         registry.find("contains")
 
 
 def test_a_sound_one_is_found_under_its_name():
-    registry.register("mine", LineF1.Config(), EXAMPLES)
-    assert registry.find("mine") == LineF1.Config() and "mine" in registry.names()
-    registry.register("mine", LineF1.Config(), EXAMPLES)  # again is no contradiction
+    registry.register("mine", LineGain.Config(), EXAMPLES)
+    assert registry.find("mine") == LineGain.Config() and "mine" in registry.names()
+    registry.register("mine", LineGain.Config(), EXAMPLES)  # again is no contradiction
     with pytest.raises(VerifierError, match="taken"):
         registry.register("mine", Exact.Config(), EXAMPLES)
 

@@ -153,3 +153,9 @@ def test_parsing_never_raises_anything_but_value_error(text):
     except ValueError:
         return
     assert canonical_json(value) == canonical_json(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "[1e400]", "NaN", "Infinity", '{"a":1,"a":1}', "[" * 100_000])
+def test_strict_parsing_refuses_what_python_would_take(text):
+    with pytest.raises(ValueError):
+        parse_state(text)

@@ -1,4 +1,4 @@
-"""Exact and LineF1: what is forgiven, what earns partial credit, and what must not."""
+"""Exact and LineGain: what is forgiven, what earns partial credit, and what must not."""
 
 import time
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terrella.core.types import Frames, Status, Text
-from terrella.verify.text import Exact, LineF1, common_lines, line_f1, line_gain
+from terrella.verify.text import Exact, LineGain, common_lines, line_f1, line_gain
 
-exact, lines = Exact.Config().build(), LineF1.Config().build()
+exact, lines = Exact.Config().build(), LineGain.Config().build()
 
 
 def value(verifier, reply, truth, before="something else"):

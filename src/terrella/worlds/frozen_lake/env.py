@@ -19,7 +19,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.protocols import View
 from terrella.core.types import Outcome
 from terrella.core.world import StateWorld
-from terrella.verify.text import LineF1
+from terrella.verify.text import LineGain
 from terrella.worlds.frozen_lake.maps import ACTIONS, GOAL, ICE, Lake, draw_lake, landings
 from terrella.worlds.frozen_lake.plan import plan_for
 from terrella.worlds.frozen_lake.views import LAKE_VIEWS
@@ -57,7 +57,7 @@ class FrozenLake(StateWorld[Lake]):
         "You walk on a frozen lake. Reach the goal without falling into a hole: a hole ends the walk. "
         "Each action moves you by one cell; the edge of the board holds you back. Reaching the goal earns 1."
     )
-    verifier = LineF1.Config().build()
+    verifier = LineGain.Config().build()
     view_names = tuple(LAKE_VIEWS)
     presets: ClassVar[Mapping[str, Configurable.Config]] = {
         "4x4": Config(),

@@ -19,7 +19,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.protocols import View
 from terrella.core.types import Outcome
 from terrella.core.world import StateWorld
-from terrella.verify.text import LineF1
+from terrella.verify.text import LineGain
 from terrella.worlds.sokoban.generator import draw_room
 from terrella.worlds.sokoban.room import Room, boxes_on_target, moved, steps
 from terrella.worlds.sokoban.solver import Guide
@@ -75,7 +75,7 @@ class Sokoban(StateWorld[Room]):
         "Each step costs 0.1; a box pushed onto a target earns 1, off it costs 1, and the last one on earns 10 more."
     )
     invalid_reward = STEP_REWARD
-    verifier = LineF1.Config().build()
+    verifier = LineGain.Config().build()
     view_names = tuple(ROOM_VIEWS)
     presets: ClassVar[Mapping[str, Configurable.Config]] = {
         "simple": Config(),

@@ -19,7 +19,7 @@ from terrella.core.protocols import View
 from terrella.core.solve import Solver
 from terrella.core.types import Outcome
 from terrella.core.world import StateWorld, World
-from terrella.verify.text import LineF1
+from terrella.verify.text import LineGain
 from terrella.worlds.sudoku.board import Board, fits
 from terrella.worlds.sudoku.generator import make_puzzle
 from terrella.worlds.sudoku.solver import solve
@@ -58,7 +58,7 @@ class Sudoku(StateWorld[Board]):
     )
     presets = {"hard": Config(blanks=10, max_steps=16), "nine": Config(size=9, blanks=40, max_steps=60)}
     view_names = tuple(VIEWS)
-    verifier = LineF1.Config().build()
+    verifier = LineGain.Config().build()
 
     def __init__(self, config: Config) -> None:
         """Name all placements once."""

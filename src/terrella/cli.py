@@ -159,6 +159,31 @@ def policy_config(name: str) -> Configurable.Config:
     return known[name].Config()
 
 
+@app.command(name="rlvr")
+def rlvr(
+    recipe: Positional[str], /, *, out: Path | None = None, assignments: Assignments = (), dry_run: bool = False
+) -> None:
+    """Train a model with verifiable rewards; the same command resumes after a kill.
+
+    Args:
+        recipe: a recipe by name, such as tiny_counter.
+        out: the folder; `runs/RECIPE` unless given.
+        assignments: config overrides, such as rlvr.steps=20 or seed=1.
+        dry_run: print the resolved config and stop.
+    """
+    from terrella.recipes import find_recipe
+    from terrella.stages.rlvr import Rlvr, run
+
+    config = find_recipe(recipe)()
+    if not isinstance(config, Rlvr.Config):
+        raise ConfigError(recipe, "is not a recipe for rlvr")
+    config = override(config.replace(out=out or Path("runs") / recipe), assignments)
+    if dry_run:
+        console.print_json(canonical_json(dump(config)))
+    else:
+        run(config)
+
+
 @app.command(name="doctor")
 def doctor() -> None:
     """Say what is installed, what is missing for which extra, and what this machine has."""

@@ -7,7 +7,7 @@ The reply format is `<think>...</think><answer>Up || Left</answer>`: one or more
 
 from __future__ import annotations
 
-from terrella.core.types import Moment, Transition, show_text
+from terrella.core.types import Situation, Transition, show_text
 
 SEPARATOR = "||"
 OPEN, CLOSE = "<answer>", "</answer>"
@@ -39,17 +39,44 @@ def state_message(text: str, steps_left: int) -> Message:
     return {"role": "user", "content": f"State:\n{text}\nYou have {steps_left} actions left."}
 
 
-def chat_messages(moment: Moment, max_actions: int = 1) -> list[Message]:
+def chat_messages(situation: Situation, max_actions: int = 1) -> list[Message]:
     """The whole conversation so far: one user turn per observation, one assistant turn per action taken."""
-    messages = [system_message(moment.instruction, max_actions)]
-    left = moment.steps_left + len(moment.history)
-    for step in moment.history:
+    messages = [system_message(situation.instruction, max_actions)]
+    left = situation.steps_left + len(situation.history)
+    for step in situation.history:
         messages.append(state_message(show_text(step.observation), left))
         messages.append(_assistant(step))
         left -= 1
-    messages.append(state_message(show_text(moment.observation), moment.steps_left))
+    messages.append(state_message(show_text(situation.observation), situation.steps_left))
     return messages
 
 
+def prediction_messages(situation: Situation, action: str) -> list[Message]:
+    """The question of a world model: this is seen, this is done, what is seen next?"""
+    task = f"Predict what is seen after the action. Reply as:\n{OPEN}\nthe next state\n{CLOSE}"
+    seen = f"State:\n{show_text(situation.observation)}\nAction: {action}"
+    return [
+        {"role": "system", "content": f"{situation.instruction}\n{task}"},
+        {"role": "user", "content": seen},
+    ]
+
+
+def answer_text(content: str, blank: str = " ") -> str:
+    """A reply that says this and nothing else; drawings stand on lines of their own (`blank` is a line end)."""
+    return f"{OPEN}{blank}{content}{blank}{CLOSE}"
+
+
+def read_prediction(reply: str) -> str | None:
+    """What stands between the first opening and the last closing tag; None without both."""
+    text = reply[-MAX_REPLY_CHARS:]
+    start, end = text.find(OPEN), text.rfind(CLOSE)
+    if start < 0 or end < start:
+        return None
+    inside = text[start + len(OPEN) : end]
+    # One blank or line end on either side belongs to the format; further ones may be the edge of a drawing.
+    inside = inside[1:] if inside[:1] in (" ", "\n") else inside
+    return inside[:-1] if inside[-1:] in (" ", "\n") else inside
+
+
 def _assistant(step: Transition) -> Message:
-    return {"role": "assistant", "content": f"{OPEN} {step.action} {CLOSE}"}
+    return {"role": "assistant", "content": answer_text(step.action)}

@@ -1,1 +1,1 @@
-"""Engines: who moves weights and fans out work; the only room that imports torch trainers, vLLM or Ray."""
+"""Engines: who moves weights, samples, and fans out work; the only room that imports trainers, vLLM or Ray."""

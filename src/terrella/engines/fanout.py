@@ -43,8 +43,8 @@ def fan_out(
     if workers == 0:
         yield from _in_this_process(function, items)
         return
-    path, ray = _path_of(function), _import_ray()
-    with _cluster(ray, workers):
+    path, ray = _path_of(function), import_ray()
+    with cluster(ray, workers):
         pool = _Pool(ray, path, workers, on_loss)
         try:
             yield from pool.results(items, max(window or 2 * workers, workers))
@@ -68,7 +68,8 @@ def _path_of(function: Callable[[Any], Any]) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """Ray, or the line that installs it."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -76,7 +77,7 @@ def _import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def _cluster(ray: Any, workers: int) -> Iterator[None]:
+def cluster(ray: Any, workers: int) -> Iterator[None]:
     """The Ray there is, or one of our own on loopback that ends with us."""
     if ray.is_initialized():
         _check_room(ray, workers)
@@ -102,6 +103,11 @@ def _check_room(ray: Any, workers: int) -> None:
         raise EngineError(
             "ray", f"{workers} workers want a CPU each, this Ray has {cpus} CPUs", "ask for fewer workers"
         )
+
+
+def search_path() -> list[str]:
+    """Where this process looks for modules: workers look there, too."""
+    return [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100  "" is here
 
 
 class Worker:
@@ -144,7 +150,7 @@ class _Pool:
         self.running: dict[Any, _Job] = {}
 
     def _new_actor(self) -> Any:
-        return self.actor_class.remote([os.path.abspath(folder) for folder in sys.path])  # noqa: PTH100  "" is here
+        return self.actor_class.remote(search_path())
 
     def results(self, items: Iterable[Item], window: int) -> Iterator[Any]:
         """Results in order; an item is taken only when fewer than `window` are under way or waiting to be yielded."""

@@ -1,4 +1,4 @@
-"""A person at the keyboard: shows the observation, reads an action by name, number or unique beginning.
+"""A person at the keyboard: shows the observation, reads an action by name, number, unique beginning or arrow.
 
 Human.Config().build()    # used by `terrella play`
 """
@@ -12,6 +12,9 @@ from rich.console import Console
 
 from terrella.core.config import Configurable
 from terrella.core.types import Moment, show_text
+
+ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}
+"""What a terminal sends for its arrow keys."""
 
 
 class PlayerLeftError(EOFError):
@@ -45,6 +48,7 @@ class Human(Configurable):
 
 def choose(typed: str, actions: Sequence[str]) -> str | None:
     """The action meant by what was typed, or None. Free-text worlds take anything but nothing."""
+    typed = ARROWS.get(typed, typed)
     if not actions:
         return typed or None
     if typed in actions:

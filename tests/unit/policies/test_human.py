@@ -42,7 +42,18 @@ def test_a_typo_is_asked_again_and_leaving_is_no_error():
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("Up", "Up"), ("u", "Up"), ("2", "Down"), ("d", None), ("0", None), ("9", None), ("", None), ("²", None)],
+    [
+        ("Up", "Up"),
+        ("u", "Up"),
+        ("\x1b[A", "Up"),
+        ("\x1b[D", None),
+        ("2", "Down"),
+        ("d", None),
+        ("0", None),
+        ("9", None),
+        ("", None),
+        ("²", None),
+    ],
 )
 def test_names_numbers_and_beginnings(typed, meant):
     assert choose(typed, ("Up", "Down", "Dig")) == meant

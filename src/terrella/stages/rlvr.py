@@ -1,0 +1,189 @@
+"""`terrella rlvr RECIPE`: a model answers, the world verifies, the better answers are pushed up.
+
+Warm-up (for models made from scratch), RLVR, evaluation before and after on held-out instances beside the
+baselines that need no model. The folder holds the exported model, the curve and the manifest; run again, it resumes.
+    Rlvr(tiny_counter().replace(out=Path("runs/x"))).run()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from terrella.codecs.chat_tokens import ChatCodec
+from terrella.codecs.interleaved import InterleavedCodec
+from terrella.core.config import Configurable, dump
+from terrella.core.judge import judge
+from terrella.core.protocols import Codec, Progress, Task
+from terrella.core.stats import mean_interval
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.data.store import settle_plan, write_atomic
+from terrella.engines.episodes.driver import Driver
+from terrella.engines.episodes.seats import Seats
+from terrella.engines.sampling.local_sampler import LocalSampler
+from terrella.engines.trl.rlvr_trainer import RlvrSettings, RlvrTrainer
+from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
+from terrella.engines.trl.trainer_progress import ShowProgress
+from terrella.models.export import export_model
+from terrella.models.presets import load_model
+from terrella.show.progress import make_progress, show_figures
+from terrella.stages.tasks import AgentTasks, PredictionTasks
+from terrella.stages.warmup import warmup_rows
+from terrella.use.baselines import baselines
+
+
+class Rlvr(Configurable):
+    """The stage: `run` returns what was measured."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """A whole run."""
+
+        world: World.Config
+        ask: Literal["action", "observation"] = "action"
+        """action: an agent; observation: a world model."""
+        model: str = "tiny-0.3m"
+        warmup_rows: int = 0
+        """Rows of SFT before RLVR (see `stages/warmup.py`); 0 for a model that knows the format."""
+        learn_world: bool = False
+        """An agent's warm-up also fits what the world showed, not only the random actions."""
+        warmup: SftSettings.Config = field(default_factory=SftSettings.Config)
+        rlvr: RlvrSettings.Config = field(default_factory=RlvrSettings.Config)
+        seats: Seats.Config = field(default_factory=Seats.Config)
+        turn_tokens: int = 16
+        max_turns: int = 10
+        max_actions: int = 1
+        evaluate_on: int = 256
+        """Held-out (validation) questions for the figures before and after."""
+        seed: int = 0
+        out: Path = Path("runs/rlvr")
+
+    config: Config
+
+    def run(self, progress: Progress) -> dict[str, Any]:
+        """Warm up, evaluate, train, evaluate, export. The manifest comes last."""
+        config, out = self.config, self.config.out
+        out.mkdir(parents=True, exist_ok=True)
+        settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k != "out"}})
+        model, tokenizer = self._warm_model(progress)
+        driver = self.driver(self.codec(tokenizer))
+        with contextlib.closing(driver.seats):
+            before = self._once(out / "before.json", lambda: self.evaluate(driver, model))
+            trainer = self._trainer(model, tokenizer, driver, progress)
+            trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+            trainer.export(out / "model")
+            after = self.evaluate(driver, trainer.policy)
+        found = {"before": before, "after": after, "baselines": self.baselines(), "steps": config.rlvr.steps}
+        if trainer.accelerator.is_main_process:
+            self._finish(found, trainer.state.log_history)
+        return found
+
+    @staticmethod
+    def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Measured once and kept: a resumed run must not say something else."""
+        if not path.exists():
+            write_atomic(path, json.dumps(measure()).encode())
+        return dict(json.loads(path.read_text("utf-8")))
+
+    def _warm_model(self, progress: Progress) -> tuple[Any, Any]:
+        """The model that RLVR starts from: as loaded, or after the format warm-up (done once, then read back)."""
+        config, folder = self.config, self.config.out / "warm"
+        if (folder / "config.json").exists():
+            return load_model(str(folder))
+        world: World = config.world.build()
+        world.reset(seed=0)
+        model, tokenizer = load_model(config.model, words=world.actions(), seed=config.seed)
+        if config.warmup_rows:
+            rows = warmup_rows(
+                config.world, self.codec(tokenizer), ask=config.ask, count=config.warmup_rows, seed=config.seed,
+                learn_world=config.learn_world,
+            )  # fmt: skip
+            callbacks = [ShowProgress(progress, "warm up")]
+            trainer = SftTrainer(model, tokenizer, config.warmup, rows, config.out / "sft", callbacks)
+            trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+            if trainer.accelerator.is_main_process:
+                export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+            trainer.accelerator.wait_for_everyone()
+            return load_model(str(folder))  # as a resumed run reads it: both start from the same bytes
+        return model, tokenizer
+
+    def codec(self, tokenizer: Any) -> Codec:
+        """Chat models are spoken to through their template; models of our own in the interleaved format."""
+        if getattr(tokenizer, "chat_template", None):
+            return ChatCodec(tokenizer, max_actions=self.config.max_actions)
+        return InterleavedCodec(tokenizer)
+
+    def driver(self, codec: Codec) -> Driver:
+        """The driver of this run: for training and evaluation alike."""
+        config = self.config
+        limits = Driver.Config(
+            world=config.world, max_turns=config.max_turns, max_actions=config.max_actions,
+            turn_tokens=config.turn_tokens, seats=config.seats,
+        )  # fmt: skip
+        return Driver(limits, codec)
+
+    def tasks(self, split: Split) -> Callable[[int], Task]:
+        """Question i of a split."""
+        if self.config.ask == "action":
+            return AgentTasks(split=split, seed=self.config.seed)
+        return PredictionTasks(self.config.world, split=split, seed=self.config.seed)
+
+    def evaluate(self, driver: Driver, model: Any) -> dict[str, Any]:
+        """Mean verdict on held-out questions, one sampled answer each, with its interval."""
+        tasks = [self.tasks(Split.VALIDATION)(index) for index in range(self.config.evaluate_on)]
+        episodes = driver.run(LocalSampler(model), tasks, group_size=1, seed=self.config.seed + 1)
+        values = [episode.outcome.value for episode in episodes if episode.outcome.value is not None]
+        low, high = mean_interval(values)
+        return {"mean": sum(values) / len(values), "low": low, "high": high, "n": len(values),
+                "masked": len(episodes) - len(values)}  # fmt: skip
+
+    def _trainer(self, model: Any, tokenizer: Any, driver: Driver, progress: Progress) -> RlvrTrainer:
+        settings = self.config.rlvr.replace(seed=self.config.seed)
+        callbacks = [ShowProgress(progress, "rlvr")]
+        return RlvrTrainer(
+            model, tokenizer, settings, driver, self.tasks(Split.TRAIN), self.config.out / "rlvr", callbacks
+        )
+
+    def baselines(self) -> dict[str, float | None]:
+        """What needs no model, on the same questions."""
+        count = self.config.evaluate_on
+        if self.config.ask == "action":
+            found = baselines(self.config.world.build(), split=Split.VALIDATION, instances=count, plays=1,
+                              seed=AgentTasks(seed=self.config.seed)(0).seed)  # fmt: skip
+            return {"random_exact": found.random_exact, "random": found.random_played, "expert": found.expert_played}
+        tasks, verifier = self.tasks(Split.VALIDATION), self.config.world.build().verifier
+        values = [_no_change(verifier, tasks(index)) for index in range(count)]
+        return {"no_change": sum(values) / count}
+
+    def _finish(self, found: dict[str, Any], history: Sequence[dict[str, Any]]) -> None:
+        """The curve, then the manifest: its existence means the run is whole."""
+        lines = "".join(json.dumps(row) + "\n" for row in history if "reward" in row)
+        write_atomic(self.config.out / "curve.jsonl", lines.encode())
+        manifest = json.dumps({"config": dump(self.config), **found}, indent=1)
+        write_atomic(self.config.out / "manifest.json", manifest.encode())
+
+
+def _no_change(verifier: Any, task: Task) -> float:
+    assert task.transition is not None
+    before, truth = task.transition.observation, task.transition.next_observation
+    return judge(verifier, reply=before, truth=truth, before=before).value or 0.0
+
+
+def run(config: Rlvr.Config) -> dict[str, Any]:
+    """Train with a display and show the figures; returns them."""
+    with make_progress() as progress:
+        found = Rlvr(config).run(progress)
+    rows = [(name, _interval(found[name])) for name in ("before", "after")]
+    rows += [(f"baseline: {name}", f"{value:.3f}") for name, value in found["baselines"].items() if value is not None]
+    show_figures(f"trained into {config.out}", rows)
+    return found
+
+
+def _interval(figure: dict[str, Any]) -> str:
+    interval = f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+    return f"{interval}, n = {figure['n']}, masked {figure['masked']}"

@@ -1,0 +1,65 @@
+"""Warm-up rows for a model made from scratch: how a reply looks, and for a world model a first idea of the world.
+
+An agent sees uniformly random play. With loss on its actions only it learns the format and nothing else; with loss on
+what the world showed as well (`learn_world`) it also learns how the world answers, which is what RL then builds on. A
+world model sees what really came next, for some steps: RLVR can push up only answers that are right now and then.
+    rows = warmup_rows(world_config, codec, ask="action", count=2000, seed=0)
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+from terrella.core.episode import EpisodeRun
+from terrella.core.protocols import Codec, Task
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.engines.trl.packs import TrainingRow
+from terrella.policies.basic import Random
+from terrella.stages.tasks import SEED_STRIDE, PredictionTasks
+
+FIRST = 2**31
+"""Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
+
+
+def warmup_rows(
+    world: World.Config, codec: Codec, *, ask: Literal["action", "observation"], count: int, seed: int,
+    learn_world: bool = False,
+) -> list[TrainingRow]:  # fmt: skip
+    """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
+    if ask == "action":
+        built: World = world.build()
+        first = seed * SEED_STRIDE + FIRST
+        return [_random_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
+    tasks = PredictionTasks(world, seed=seed)
+    asked = itertools.chain.from_iterable(tasks.episode(FIRST + index) for index in itertools.count())
+    return [_true_answer(task, codec) for task in itertools.islice(asked, count)]
+
+
+def _random_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:
+    """An episode of uniformly random actions, in the words of a model."""
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    policy, prompt = Random.Config().build(), codec.ask_action(run.situation)
+    ids: list[int] = []
+    mask: list[bool] = []
+    while True:
+        action = policy.act(run.moment)
+        run.advance(action)
+        for forced, span in ((False, codec.answer_action([action])), (True, _next_turn(run, codec))):
+            ids += span
+            mask += [learn_world or not forced] * len(span)
+        if run.over:
+            return TrainingRow(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+
+
+def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
+    return () if run.over else codec.world_turn(run.situation)
+
+
+def _true_answer(task: Task, codec: Codec) -> TrainingRow:
+    """A question with what really came next."""
+    assert task.situation is not None and task.transition is not None
+    prompt = codec.ask_observation(task.situation, task.transition.action)
+    reply = codec.answer_observation(task.transition.next_observation)
+    return TrainingRow(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))

@@ -1,0 +1,39 @@
+"""A counter one press from its goal: even a model that has only just learnt the format sometimes wins."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from terrella.core.world import World
+from terrella.worlds.counter import Count, Counter
+
+
+class Near(Counter):
+    """Press up or down, once."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(World.Config):
+        max_steps: int = 2
+        trap: str = ""
+        """A folder; the file `kill` or `hang` in it is a trap, once, for who steps when training has begun."""
+
+    def draw(self, rng):
+        goal = int(rng.integers(100))
+        return Count(goal + int(rng.choice((-1, 1))), goal)
+
+    def step(self, action):
+        if self.config.trap and (Path(self.config.trap).parent / "run/before.json").exists():
+            self._step_into(Path(self.config.trap))
+        return super().step(action)
+
+    def _step_into(self, trap):
+        for kind in ("kill", "hang"):
+            try:
+                (trap / kind).unlink()
+            except FileNotFoundError:
+                continue
+            (trap / f"{kind}ed").write_text(str(self.seed))
+            if kind == "kill":
+                os._exit(9)
+            time.sleep(3600)

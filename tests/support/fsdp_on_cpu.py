@@ -1,0 +1,34 @@
+"""Lets accelerate choose FSDP2 on gloo. Tests only.
+
+accelerate 1.15 never selects FSDP when its backend is CPU: MULTI_CPU is missing from the types it promotes. Everything
+behind that choice works, so we make it, after accelerate's own set-up and only when FSDP was asked for.
+"""
+
+import os
+from typing import Any
+
+from accelerate import state
+from accelerate.utils import DistributedType
+
+
+def allow_fsdp_on_cpu() -> None:
+    """Call once, before the first trainer."""
+    original = state.AcceleratorState.__init__
+
+    def with_fsdp(self: Any, *arguments: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+        original(self, *arguments, fsdp_plugin=fsdp_plugin, **options)
+        wanted = os.environ.get("ACCELERATE_USE_FSDP") == "true" and fsdp_plugin is not None
+        if wanted and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+            state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    state.AcceleratorState.__init__ = with_fsdp
+
+
+FSDP2 = {
+    "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true", "FSDP_OFFLOAD_PARAMS": "false",
+}  # fmt: skip
+"""What `accelerate launch` would set from an FSDP2 config file."""

@@ -1,0 +1,17 @@
+"""Import TRL without vLLM (half a minute, and warnings of all it imports): our samplers do not go through TRL's.
+
+Import this first.
+"""
+
+import os
+import warnings
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import trl.import_utils as installed
+
+    installed.is_vllm_available = lambda *_, **__: False
+    from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+__all__ = ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"]

@@ -1,0 +1,28 @@
+"""A Llama of 20k parameters that knows nothing; its replies are random characters."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from terrella.models.characters import character_tokenizer
+
+torch.set_num_threads(1)
+
+
+def tiny_model(seed: int = 0, *, width: int = 32, layers: int = 2) -> tuple[Any, Any]:
+    """Model and tokenizer; wide initial weights, so that replies differ and gradients are not tiny."""
+    tokenizer = character_tokenizer(("up", "down"))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        initializer_range=0.2,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config), tokenizer

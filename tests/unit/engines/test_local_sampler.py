@@ -1,0 +1,141 @@
+"""The in-process sampler: samples depend on ids and seed alone; prompts are read once; nobody waits for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from tests.support.tiny_model import tiny_model
+
+from terrella.core.protocols import Sampled, TokenRequest
+from terrella.engines.sampling.local_sampler import LocalSampler
+
+MODEL, _ = tiny_model()
+
+
+def request(prompt: tuple[int, ...], seed: int = 0, **changes: Any) -> TokenRequest:
+    return TokenRequest(**{"prompt_ids": prompt, "max_new_tokens": 8, "seed": seed, **changes})
+
+
+def sample(requests: list[TokenRequest], sampler: LocalSampler | None = None) -> list[Sampled]:
+    sampler = sampler or LocalSampler(MODEL)
+
+    async def run() -> list[Sampled]:
+        return list(await asyncio.gather(*(sampler.sample(one) for one in requests)))
+
+    return asyncio.run(run())
+
+
+def tokens(requests: list[TokenRequest], sampler: LocalSampler | None = None) -> list[tuple[int, ...]]:
+    return [found.token_ids for found in sample(requests, sampler)]
+
+
+def mixed(count: int) -> list[TokenRequest]:
+    """Prompts of many lengths; every third shares its neighbour's."""
+    return [request(tuple(range(5, 8 + (i - i % 3) % 20)), seed=i, max_new_tokens=3 + i % 6) for i in range(count)]
+
+
+def test_same_seed_same_sample_whatever_the_batch():
+    requests = mixed(24)
+    together = tokens(requests)
+    assert [tokens([one])[0] for one in requests] == together
+    assert tokens(requests[::-1])[::-1] == together
+    assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
+
+
+def test_log_probabilities_are_the_models():
+    prompt = (5, 6, 7)
+    (found,) = sample([request(prompt, temperature=0.7)])
+    with torch.no_grad():
+        logits = MODEL(input_ids=torch.tensor([[*prompt, *found.token_ids]])).logits[0] / 0.7
+    scores = torch.log_softmax(logits, -1)[len(prompt) - 1 : -1]
+    expected = scores.gather(-1, torch.tensor(found.token_ids)[:, None])[:, 0]
+    assert (torch.tensor(found.logprobs) - expected).abs().max() < 1e-5
+
+
+def test_a_groups_prompt_is_read_once():
+    sampler = LocalSampler(MODEL)
+    sample([request(tuple(range(5, 55)), seed=seed, max_new_tokens=2) for seed in range(8)], sampler)
+    assert (sampler.prefilled, sampler.decoded, sampler.passes) == (50, 16, 2)
+
+
+def multi_turn(session: bool, sampler: LocalSampler) -> list[tuple[int, ...]]:
+    """Eight episodes of four turns, with world tokens between."""
+
+    async def episode(number: int) -> tuple[int, ...]:
+        ids = (5, 6, 7, 8 + number % 2)
+        name = f"episode {number}" if session else None
+        for turn in range(4):
+            found = await sampler.sample(request(ids, seed=100 * number + turn, max_new_tokens=5, session=name))
+            ids = (*ids, *found.token_ids, 9, 10, 11)
+        sampler.release(name or "")
+        return ids
+
+    async def run() -> list[tuple[int, ...]]:
+        return list(await asyncio.gather(*(episode(number) for number in range(8))))
+
+    return asyncio.run(run())
+
+
+def test_sessions_change_no_token_and_save_reading():
+    kept, forgotten, crowded = LocalSampler(MODEL), LocalSampler(MODEL), LocalSampler(MODEL, max_rows=3)
+    expected = multi_turn(False, forgotten)
+    assert multi_turn(True, kept) == expected
+    assert multi_turn(True, crowded) == expected  # sessions are evicted and read again
+    assert kept.prefilled == 2 * 4 + 8 * 3 * 4  # two prompts; then the last token and three of the world's, per turn
+    assert kept.prefilled < min(crowded.prefilled, forgotten.prefilled)
+    assert kept.rows == [] and kept.sessions == {}
+
+
+def test_only_allowed_tokens_are_sampled_and_stops_stop():
+    found = sample([request((5, 6), seed=seed, allowed_ids=(20, 21), max_new_tokens=20) for seed in range(8)])
+    assert {token for one in found for token in one.token_ids} == {20, 21}
+    stopped = sample(
+        [request((5, 6), seed=s, allowed_ids=(20, 21), stop_ids=(21,), max_new_tokens=20) for s in range(8)]
+    )
+    assert all(one.stopped and one.token_ids[-1] == 21 and 21 not in one.token_ids[:-1] for one in stopped)
+
+
+def test_temperature_zero_is_greedy():
+    found = sample([request((5, 6), seed=seed, temperature=0.0) for seed in range(3)])
+    assert len({one.token_ids for one in found}) == 1
+
+
+def test_samples_follow_the_models_distribution():
+    with torch.no_grad():
+        expected = torch.softmax(MODEL(input_ids=torch.tensor([[5, 6]])).logits[0, -1], -1)
+    found = sample([request((5, 6), seed=seed, max_new_tokens=1) for seed in range(2000)])
+    counts = torch.bincount(torch.tensor([one.token_ids[0] for one in found]), minlength=len(expected)) / 2000
+    top = int(expected.argmax())
+    assert abs(float(counts[top] - expected[top])) < 4 * float((expected[top] * (1 - expected[top]) / 2000).sqrt())
+    assert float((counts - expected).abs().sum()) < 0.25
+
+
+class Broken(torch.nn.Module):
+    """Reads one batch, then fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.config, self.calls = MODEL, MODEL.config, 0
+
+    def forward(self, **options: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2:
+            raise RuntimeError("out of memory")
+        return self.inner(**options)
+
+
+def test_a_failing_model_is_an_error_and_not_a_hang():
+    sampler = LocalSampler(Broken())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sample([request((5, 6), seed=seed) for seed in range(4)], sampler)
+    assert len(sample([request((5, 6))], sampler)[0].token_ids) == 8  # and the sampler can be used again
+
+
+def test_every_pass_is_a_heartbeat():
+    beats: list[int] = []
+    sampler = LocalSampler(MODEL, beat=lambda: beats.append(1))
+    sample([request((5, 6), max_new_tokens=5)], sampler)
+    assert len(beats) >= 4

@@ -1,0 +1,173 @@
+"""Seats: the same episodes wherever the world lives; a world that breaks costs its own episode."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from terrella.core.protocols import Task
+from terrella.core.types import Status, Stop
+from terrella.engines.episodes.seats import SeatLostError, Seats
+from terrella.worlds.counter import Counter
+
+sys.path.append(str(Path(__file__).parent))
+import seat_worlds
+
+RAY = pytest.mark.ray
+PLACES = ["inline", "thread", pytest.param("ray", marks=RAY)]
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """One Ray for all tests here: hosts use the one there is."""
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
+             object_store_memory=100_000_000)  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def seats_of(request):
+    made = []
+
+    def make(world, place="ray", **config):
+        if place == "ray":
+            request.getfixturevalue("two_workers")
+        made.append(Seats(Seats.Config(place=place, **config), world))
+        return made[-1]
+
+    yield make
+    for seats in made:
+        seats.close()
+
+
+async def one_episode(seats, seed, member=1, actions=("up", "up", "down")):
+    async with seats.take() as seat:
+        try:
+            seen = [await seat.start(Task(seed=seed, noise_seed=5), member)]
+            for action in actions:
+                acted = await seat.act(action)
+                seen.append(acted)
+                if acted.over:
+                    break
+            return seen, await seat.finish(Stop.OUT_OF_TOKENS)
+        except SeatLostError as lost:
+            return lost
+
+
+async def episodes(seats, count):
+    return await asyncio.gather(*(one_episode(seats, seed) for seed in range(count)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_episodes_are_the_same_everywhere_and_in_every_event_loop(seats_of, place):
+    expected = asyncio.run(episodes(seats_of(Counter.Config(), "inline"), 12))
+    seats = seats_of(Counter.Config(), place, workers=2)
+    for _ in range(2):  # chairs are used again, in another loop
+        found = asyncio.run(episodes(seats, 12))
+        assert [record for _, record in found] == [record for _, record in expected]
+        assert [seen for seen, _ in found] == [seen for seen, _ in expected]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_world_that_raises_is_named_and_costs_one_episode(seats_of, place):
+    found = asyncio.run(episodes(seats_of(seat_worlds.Rude.Config(), place), 8))
+    lost = [seed for seed, result in enumerate(found) if isinstance(result, SeatLostError)]
+    assert lost == [3, 7] and found[3].stop is Stop.WORLD_ERROR
+    assert "world rude (seed 3" in str(found[3]) and "RuntimeError: the wheel came off" in str(found[3])
+
+
+@RAY
+def test_a_hung_world_is_named_and_left_behind(seats_of):
+    seats = seats_of(seat_worlds.Hanging.Config(), timeout=2.0)
+    found = asyncio.run(episodes(seats, 8))
+    assert [seed for seed, result in enumerate(found) if isinstance(result, SeatLostError)] == [3, 7]
+    assert found[7].stop is Stop.WORLD_TIMEOUT
+    assert "world hanging (seed 7" in str(found[7]) and "did not answer 'act' within 2 s" in str(found[7])
+    assert [host.hung for host in seats.hosts.hosts] != [0, 0] and seats.hosts.losses == []
+
+
+@RAY
+def test_a_host_with_too_many_hung_worlds_is_replaced(seats_of, monkeypatch, caplog):
+    monkeypatch.setattr("terrella.engines.episodes.ray_seats.HUNG_LIMIT", 1)
+    seats = seats_of(seat_worlds.Hanging.Config(), timeout=1.0, workers=1)
+    asyncio.run(episodes(seats, 4))
+    assert "worker 0, host of 0 episodes of world hanging, was lost: 1 of its worlds hang" in caplog.text
+    assert not isinstance(asyncio.run(one_episode(seats, 0)), SeatLostError)
+
+
+@RAY
+def test_a_killed_host_is_replaced_and_its_episodes_are_played_again(seats_of, tmp_path, caplog):
+    expected = asyncio.run(episodes(seats_of(Counter.Config(), "inline"), 8))
+    seats = seats_of(seat_worlds.Deadly.Config(once=str(tmp_path / "happened")), workers=1)
+    with caplog.at_level(logging.WARNING, "terrella"):
+        found = asyncio.run(episodes(seats, 8))
+    assert [seen for seen, _ in found] == [seen for seen, _ in expected]
+    assert "worker 0, host of 8 episodes of world deadly, was lost" in caplog.text
+    assert (
+        "world deadly (seed 3, noise seed 6) on worker 0 is played again from its 1 actions, for 'act'" in caplog.text
+    )
+
+
+@RAY
+def test_a_world_that_kills_every_host_is_masked_and_the_others_go_on(seats_of, caplog):
+    seats = seats_of(seat_worlds.Deadly.Config(), workers=2)
+    culprit = asyncio.run(one_episode(seats, 3))
+    assert culprit.stop is Stop.WORLD_ERROR
+    assert "world deadly (seed 3, noise seed 6) on worker" in str(culprit) and "a second time" in str(culprit)
+    assert not isinstance(asyncio.run(one_episode(seats, 0)), SeatLostError)
+
+
+@RAY
+def test_a_host_killed_from_outside_between_two_actions(seats_of, caplog):
+    seats = seats_of(Counter.Config(), workers=1)
+
+    async def play(kill):
+        async with seats.take() as seat:
+            await seat.start(Task(seed=2), 0)
+            first = await seat.act("up")
+            if kill:
+                family = psutil.Process().children(recursive=True)
+                (victim,) = (p for p in family if p.cmdline() and p.cmdline()[0].startswith("ray::WorldHost"))
+                os.kill(victim.pid, signal.SIGKILL)
+                victim.wait(10)
+            return first, await seat.act("down"), await seat.finish(Stop.OUT_OF_TOKENS)
+
+    assert asyncio.run(play(kill=True)) == asyncio.run(play(kill=False))
+    assert len(seats.hosts.losses) == 2
+
+
+@RAY
+def test_the_driver_samples_the_same_tokens_inline_and_on_ray(two_workers):
+    pytest.importorskip("trl")
+    from terrella.codecs.interleaved import InterleavedCodec
+    from terrella.engines.episodes.driver import Driver
+    from terrella.engines.sampling.local_sampler import LocalSampler
+    from terrella.models.presets import load_model
+
+    model, tokenizer = load_model("tiny-0.3m", words=("up", "down"), seed=0)
+
+    def tokens(place, world):
+        seats = Seats.Config(place=place, timeout=2.0)
+        limits = Driver.Config(world=world, max_turns=4, turn_tokens=6, seats=seats)
+        driver = Driver(limits, InterleavedCodec(tokenizer))
+        try:
+            return driver.run(LocalSampler(model), [Task(seed=n) for n in range(4)], group_size=3, seed=0)
+        finally:
+            driver.seats.close()
+
+    inline, ray = tokens("inline", Counter.Config()), tokens("ray", Counter.Config())
+    for one, other in zip(inline, ray, strict=True):
+        assert (one.completion_ids, one.model_mask, one.turn_ends) == (
+            other.completion_ids, other.model_mask, other.turn_ends)  # fmt: skip
+        assert one.outcome == other.outcome and one.record == other.record and one.group == other.group
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # batches differ, and with them the last bits
+    hung = tokens("ray", seat_worlds.Hanging.Config())
+    assert [e.outcome.status for e in hung] == [Status.OK] * 9 + [Status.TIMEOUT] * 3

@@ -1,0 +1,103 @@
+"""Exports and weight syncs: adapters merged on the way out, the trained model untouched."""
+
+import socket
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.models import smollm2
+from terrella.models.export import export_model, merged_weights
+from terrella.models.presets import load_model
+
+IDS = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def logits(model):
+    model.eval()
+    with torch.inference_mode():
+        return model(IDS).logits
+
+
+@pytest.fixture
+def adapted():
+    peft = pytest.importorskip("peft")
+    model, tokenizer = load_model("tiny-0.3m")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    return adapted, tokenizer
+
+
+def test_a_plain_model_comes_back_equal(tmp_path):
+    model, tokenizer = load_model("tiny-0.3m", words=("Up",), seed=3)
+    export_model(model, tokenizer, tmp_path / "model")
+    again, words = load_model(str(tmp_path / "model"))
+    assert logits(again).equal(logits(model)) and words.encode("Up_") == tokenizer.encode("Up_")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_adapters_are_merged_in_the_folder_and_not_in_the_model(adapted, tmp_path):
+    model, tokenizer = adapted
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    wanted = logits(model)
+    export_model(model, tokenizer, tmp_path / "model")
+    again, _ = load_model(str(tmp_path / "model"))
+    assert (logits(again) - wanted).abs().max() < 1e-5
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
+
+
+def test_weights_have_their_plain_names_and_tied_ones_come_once(adapted):
+    model, _ = adapted
+    names = [name for name, _ in merged_weights(model)]
+    plain, _ = load_model("tiny-0.3m")
+    assert names == [name for name, _ in plain.named_parameters()] and "lm_head.weight" not in names
+
+
+def test_an_export_replaces_an_older_one(tmp_path):
+    for seed in (1, 2):
+        model, tokenizer = load_model("tiny-0.3m", seed=seed)
+        export_model(model, tokenizer, tmp_path / "model")
+    assert logits(load_model(str(tmp_path / "model"))[0]).equal(logits(model))
+
+
+def test_a_folder_loads_without_a_network(tmp_path, monkeypatch):
+    model, tokenizer = load_model("tiny-0.3m")
+    export_model(model, tokenizer, tmp_path / "model")
+
+    def no_network(*_):
+        raise AssertionError("a local folder asked the network")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert logits(load_model(str(tmp_path / "model"))[0]).equal(logits(model))
+
+
+def test_a_name_that_is_nothing_says_what_is_known():
+    with pytest.raises(ConfigError, match="tiny-1m"):
+        load_model("tiny-2m")
+
+
+def test_smollm2_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERRELLA_CACHE", str(tmp_path))
+    monkeypatch.setattr(smollm2.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="smollm2"):
+        smollm2.smollm2_folder()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_conversions_at_once_leave_one_whole_folder(tmp_path, monkeypatch):
+    def convert(source, target):
+        for folder in (target, tmp_path / "smollm2-135m-instruct"):  # another process is done just before us
+            folder.mkdir()
+            (folder / "model.safetensors").write_bytes(b"weights")
+
+    monkeypatch.setenv("TERRELLA_CACHE", str(tmp_path))
+    monkeypatch.setattr(smollm2, "_gguf_folder", lambda: tmp_path)
+    monkeypatch.setattr(smollm2, "_convert", convert)
+    assert (smollm2.smollm2_folder() / "model.safetensors").read_bytes() == b"weights"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,27 @@
+"""Every recipe builds, survives disk, and says what it is."""
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+
+from terrella.core.config import dump, load
+from terrella.core.errors import ConfigError
+from terrella.recipes import all_recipes, find_recipe
+
+
+@pytest.mark.parametrize("name", ["tiny_counter", "tiny_lake_agent", "tiny_lake_model"])
+def test_the_tiny_recipes_are_there(name):
+    assert name in all_recipes()
+
+
+@pytest.mark.parametrize("recipe", all_recipes().values(), ids=all_recipes())
+def test_a_recipe_builds_survives_disk_and_has_a_reader(recipe):
+    config = recipe()
+    assert load(dump(config)) == config
+    assert recipe.__doc__ and "core" in recipe.__doc__  # says the hardware
+    config.world.build()
+
+
+def test_an_unknown_recipe_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="tiny_counter"):
+        find_recipe("no_such_recipe")

@@ -2,22 +2,24 @@
 
 An agent sees uniformly random play. With loss on its actions only it learns the format and nothing else; with loss on
 what the world showed as well (`learn_world`) it also learns how the world answers, which is what RL then builds on. A
-world model sees what really came next, for some steps: RLVR can push up only answers that are right now and then.
+world model sees the result of a random action in place of the asked one: it learns what can happen, not what an action
+does. RLVR can push up only answers that are right now and then, and this makes them so.
     rows = warmup_rows(world_config, codec, ask="action", count=2000, seed=0)
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Literal
 
 from terrella.core.episode import EpisodeRun
-from terrella.core.protocols import Codec, Task
+from terrella.core.protocols import Codec
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.trl.packs import TrainingRow
 from terrella.policies.basic import Random
-from terrella.stages.tasks import SEED_STRIDE, PredictionTasks
+from terrella.stages.tasks import SEED_STRIDE
 
 FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
@@ -32,9 +34,11 @@ def warmup_rows(
         built: World = world.build()
         first = seed * SEED_STRIDE + FIRST
         return [_random_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
-    tasks = PredictionTasks(world, seed=seed)
-    asked = itertools.chain.from_iterable(tasks.episode(FIRST + index) for index in itertools.count())
-    return [_true_answer(task, codec) for task in itertools.islice(asked, count)]
+    questions = itertools.chain.from_iterable(
+        _answers_to_other_actions(world.build(), codec, seed=seed * SEED_STRIDE + FIRST + index)
+        for index in itertools.count()
+    )
+    return list(itertools.islice(questions, count))
 
 
 def _random_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:
@@ -57,9 +61,13 @@ def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
     return () if run.over else codec.world_turn(run.situation)
 
 
-def _true_answer(task: Task, codec: Codec) -> TrainingRow:
-    """A question with what really came next."""
-    assert task.situation is not None and task.transition is not None
-    prompt = codec.ask_observation(task.situation, task.transition.action)
-    reply = codec.answer_observation(task.transition.next_observation)
-    return TrainingRow(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+def _answers_to_other_actions(world: World, codec: Codec, *, seed: int) -> Iterator[TrainingRow]:
+    """Each step of a random episode as a question, answered with what a random action would have led to."""
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    policy = Random.Config().build()
+    while not run.over:
+        asked, done = policy.act(run.moment), policy.act(run.moment)
+        prompt = codec.ask_observation(run.situation, asked)
+        reply = codec.answer_observation(world.fork().step(done)[0])
+        yield TrainingRow(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+        run.advance(asked)

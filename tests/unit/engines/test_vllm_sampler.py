@@ -15,7 +15,7 @@ import pytest
 
 from terrella.core.errors import EngineError, MissingExtraError
 from terrella.core.protocols import Sampled, Sampler, TokenRequest
-from terrella.engines import vllm_server
+from terrella.engines.sampling import vllm_server
 from terrella.engines.sampling.vllm_sampler import VllmSampler
 from terrella.engines.sampling.vllm_server import VllmServer
 from terrella.engines.sampling.vllm_worker import KEY_VARIABLE, KeyOnEveryRoute, WeightFiles

@@ -2,8 +2,9 @@
 
 An agent sees uniformly random play. With loss on its actions only it learns the format and nothing else; with loss on
 what the world showed as well (`learn_world`) it also learns how the world answers, which is what RL then builds on. A
-world model sees the result of a random action in place of the asked one: it learns what can happen, not what an action
-does. RLVR can push up only answers that are right now and then, and this makes them so.
+world model sees what really came next in a fifth of the rows, and the result of a random action in the others: it
+learns what can happen and only a hint of what an action does. RLVR can push up only answers that are right now and
+then, and this makes them so.
     rows = warmup_rows(world_config, codec, ask="action", count=2000, seed=0)
 """
 
@@ -21,6 +22,8 @@ from terrella.engines.trl.packs import TrainingRow
 from terrella.policies.basic import Random
 from terrella.stages.tasks import SEED_STRIDE
 
+TRUE_SHARE = 0.2
+"""Of a world model's warm-up rows: a hint of the truth. The rest RLVR must find."""
 FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
@@ -35,8 +38,7 @@ def warmup_rows(
         first = seed * SEED_STRIDE + FIRST
         return [_random_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
     questions = itertools.chain.from_iterable(
-        _answers_to_other_actions(world.build(), codec, seed=seed * SEED_STRIDE + FIRST + index)
-        for index in itertools.count()
+        _doubtful_answers(world.build(), codec, seed=seed * SEED_STRIDE + FIRST + index) for index in itertools.count()
     )
     return list(itertools.islice(questions, count))
 
@@ -61,12 +63,13 @@ def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
     return () if run.over else codec.world_turn(run.situation)
 
 
-def _answers_to_other_actions(world: World, codec: Codec, *, seed: int) -> Iterator[TrainingRow]:
-    """Each step of a random episode as a question, answered with what a random action would have led to."""
+def _doubtful_answers(world: World, codec: Codec, *, seed: int) -> Iterator[TrainingRow]:
+    """Each step of a random episode as a question; the answer is true now and then, else another action's."""
     run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
     policy = Random.Config().build()
     while not run.over:
-        asked, done = policy.act(run.moment), policy.act(run.moment)
+        asked, other = policy.act(run.moment), policy.act(run.moment)
+        done = asked if run.rng.random() < TRUE_SHARE else other
         prompt = codec.ask_observation(run.situation, asked)
         reply = codec.answer_observation(world.fork().step(done)[0])
         yield TrainingRow(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))

@@ -22,7 +22,7 @@ warnings.simplefilter("ignore")
 ROOT = Path(__file__).parents[1]
 OUT = Path(__file__).parent / "engine.json"
 SEEDS = (0, 1, 2)
-RECIPES = ("tiny_counter", "tiny_lake_model", "tiny_lake_agent")
+RECIPES = ("tiny_lake_model", "tiny_counter", "tiny_lake_agent")
 
 
 # --- curves: the real command, three seeds ------------------------------------------------------------------------

@@ -20,14 +20,12 @@ def terrella(*words, cwd):
 
 @pytest.mark.slow
 def test_the_number_goes_up(tmp_path):
-    shown = terrella(
-        "rlvr", "tiny_counter", "--out", "run", "--set", "rlvr.steps=30", "--set", "evaluate_on=128", cwd=tmp_path
-    )
+    shown = terrella("rlvr", "tiny_lake_model", "--out", "run", "--set", "rlvr.steps=120", cwd=tmp_path)
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     rewards = [json.loads(line)["reward"] for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
-    assert len(rewards) == 30 and sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
-    assert manifest["after"]["mean"] > manifest["before"]["mean"]
-    assert {"random", "random_exact", "expert"} <= set(manifest["baselines"]) and "baseline: expert" in shown
+    assert len(rewards) == 120 and sum(rewards[-20:]) / 20 > sum(rewards[:20]) / 20 + 0.1
+    assert manifest["after"]["low"] > manifest["before"]["high"]  # held-out, and the intervals do not touch
+    assert manifest["after"]["low"] > manifest["baselines"]["no_change"] and "baseline: no_change" in shown
 
 
 def test_a_dry_run_needs_no_weights_and_names_the_whole_config(tmp_path):

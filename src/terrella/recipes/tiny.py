@@ -16,27 +16,27 @@ PACK = 512
 
 
 def tiny_counter() -> Rlvr.Config:
-    """An agent that brings a counter to its goal. Two cores, about five minutes."""
+    """An agent that brings a counter to its goal. Two cores, about five minutes. Rises, then falls back: not solved."""
     return Rlvr.Config(
-        world=Counter.Config(), ask="action", turn_tokens=6, warmup_rows=1500,
+        world=Counter.Config(), ask="action", turn_tokens=6, warmup_rows=4000,
         warmup=SftSettings.Config(batch_rows=32, learning_rate=2e-3, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(steps=110, groups=16, group_size=8, learning_rate=5e-4, pack_tokens=PACK),
+        rlvr=RlvrSettings.Config(steps=110, groups=16, learning_rate=5e-4, pack_tokens=PACK, save_every=25),
     )  # fmt: skip
 
 
 def tiny_lake_model() -> Rlvr.Config:
-    """A world model of frozen_lake 3x3 (no slip): what comes after this action? Two cores, about three minutes."""
+    """A world model of frozen_lake 3x3 (no slip): what comes after this? Two cores, about four minutes; 0.28 to 0.9."""
     return Rlvr.Config(
         world=FrozenLake.Config(size=3), ask="observation", turn_tokens=24, warmup_rows=24_000,
         warmup=SftSettings.Config(batch_rows=32, learning_rate=1.5e-3, warmup_steps=50, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(steps=450, groups=32, group_size=8, learning_rate=4e-4, pack_tokens=PACK),
+        rlvr=RlvrSettings.Config(steps=450, groups=32, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
     )  # fmt: skip
 
 
 def tiny_lake_agent() -> Rlvr.Config:
-    """An agent on frozen_lake 3x3 (no slip, five steps). Two cores, about five minutes."""
+    """An agent on frozen_lake 3x3 (no slip, four steps). Two cores, two minutes. Does not learn yet: 0.22 to 0.23."""
     return Rlvr.Config(
-        world=FrozenLake.Config(size=3, max_steps=5), ask="action", turn_tokens=6, max_turns=5, learn_world=True,
-        warmup_rows=8_000, warmup=SftSettings.Config(batch_rows=32, learning_rate=1.5e-3, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(steps=150, groups=16, group_size=8, learning_rate=4e-4, pack_tokens=PACK),
+        world=FrozenLake.Config(size=3, max_steps=4), ask="action", turn_tokens=6, max_turns=4,
+        warmup_rows=6_000, warmup=SftSettings.Config(batch_rows=32, learning_rate=1.5e-3, pack_tokens=PACK),
+        rlvr=RlvrSettings.Config(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
     )  # fmt: skip

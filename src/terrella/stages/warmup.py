@@ -1,10 +1,8 @@
-"""Warm-up rows for a model made from scratch: how a reply looks, and for a world model a first idea of the world.
+"""Warm-up rows for a model made from scratch: how a reply looks, and a hint of what is right.
 
-An agent sees uniformly random play. With loss on its actions only it learns the format and nothing else; with loss on
-what the world showed as well (`learn_world`) it also learns how the world answers, which is what RL then builds on. A
-world model sees what really came next in a fifth of the rows, and the result of a random action in the others: it
-learns what can happen and only a hint of what an action does. RLVR can push up only answers that are right now and
-then, and this makes them so.
+RLVR can push up only answers that are right now and then, and different ones for the same question. So a fifth of the
+warm-up answers are right (the expert's action, what really came next) and the others are random: the model learns the
+format, what can happen, and a slight leaning that RLVR then sharpens. `learn_world` also fits what the agent saw.
     rows = warmup_rows(world_config, codec, ask="action", count=2000, seed=0)
 """
 
@@ -19,11 +17,11 @@ from terrella.core.protocols import Codec
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.trl.packs import TrainingRow
-from terrella.policies.basic import Random
+from terrella.policies.basic import Expert, Mixture, Random
 from terrella.stages.tasks import SEED_STRIDE
 
 TRUE_SHARE = 0.2
-"""Of a world model's warm-up rows: a hint of the truth. The rest RLVR must find."""
+"""Of the warm-up answers: the hint. The rest RLVR must find."""
 FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
@@ -36,17 +34,18 @@ def warmup_rows(
     if ask == "action":
         built: World = world.build()
         first = seed * SEED_STRIDE + FIRST
-        return [_random_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
+        return [_doubtful_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
     questions = itertools.chain.from_iterable(
         _doubtful_answers(world.build(), codec, seed=seed * SEED_STRIDE + FIRST + index) for index in itertools.count()
     )
     return list(itertools.islice(questions, count))
 
 
-def _random_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:
-    """An episode of uniformly random actions, in the words of a model."""
+def _doubtful_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:
+    """An episode of mostly random actions, in the words of a model."""
     run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
-    policy, prompt = Random.Config().build(), codec.ask_action(run.situation)
+    policy = Mixture.Config(first=Random.Config(), second=Expert.Config(), share=TRUE_SHARE).build()
+    prompt = codec.ask_action(run.situation)
     ids: list[int] = []
     mask: list[bool] = []
     while True:

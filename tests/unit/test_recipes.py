@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
+import tests.support.quiet_trl  # noqa: F401  before anything imports trl
+
 from terrella.core.config import dump, load
 from terrella.core.errors import ConfigError
 from terrella.recipes import all_recipes, find_recipe

@@ -17,6 +17,10 @@ from terrella.core.errors import ConfigError
 Source = Literal["measured", "published", "computed", "assumed"]
 
 
+GROUP_TOKENS = 8192
+"""A group is trained whole up to here, as in `engines/trl/packs.py` (a test compares; this module imports no torch)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A decoder's size. `active` is what a token passes through; less than `parameters` in a mixture of experts."""
@@ -72,7 +76,7 @@ class Workload:
     def prompts_per_group(self) -> int:
         """How often a group's prompt is trained on: once, unless the group does not fit into a pack."""
         read = max(1, self.completion_tokens - 1)  # the last token predicts nothing and is not read
-        room = max(1, (self.pack_tokens - self.prompt_tokens) // read)
+        room = max(1, (max(self.pack_tokens, GROUP_TOKENS) - self.prompt_tokens) // read)
         return math.ceil(self.group_size / room)
 
 

@@ -136,7 +136,7 @@ def test_a_missing_field_is_named():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("xml.dom.minidom:Document", "xml.dom.minidom is not imported"),  # real, but never imported here
+        ("turtledemo.chaos:main", "turtledemo.chaos is not imported"),  # real, but never imported here
         ("os:system", "is not a Configurable class"),
         ("terrella.core.config:dump", "is not a Configurable class"),
         ("terrella.core.config:NoSuch", "not found"),
@@ -147,10 +147,10 @@ def test_a_missing_field_is_named():
     ],
 )
 def test_a_config_file_cannot_name_what_it_likes(name, message):
-    assert "xml.dom.minidom" not in sys.modules
+    assert "turtledemo.chaos" not in sys.modules
     with pytest.raises(ConfigError, match=message):
         load({"class": name})
-    assert "xml.dom.minidom" not in sys.modules
+    assert "turtledemo.chaos" not in sys.modules
 
 
 @pytest.mark.parametrize("data", [[], "x", None, 3])

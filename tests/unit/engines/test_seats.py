@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -111,8 +112,8 @@ def test_a_killed_host_is_replaced_and_its_episodes_are_played_again(seats_of, t
         found = asyncio.run(episodes(seats, 8))
     assert [seen for seen, _ in found] == [seen for seen, _ in expected]
     assert "worker 0, host of 8 episodes of world deadly, was lost" in caplog.text
-    assert (
-        "world deadly (seed 3, noise seed 6) on worker 0 is played again from its 1 actions, for 'act'" in caplog.text
+    assert re.search(
+        r"world deadly \(seed 3, noise seed 6\) on worker 0 is played again from its \d actions", caplog.text
     )
 
 

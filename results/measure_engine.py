@@ -114,7 +114,7 @@ def our_trainer(model_name, *, prompt, answer, groups, group_size, steps, out):
         learning_rate=1e-5,
         pack_tokens=max(1024, prompt + group_size * answer),
     )
-    clock = StepClock()
+    clock = step_clock()
     trainer = RlvrTrainer(model, tokenizer, settings, driver, PredictionTasks(Counter.Config()), Path(out), [clock])
     return trainer, clock
 
@@ -135,9 +135,6 @@ def step_clock():
             self.seconds.append(time.perf_counter() - self.began)
 
     return Clock()
-
-
-StepClock = step_clock
 
 
 def bare_step(trainer, prompts, answer):

@@ -31,14 +31,14 @@ def warmup_rows(
     learn_world: bool = False,
 ) -> list[TrainingRow]:  # fmt: skip
     """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
+    built: World = world.build()
+    seeds = itertools.count(seed * SEED_STRIDE + FIRST)
+    rows: Iterator[TrainingRow]
     if ask == "action":
-        built: World = world.build()
-        first = seed * SEED_STRIDE + FIRST
-        return [_doubtful_play(built, codec, seed=first + index, learn_world=learn_world) for index in range(count)]
-    questions = itertools.chain.from_iterable(
-        _doubtful_answers(world.build(), codec, seed=seed * SEED_STRIDE + FIRST + index) for index in itertools.count()
-    )
-    return list(itertools.islice(questions, count))
+        rows = (_doubtful_play(built, codec, seed=number, learn_world=learn_world) for number in seeds)
+    else:
+        rows = itertools.chain.from_iterable(_doubtful_answers(built, codec, seed=number) for number in seeds)
+    return list(itertools.islice(rows, count))
 
 
 def _doubtful_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:

@@ -12,6 +12,7 @@ from terrella.core.types import Situation, Transition, show_text
 SEPARATOR = "||"
 OPEN, CLOSE = "<answer>", "</answer>"
 MAX_REPLY_CHARS = 100_000
+REPLY_FORM = f"<think> your thoughts </think>{OPEN} your action {CLOSE}"
 
 Message = dict[str, str]
 
@@ -27,11 +28,10 @@ def read_answer(reply: str) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
-def system_message(instruction: str, max_actions: int) -> Message:
+def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
     """The rules and the format, told once."""
     several = f"You may give up to {max_actions} actions, separated by {SEPARATOR}. " if max_actions > 1 else ""
-    form = f"{several}Reply as: <think> your thoughts </think>{OPEN} your action {CLOSE}"
-    return {"role": "system", "content": f"{instruction}\n{form}"}
+    return {"role": "system", "content": f"{instruction}\n{several}Reply as: {form}"}
 
 
 def state_message(text: str, steps_left: int) -> Message:
@@ -39,9 +39,9 @@ def state_message(text: str, steps_left: int) -> Message:
     return {"role": "user", "content": f"State:\n{text}\nYou have {steps_left} actions left."}
 
 
-def chat_messages(situation: Situation, max_actions: int = 1) -> list[Message]:
+def chat_messages(situation: Situation, max_actions: int = 1, form: str = REPLY_FORM) -> list[Message]:
     """The whole conversation so far: one user turn per observation, one assistant turn per action taken."""
-    messages = [system_message(situation.instruction, max_actions)]
+    messages = [system_message(situation.instruction, max_actions, form)]
     left = situation.steps_left + len(situation.history)
     for step in situation.history:
         messages.append(state_message(show_text(step.observation), left))

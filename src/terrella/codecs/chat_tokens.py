@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from terrella.codecs.chat import (
+    REPLY_FORM,
     SEPARATOR,
     Message,
     answer_text,
@@ -32,11 +33,11 @@ MARKER = "REPLY7Q3Z"
 class ChatCodec:
     """`core.protocols.Codec` over a tokenizer with a chat template."""
 
-    def __init__(self, tokenizer: Any, *, max_actions: int = 1) -> None:
-        """`max_actions` is what the model is told; give the driver the same number."""
+    def __init__(self, tokenizer: Any, *, max_actions: int = 1, form: str = REPLY_FORM) -> None:
+        """`max_actions` and `form` are what the model is told; give the driver the same number."""
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError("chat codec", "the tokenizer has no chat template", "use the interleaved codec instead")
-        self.tokenizer, self.max_actions = tokenizer, max_actions
+        self.tokenizer, self.max_actions, self.form = tokenizer, max_actions, form
         specials = {token.content: index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_ids = frozenset(specials.values())
         self._special_text = re.compile("|".join(map(re.escape, sorted(specials, key=len, reverse=True))) or r"(?!)")
@@ -47,7 +48,7 @@ class ChatCodec:
 
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         """Rules, format and what is seen, up to where the model writes."""
-        return self._ids(chat_messages(situation, self.max_actions))
+        return self._ids(chat_messages(situation, self.max_actions, self.form))
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         """What is seen and what is done; the model says what is seen next."""
@@ -71,11 +72,15 @@ class ChatCodec:
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The actions of the last complete answer tag; a reply that was cut off after it still has them."""
-        return read_answer(self._text(token_ids))
+        return read_answer(self.text(token_ids))
+
+    def write(self, text: str) -> list[int]:
+        """Words inside a reply, without control tokens."""
+        return list(self.tokenizer.encode(self._harmless(text), add_special_tokens=False))
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The predicted observation, of the same kind as `like`; None without a complete answer tag."""
-        text = read_prediction(self._text(token_ids))
+        text = read_prediction(self.text(token_ids))
         if text is None:
             return None
         kind = type(like) if isinstance(like, State | Tree) else Text
@@ -124,7 +129,7 @@ class ChatCodec:
         written = told[len(asked) :]
         return (*written[: written.index(self.stop_ids[0])], self.stop_ids[0])
 
-    def _text(self, token_ids: Sequence[int]) -> str:
+    def text(self, token_ids: Sequence[int]) -> str:
         """A reply as text, without whatever control tokens the model wrote."""
         plain = [token for token in token_ids if token not in self._special_ids]
         text: str = self.tokenizer.decode(plain)

@@ -65,6 +65,14 @@ class InterleavedCodec:
             return None
         return State(text) if isinstance(like, State) else Text(text)
 
+    def write(self, text: str) -> list[int]:
+        """Words inside a reply."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """A reply's text, marks included."""
+        return self.tokenizer.decode(list(token_ids))
+
     def _finished(self, token_ids: Sequence[int]) -> str | None:
         if not token_ids or token_ids[-1] not in self.stop_ids:
             return None

@@ -1,0 +1,99 @@
+"""Tags in a reply: what is read, and that putting states in changes exactly their span, on token ids."""
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+from tests.unit.codecs.test_chat_tokens import small_tokenizer
+
+from terrella.codecs.chat_tokens import ChatCodec
+from terrella.codecs.interleaved import InterleavedCodec
+from terrella.codecs.tagged import TAG_WORDS, Span, TaggedCodec, find_tag, reply_form
+from terrella.core.protocols import Codec
+from terrella.core.types import Situation, Text
+from terrella.models.characters import character_tokenizer
+
+CODECS = {
+    "characters": lambda form: TaggedCodec(InterleavedCodec(character_tokenizer(("Up", *TAG_WORDS))), form=form),
+    **{
+        name: lambda form, name=name: TaggedCodec(
+            ChatCodec(small_tokenizer(name), max_actions=3, form=reply_form(form)), form=form, blank="\n"
+        )
+        for name in ("chatml", "llama3", "zephyr")
+    },
+}
+STATES = {"before": "P_\n√G", "after": "1 \\1 \\g<0>\n_P"}  # what a regular expression would take for its own
+
+
+@pytest.fixture(params=CODECS)
+def make(request):
+    return CODECS[request.param]
+
+
+@pytest.mark.parametrize("form", ["worldmodel", "worldmodel_forward"])
+def test_replacing_states_changes_exactly_their_spans(make, form):
+    codec = make(form)
+    ids, spans = codec.answer(("Up", "Up"), before="P_\n_G", after="__\nPG")
+    changed, kinds = codec.with_states(ids, **STATES)
+    assert isinstance(codec, Codec) and codec.read_states(changed) == (STATES["before"], STATES["after"])
+    assert codec.read_actions(changed) == ("Up", "Up") == codec.read_actions(ids)
+    words = [token for token, span in zip(ids, spans, strict=True) if span is Span.WORDS]
+    assert words == [token for token, kind in zip(changed, kinds, strict=True) if kind is Span.WORDS]
+    again, same = codec.with_states(ids, before="P_\n_G", after="__\nPG")
+    assert (again, same) == (ids, spans)
+
+
+@pytest.mark.parametrize("form", ["worldmodel", "worldmodel_forward"])
+def test_sampled_tokens_outside_the_tags_stay_as_sampled(make, form):
+    """A reply tokenised in another way than our own (one character at a time) keeps its ids but for the states."""
+    codec = make(form)
+    text = codec.inner.text(codec.answer(("Up",), before="P_\n_G", after="__\nPG")[0][:-1])
+    text = text.replace("<answer>", "hm, I go √ then <answer>")
+    sampled = [token for character in text for token in codec.inner.write(character)]
+    changed, kinds = codec.with_states(sampled, **STATES)
+    own = [token for token, kind in zip(changed, kinds, strict=True) if kind is Span.WORDS]
+    beliefs, belief_kinds = codec.with_states(sampled, before=None, after=None)
+    assert list(beliefs) == sampled
+    assert own == [token for token, kind in zip(sampled, belief_kinds, strict=True) if kind is Span.WORDS]
+    assert codec.read_states(changed) == (STATES["before"], STATES["after"])
+
+
+def test_a_token_across_the_edge_of_a_tag_is_written_as_two():
+    class Greedy(InterleavedCodec):
+        """Merges `>P` into one token, as a byte-pair tokenizer would."""
+
+    codec = TaggedCodec(Greedy(character_tokenizer((">P", "Up"))), form="worldmodel")
+    reply = codec.inner.write("<observation>P_</observation><prediction>P_</prediction><answer>Up</answer>")
+    assert ">P" in [codec.inner.text([token]) for token in reply]
+    changed, kinds = codec.with_states(reply, before="GG", after="G")
+    assert codec.inner.text(changed) == "<observation>GG</observation><prediction>G</prediction><answer>Up</answer>"
+    states = [codec.inner.text([token]) for token, kind in zip(changed, kinds, strict=True) if kind is not Span.WORDS]
+    assert "".join(states) == "GGG"
+
+
+def test_a_reply_without_tags_passes_unchanged_and_is_not_well_formed(make):
+    codec = make("worldmodel")
+    reply = (*codec.inner.write("I do not know <answer>Up</answer>"), codec.stop_ids[0])
+    assert codec.with_states(reply, **STATES)[0] == reply and not codec.well_formed(reply)
+    assert codec.read_states(reply) == (None, None) and codec.read_actions(reply) == ("Up",)
+    whole, _ = codec.answer(("Up",), before="P", after="G")
+    assert codec.well_formed(whole) and not codec.well_formed(whole[:-1])
+
+
+def test_the_order_of_the_tags_is_part_of_the_form(make):
+    ids, _ = make("worldmodel").answer(("Up",), before="P", after="G")
+    assert not make("worldmodel_forward").well_formed(ids)
+
+
+def test_a_chat_model_is_told_the_form():
+    codec = CODECS["chatml"]("worldmodel_forward")
+    situation = Situation(instruction="Go.", observation=Text("P_"), actions=("Up",), history=(), steps_left=3)
+    asked = codec.inner.tokenizer.decode(list(codec.ask_action(situation)))
+    assert asked.index("<observation>") < asked.index("<answer>") < asked.index("<prediction>")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("<a>x</a><a>y</a>", "x"), ("</a><a>x</a>", "x"), ("<a>x", None), ("", None)]
+)
+def test_the_first_complete_tag_counts(text, found):
+    place = find_tag(text, "a")
+    assert (text[place.start : place.end] if place else None) == found

@@ -283,6 +283,8 @@ class Prediction:
     terminated: bool
     logprob: float
     risk: float
+    success: bool = False
+    """Whether the step that ended the episode won it."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,259 @@
+"""Measures how far world models may be believed and writes results/trust_*.json, part by part.
+
+    python results/measure_trust.py models coverage certificates gate plan        (any subset; resumes)
+Models are trained into `--runs` (default: runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+warnings.simplefilter("ignore")
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "results")]
+
+# isort: off
+import tests.support.quiet_trl  # noqa: E402, F401  before anything else imports TRL
+
+# isort: on
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from terrella.core.stats import mean_interval  # noqa: E402
+from terrella.core.types import Split  # noqa: E402
+from terrella.policies.basic import Expert, Random  # noqa: E402
+from terrella.recipes import trust as recipes  # noqa: E402
+from terrella.show.certificate import write_report  # noqa: E402
+from terrella.show.progress import SilentProgress  # noqa: E402
+from terrella.stages.certify import Certify, summary  # noqa: E402
+from terrella.stages.train_world_model import TrainWorldModel  # noqa: E402
+from terrella.trust.gate import Gate  # noqa: E402
+from terrella.trust.nearness import NearestData  # noqa: E402
+from terrella.trust.risk import Assessor  # noqa: E402
+from terrella.use.imagine import imagine, load_imagination  # noqa: E402
+from terrella.use.imagine_gate import gated  # noqa: E402
+from terrella.use.plan import Planner  # noqa: E402
+from terrella.use.policy_eval import evaluate_policy  # noqa: E402
+from terrella.use.world_models import load_world_model  # noqa: E402
+
+torch.set_num_threads(1)
+SEEDS = range(5)
+RECIPES = {"counter": recipes.counter_model, "lake_thin": recipes.lake_thin_model, "lake_slip": recipes.lake_slip_model,
+           "lake": recipes.lake_model, "sokoban": recipes.sokoban_model}  # fmt: skip
+SAMPLES = {"lake": 4, "lake_slip": 12, "counter": 4, "sokoban": 2, "lake_thin": 4}
+COMMAND = "OMP_NUM_THREADS=1 python results/measure_trust.py "
+
+
+def write(part, found):
+    machine = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count()}
+    path = ROOT / f"results/trust_{part}.json"
+    path.write_text(json.dumps({"command": COMMAND + part, "machine": machine, **found}, indent=1) + "\n")
+    print(part, "written", flush=True)
+
+
+def folder(name, seed=0):
+    return RUNS / f"{name}-{seed}"
+
+
+def train(name, seed=0):
+    began = time.process_time()
+    config = RECIPES[name]().replace(out=folder(name, seed), seed=seed)
+    manifest = TrainWorldModel(config).run(SilentProgress())
+    print("trained", name, seed, f"{time.process_time() - began:.0f} CPU s", flush=True)
+    return manifest
+
+
+def certify(name, seed=0, **changes):
+    began = time.process_time()
+    config = Certify.Config(world=RECIPES[name]().world, folder=folder(name, seed), samples=SAMPLES[name], **changes)
+    certificate = Certify(config).run(SilentProgress())
+    print("certified", name, seed, f"{time.process_time() - began:.0f} CPU s", summary(certificate), flush=True)
+    return certificate
+
+
+def with_interval(values):
+    low, high = mean_interval(values)
+    return {"mean": float(np.mean(values)), "low": low, "high": high, "seeds": list(map(float, values))}
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def models():
+    """One of each; the gate trains four more lake models."""
+    for name in RECIPES:
+        train(name)
+
+
+KEPT = ("coverage", "set_sizes", "mean_wrong", "mean_risk", "ordering", "trusted_share", "trusted_wrong", "threshold")
+SETTINGS = {"lake": (1500, 1500), "lake_slip": (1500, 1500), "counter": (1500, 1500), "sokoban": (600, 600)}
+
+
+def coverage():
+    """Conformal coverage at 90%: new calibration and test instances for each seed; firm lake: a new model as well."""
+    path = ROOT / "results/trust_coverage.json"
+    found = json.loads(path.read_text())["worlds"] if path.exists() else {}
+    for name, (calibration, held_out) in SETTINGS.items():
+        for seed in SEEDS:
+            done = found.setdefault(name, {"seeds": {}})["seeds"]
+            model = folder(name, seed if name == "lake" else 0)
+            if str(seed) in done or not (model / "manifest.json").exists():
+                continue
+            kept = {"policies": (), "exploited_on": 0, "horizon_episodes": 2, "depth": 1}
+            config = Certify.Config(world=RECIPES[name]().world, folder=model, samples=SAMPLES[name], seed=seed,
+                                    calibration=calibration, held_out=held_out, **kept)  # fmt: skip
+            risk = Certify(config.replace(folder=model)).measure()["risk"]
+            done[str(seed)] = {key: risk[key] for key in KEPT}
+            values = [row["coverage"]["mean"] for row in done.values()]
+            found[name] |= {
+                "coverage": with_interval(values) if len(values) > 1 else None,
+                "models": 5 if name == "lake" else 1,
+            }
+            print(name, seed, risk["coverage"], risk["set_sizes"], flush=True)
+            write("coverage", {"level": 0.9, "worlds": found})
+
+
+def certificates():
+    """A good model and an under-trained one: every section, and what the gate makes of each."""
+    found = {}
+    for name in ("lake", "lake_thin", "lake_slip", "counter", "sokoban"):
+        if not (folder(name) / "manifest.json").exists():
+            continue
+        small = (
+            {"calibration": 600, "held_out": 600, "exploited_on": 40, "ranked_on": 60, "horizon_episodes": 80}
+            if name == "sokoban"
+            else {}
+        )
+        certificate = certify(name, **small)
+        write_report(certificate, folder(name) / "certificate")
+        found[name] = {**certificate.sections, "gate": gate_trusts(name)}
+        write("certificates", {"models": found})
+
+
+def gate_trusts(name):
+    """Steps of the training policy behind the gate: how many it imagines."""
+    recipe, imagination = RECIPES[name](), load_imagination(folder(name), SAMPLES[name])
+    gate = Gate(Gate.Config(audit_share=0.1), imagination.certificate)
+    make = lambda: gated(recipe.world, imagination=imagination, gate=gate)  # noqa: E731
+    evaluate_policy(make, recipe.policy.build(), seeds=range(100), split=Split.TEST)
+    return gate.ledger.counts()
+
+
+LEAN = {"calibration": 500, "held_out": 400, "horizon_episodes": 150, "policies": (), "exploited_on": 0}
+"""What the gate needs of a certificate: risk and horizon. Ranking and exploitability are measured elsewhere."""
+STEPS = 100_000
+
+
+def gate():
+    """The same DQN in the real world, behind the gate, in imagination alone, and real with as few real steps."""
+    from trust_learner import Greedy, learn
+
+    path = ROOT / "results/trust_gate.json"
+    rows = json.loads(path.read_text())["seeds"] if path.exists() else {}
+    world = recipes.lake_model().world
+    for seed in SEEDS:
+        if str(seed) in rows:
+            continue
+        paid = train("lake", seed)["real_steps"]
+        certificate = certify("lake", seed, seed=100 + seed, **LEAN)
+        load_imagination.cache_clear()
+        imagination = load_imagination(folder("lake", seed), SAMPLES["lake"])
+        door = Gate(Gate.Config(audit_share=0.02), certificate)
+        about = ("certified", "reasons", "safe_horizon")
+        row = {"certificate": {name: certificate.sections[name] for name in about}}
+
+        def score(make, steps, seed=seed):
+            began = time.process_time()
+            agent = Greedy(*learn(make, steps=steps, seed=seed, learning_rate=1e-3))
+            played = evaluate_policy(world.build, agent, seeds=range(1000), split=Split.TEST, side_by_side=1)
+            return float(np.mean(played.successes)), time.process_time() - began
+
+        row["real"], row["real_cpu_s"] = score(world.build, STEPS)
+        row["gated"], row["gated_cpu_s"] = score(partial(gated, world, imagination=imagination, gate=door), STEPS)
+        row["ledger"] = door.ledger.counts()
+        row["paid"] = {**paid, "certificate": sum(certificate.sections["real_steps"].values()),
+                       "behind_the_gate": row["ledger"]["real_steps"]}  # fmt: skip
+        row["real_steps_gated"] = sum(row["paid"].values())
+        row["factor"] = STEPS / row["real_steps_gated"]
+        row["imagined_only"], _ = score(partial(imagine, world, imagination=imagination), STEPS)
+        row["real_half"], _ = score(world.build, STEPS // 2)
+        row["real_as_few"], _ = score(world.build, row["real_steps_gated"])
+        rows[str(seed)] = row
+        print(seed, row, flush=True)
+        write("gate", {"world": "frozen_lake 3x3, firm", "learner": "results/trust_learner.py", "steps": STEPS,
+                       "summary": gate_summary(rows), "seeds": rows})  # fmt: skip
+
+
+def gate_summary(rows):
+    if len(rows) < 2:
+        return None
+    pick = lambda name: [row[name] for row in rows.values()]  # noqa: E731
+    difference = [row["gated"] - row["real"] for row in rows.values()]
+    names = ("real", "gated", "imagined_only", "real_half", "real_as_few", "factor", "real_steps_gated")
+    return {"gated_minus_real": with_interval(difference), **{name: with_interval(pick(name)) for name in names}}
+
+
+def plan():
+    """MPC on sokoban 6x6 test rooms: depth, method and cost, between random and optimal."""
+    rooms, world = 40, recipes.sokoban_model().world
+    model = load_world_model(folder("sokoban") / "model", samples=1)
+    seeds, split = range(rooms), Split.TEST
+    found = {"rooms": rooms, "samples": 1, "rows": []}
+    for policy in (Random.Config().build(), Expert.Config().build()):
+        played = evaluate_policy(world.build, policy, seeds=seeds, split=split, side_by_side=1)
+        found[policy.name] = {"success": with_interval(played.successes), "return": with_interval(played.returns)}
+    assessor = Assessor(model, NearestData([]), None)
+    for method, depth in (("enumerate", 1), ("enumerate", 2), ("enumerate", 4), ("enumerate", 6), ("enumerate", 8),
+                          ("enumerate", 10), ("beam", 8), ("best_of_n", 8)):  # fmt: skip
+        model.kept.clear()
+        model.asked, began = 0, time.process_time()
+        planner = Planner(Planner.Config(method=method, depth=depth, width=32), assessor)
+        played = evaluate_policy(world.build, planner, seeds=seeds, split=split, side_by_side=1)
+        row = {"method": method, "depth": depth, "success": with_interval(played.successes),
+               "return": with_interval(played.returns), "plans": planner.spent.plans,
+               "questions": planner.spent.questions, "asked_of_the_model": model.asked,
+               "cpu_s": time.process_time() - began}  # fmt: skip
+        found["rows"].append(row)
+        print(row, flush=True)
+        write("plan", found)
+    draw_plan(found)
+
+
+def draw_plan(found):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rows = [row for row in found["rows"] if row["method"] == "enumerate"]
+    depths, means = [r["depth"] for r in rows], [r["success"]["mean"] for r in rows]
+    left.plot(depths, means, color="#0072B2", marker="o", label="MPC, enumeration")
+    left.fill_between(depths, [r["success"]["low"] for r in rows], [r["success"]["high"] for r in rows], alpha=0.15)
+    left.axhline(found["random"]["success"]["mean"], color="#777777", linestyle=":", label="random")
+    left.axhline(found["expert"]["success"]["mean"], color="#009E73", linestyle="--", label="optimal")
+    marks = {"beam": ("^", "#D55E00"), "best_of_n": ("s", "#CC79A7")}
+    for row in found["rows"]:
+        if row["method"] in marks:
+            mark, colour = marks[row["method"]]
+            left.plot(row["depth"], row["success"]["mean"], mark, color=colour, label=row["method"])
+    left.set(xlabel="depth", ylabel="success", ylim=(0, 1.05), title=f"sokoban 6x6, {found['rooms']} test rooms")
+    left.legend(fontsize=8)
+    right.plot(depths, [r["asked_of_the_model"] / r["plans"] for r in rows], color="#0072B2", marker="o")
+    right.set(xlabel="depth", ylabel="questions per step (new ones)", title="cost", yscale="log")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(ROOT / "results/trust_plan.png", dpi=110)
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    RUNS = Path("runs/trust")
+    if words and words[0] == "--runs":
+        RUNS, words = Path(words[1]), words[2:]
+    for word in words:
+        {"models": models, "coverage": coverage, "certificates": certificates, "gate": gate, "plan": plan}[word]()

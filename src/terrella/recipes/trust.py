@@ -1,0 +1,66 @@
+"""World models of small worlds on one core, and agents trained behind the gate; figures in results/trust_*.json.
+
+terrella train-world-model lake_model --out runs/lake
+terrella certify runs/lake frozen_lake --set world.size=3
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from terrella.core.world import World
+from terrella.engines.trl.rlvr_settings import RlvrSettings
+from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.stages.rlvr import Rlvr
+from terrella.stages.train_world_model import TrainWorldModel
+from terrella.use.imagine_gate import GatedWorld
+from terrella.worlds.counter import Counter
+from terrella.worlds.frozen_lake import FrozenLake
+from terrella.worlds.sokoban import Sokoban
+
+# Short packs: with a model this small, attention over a long pack costs more than the passes it saves.
+PACK = 512
+
+
+def _fitted(world: World.Config, *, transitions: int, epochs: int) -> TrainWorldModel.Config:
+    return TrainWorldModel.Config(
+        world=world, transitions=transitions,
+        sft=SftSettings.Config(epochs=epochs, batch_rows=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK),
+        rlvr=RlvrSettings.Config(groups=16, learning_rate=2e-4, pack_tokens=PACK),
+    )  # fmt: skip
+
+
+def lake_model() -> TrainWorldModel.Config:
+    """A model of frozen_lake 3x3, firm ice: 8,000 real steps, two minutes on one core."""
+    return _fitted(FrozenLake.Config(size=3), transitions=8_000, epochs=3)
+
+
+def lake_slip_model() -> TrainWorldModel.Config:
+    """A model of frozen_lake 3x3 where a third of the steps slip: 16,000 real steps, three minutes on one core."""
+    return _fitted(FrozenLake.Config(size=3, success_rate=2 / 3), transitions=16_000, epochs=2)
+
+
+def lake_thin_model() -> TrainWorldModel.Config:
+    """The lake model, deliberately under-trained: a tenth of the data, once."""
+    return _fitted(FrozenLake.Config(size=3), transitions=800, epochs=3)
+
+
+def counter_model() -> TrainWorldModel.Config:
+    """A model of counter: 4,000 real steps, a minute on one core."""
+    return _fitted(Counter.Config(), transitions=4_000, epochs=3)
+
+
+def sokoban_model() -> TrainWorldModel.Config:
+    """A model of sokoban 6x6: 24,000 real steps, ten minutes on one core."""
+    return _fitted(Sokoban.Config(), transitions=24_000, epochs=2)
+
+
+def gated_lake_agent() -> Rlvr.Config:
+    """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified): the same stage, another world."""
+    lake = FrozenLake.Config(size=3, max_steps=4)
+    return Rlvr.Config(
+        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4, samples=4), ask="action",
+        turn_tokens=6, max_turns=4, warmup_rows=6_000,
+        warmup=SftSettings.Config(batch_rows=32, learning_rate=1.5e-3, pack_tokens=PACK),
+        rlvr=RlvrSettings.Config(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
+    )  # fmt: skip

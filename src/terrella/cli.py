@@ -184,6 +184,62 @@ def rlvr(
         run(config)
 
 
+@app.command(name="train-world-model")
+def train_world_model(
+    recipe: Positional[str], /, *, out: Path | None = None, assignments: Assignments = (), dry_run: bool = False
+) -> None:
+    """Fit a model to real steps of a world; the folder is what `certify` and `plan` take.
+
+    Args:
+        recipe: a recipe by name, such as lake_model.
+        out: the folder; `runs/RECIPE` unless given.
+        assignments: config overrides, such as transitions=20000 or rlvr_steps=50.
+        dry_run: print the resolved config and stop.
+    """
+    from terrella.recipes import find_recipe
+    from terrella.stages.train_world_model import TrainWorldModel, run
+
+    config = find_recipe(recipe)()
+    if not isinstance(config, TrainWorldModel.Config):
+        raise ConfigError(recipe, "is not a recipe for a world model")
+    config = override(config.replace(out=out or Path("runs") / recipe), assignments)
+    if dry_run:
+        console.print_json(canonical_json(dump(config)))
+    else:
+        run(config)
+
+
+@app.command(name="certify")
+def certify(model: Positional[Path], world: Positional[str], /, *, assignments: Assignments = ()) -> None:
+    """Measure how far a world model may be believed; exit 1 if it is not certified.
+
+    Args:
+        model: the folder that `train-world-model` wrote; the certificate and its report go into it.
+        world: the world or preset that it is a model of.
+        assignments: config overrides, such as world.size=3, held_out=3000 or step_error=0.01.
+    """
+    from terrella.stages.certify import Certify, run
+    from terrella.worlds import world_config
+
+    certificate = run(override(Certify.Config(world=world_config(world), folder=model), assignments))
+    sys.exit(0 if certificate.certified else 1)
+
+
+@app.command(name="plan")
+def plan(model: Positional[Path], world: Positional[str], /, *, assignments: Assignments = ()) -> None:
+    """Play a world by looking ahead in a model of it, beside the random policy and the expert.
+
+    Args:
+        model: the folder that `train-world-model` wrote.
+        world: the world or preset.
+        assignments: config overrides, such as planner.depth=8 or planner.method=beam.
+    """
+    from terrella.stages.plan import Plan, run
+    from terrella.worlds import world_config
+
+    run(override(Plan.Config(world=world_config(world), folder=model), assignments))
+
+
 @app.command(name="doctor")
 def doctor() -> None:
     """Say what is installed, what is missing for which extra, and what this machine has."""

@@ -70,7 +70,8 @@ def test_no_forbidden_call_in_the_source():
 def test_the_command_line_has_not_grown():
     text = (ROOT / "src/terrella/cli.py").read_text()
     assert re.findall(r'@app\.command\(name="([\w-]+)"', text) == [
-        "worlds", "check", "play", "new-world", "collect", "rlvr", "doctor",
+        "worlds", "check", "play", "new-world", "collect", "rlvr", "train-world-model", "certify",
+        "plan", "doctor",
     ]  # fmt: skip
 
 

@@ -12,6 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from terrella.core.protocols import TokenEpisode
+
+
+def turn_payments(episode: TokenEpisode, reward: str) -> list[float]:
+    """What each turn is paid: the world's own rewards, or the verdict at the end. A turn that earned 0 is in it."""
+    if reward == "return":
+        return list(episode.turn_rewards)
+    return [0.0] * (len(episode.turn_ends) - 1) + [episode.outcome.value or 0.0]
+
 
 def turn_rewards(rewards: Sequence[float], turn_ends: Sequence[int], length: int) -> Tensor:
     """Each turn's reward on its last token."""

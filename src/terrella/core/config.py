@@ -221,6 +221,8 @@ def override(config: C, assignments: Iterable[str]) -> C:
 def _override_one(config: C, keys: list[str], text: str, where: str) -> C:
     hints = field_types(type(config))
     if keys[0] not in hints:
+        if hasattr(config, "open_key"):  # a config that hands unknown keys on to somebody else's schema
+            return cast(C, config.open_key(".".join(keys), text))
         raise ConfigError(where, f"unknown key {keys[0]!r}", f"known keys: {', '.join(hints)}")
     current = getattr(config, keys[0])
     if len(keys) == 1:

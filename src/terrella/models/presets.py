@@ -29,6 +29,7 @@ class Shape(NamedTuple):
 
 TINY = {
     "tiny-0.3m": Shape(96, 3, 4),
+    "tiny-0.3m-vllm": Shape(96, 3, 3),  # heads of 32: vLLM computes no smaller ones
     "tiny-1m": Shape(144, 4, 4),
     "tiny-5m": Shape(256, 6, 4),
     "tiny-25m": Shape(512, 8, 8),

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
@@ -26,15 +26,20 @@ from terrella.data.store import settle_plan, write_atomic
 from terrella.engines.episodes.driver import Driver
 from terrella.engines.episodes.seats import Seats
 from terrella.engines.sampling.local_sampler import LocalSampler
-from terrella.engines.trl.rlvr_trainer import RlvrSettings, RlvrTrainer
+from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
+from terrella.engines.verl.verl_settings import VerlSettings
 from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.show.progress import make_progress, show_figures
 from terrella.stages.tasks import AgentTasks, PredictionTasks
 from terrella.stages.warmup import warmup_rows
 from terrella.use.baselines import baselines
+
+if TYPE_CHECKING:
+    from terrella.engines.trl.rlvr_trainer import RlvrTrainer
+    from terrella.engines.verl.verl_engine import VerlEngine
 
 
 class Rlvr(Configurable):
@@ -54,6 +59,10 @@ class Rlvr(Configurable):
         """An agent's warm-up also fits what the world showed, not only the random actions."""
         warmup: SftSettings.Config = field(default_factory=SftSettings.Config)
         rlvr: RlvrSettings.Config = field(default_factory=RlvrSettings.Config)
+        engine: Literal["trl", "verl"] = "trl"
+        """trl: a laptop or one node; verl: a cluster."""
+        verl: VerlSettings.Config = field(default_factory=VerlSettings.Config)
+        """Read where `engine` is verl; any key of verl's own can be set here, too."""
         seats: Seats.Config = field(default_factory=Seats.Config)
         turn_tokens: int = 16
         max_turns: int = 10
@@ -69,19 +78,41 @@ class Rlvr(Configurable):
         """Warm up, evaluate, train, evaluate, export. The manifest comes last."""
         config, out = self.config, self.config.out
         out.mkdir(parents=True, exist_ok=True)
+        cluster = self._cluster_engine() if config.engine == "verl" else None  # refuses before anything is loaded
         settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k != "out"}})
         model, tokenizer = self._warm_model(progress)
         driver = self.driver(self.codec(tokenizer))
         with contextlib.closing(driver.seats):
             before = self._once(out / "before.json", lambda: self.evaluate(driver, model))
-            trainer = self._trainer(model, tokenizer, driver, progress)
-            trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-            trainer.export(out / "model")
-            after = self.evaluate(driver, trainer.policy)
+            if cluster is not None:
+                history, main = self._train_on_cluster(cluster, model, tokenizer, progress), True
+                trained = load_model(str(out / "model"))[0]
+            else:
+                trainer = self._trainer(model, tokenizer, driver, progress)
+                trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+                trainer.export(out / "model")
+                trained, history = trainer.policy, trainer.state.log_history
+                main = trainer.accelerator.is_main_process
+            after = self.evaluate(driver, trained)
         found = {"before": before, "after": after, "baselines": self.baselines(), "steps": config.rlvr.steps}
-        if trainer.accelerator.is_main_process:
-            self._finish(found, trainer.state.log_history)
+        if main:
+            self._finish(found, history)
         return found
+
+    def _cluster_engine(self) -> VerlEngine:
+        from terrella.engines.verl.verl_engine import VerlEngine
+
+        return VerlEngine(self.config, self.limits(), self.config.out / "warm")
+
+    def _train_on_cluster(
+        self, engine: VerlEngine, model: Any, tokenizer: Any, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """Verl reads the model it starts from, and leaves the one it made, as folders."""
+        if not (self.config.out / "warm" / "config.json").exists():
+            export_model(model, tokenizer, self.config.out / "warm")
+        history = engine.train(progress)
+        engine.export(self.config.out / "model")
+        return history
 
     @staticmethod
     def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -120,12 +151,15 @@ class Rlvr(Configurable):
 
     def driver(self, codec: Codec) -> Driver:
         """The driver of this run: for training and evaluation alike."""
+        return Driver(self.limits(), codec)
+
+    def limits(self) -> Driver.Config:
+        """How long an episode may be, and where its world lives."""
         config = self.config
-        limits = Driver.Config(
+        return Driver.Config(
             world=config.world, max_turns=config.max_turns, max_actions=config.max_actions,
             turn_tokens=config.turn_tokens, seats=config.seats,
         )  # fmt: skip
-        return Driver(limits, codec)
 
     def tasks(self, split: Split) -> Callable[[int], Task]:
         """Question i of a split."""
@@ -143,6 +177,8 @@ class Rlvr(Configurable):
                 "masked": len(episodes) - len(values)}  # fmt: skip
 
     def _trainer(self, model: Any, tokenizer: Any, driver: Driver, progress: Progress) -> RlvrTrainer:
+        from terrella.engines.trl.rlvr_trainer import RlvrTrainer  # heavy, and not wanted where verl trains
+
         settings = self.config.rlvr.replace(seed=self.config.seed)
         callbacks = [ShowProgress(progress, "rlvr")]
         return RlvrTrainer(

@@ -97,9 +97,10 @@ class Driver(Configurable):
     ) -> list[TokenEpisode]:
         """As `run`, inside an event loop."""
         pairs = [(task, member) for task in tasks for member in range(group_size)]
-        return await asyncio.gather(*(self._run_one(sampler, task, member, seed) for task, member in pairs))
+        return await asyncio.gather(*(self.run_one(sampler, task, member, seed) for task, member in pairs))
 
-    async def _run_one(self, sampler: Sampler, task: Task, member: int, seed: int) -> TokenEpisode:
+    async def run_one(self, sampler: Sampler, task: Task, member: int, seed: int) -> TokenEpisode:
+        """One member of a group: the same episode, whoever asks for it and whatever runs beside it."""
         rng = stream(SAMPLE_STREAM, seed, task.seed, task.noise_seed, member)
         seeds = [int(number) for number in rng.integers(2**62, size=self.config.max_turns)]
         if task.transition is not None:

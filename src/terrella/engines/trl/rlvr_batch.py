@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from terrella.algos.advantages import group_advantages, zero_variance
-from terrella.algos.credit import turn_rewards
+from terrella.algos.credit import turn_payments, turn_rewards
+from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.losses import token_scales
 from terrella.core.protocols import TokenEpisode
 from terrella.engines.trl.figures import Totals
 from terrella.engines.trl.packs import Pack, TrainingRow
-from terrella.engines.trl.rlvr_settings import ESTIMATORS, RlvrSettings
+from terrella.engines.trl.rlvr_settings import RlvrSettings
 
 
 class Kept(NamedTuple):
@@ -53,13 +54,6 @@ def group_rewards(episodes: Sequence[TokenEpisode], config: RlvrSettings.Config)
     """[groups, group_size]; nan marks a masked verdict."""
     values = [math.nan if e.outcome.value is None else sum(turn_payments(e, config.reward)) for e in episodes]
     return torch.tensor(values).view(-1, config.group_size)
-
-
-def turn_payments(episode: TokenEpisode, reward: str) -> list[float]:
-    """What each turn is paid: the world's own rewards, or the verdict at the end. A turn that earned 0 is in it."""
-    if reward == "return":
-        return list(episode.turn_rewards)
-    return [0.0] * (len(episode.turn_ends) - 1) + [episode.outcome.value or 0.0]
 
 
 def teaching(rewards: Tensor, algorithm: str) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import parse_flag_from_env
@@ -20,23 +20,6 @@ from trl import GRPOConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.engines.trl.packed_steps import processes
-
-
-class Estimator(NamedTuple):
-    """How a group's verdicts become advantages, and how tokens share the loss."""
-
-    scale: Literal["std", "none"]
-    baseline: Literal["mean", "leave_one_out"]
-    normalise: Literal["episode", "token", "constant"]
-
-
-ESTIMATORS = {
-    "grpo": Estimator("std", "mean", "episode"),
-    "dr_grpo": Estimator("none", "mean", "constant"),
-    "dapo": Estimator("std", "mean", "token"),
-    "rloo": Estimator("none", "leave_one_out", "episode"),
-    "ppo": Estimator("none", "mean", "token"),  # a critic takes the group's place; only the normalisation is used
-}
 
 
 class RlvrSettings(Configurable):

@@ -1,0 +1,60 @@
+"""The real command on verl: Ray, two FSDP workers, two vLLM servers, our episodes; on CPUs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from tests.support.verl_cpu import SETTINGS, environment, use
+
+use()
+from terrella.models.presets import load_model
+
+SMALL = ("rlvr.groups=8", "rlvr.group_size=4", "rlvr.kl=0", "warmup_rows=320", "evaluate_on=32")
+
+
+def command(out: Path, *extra: str) -> list[str]:
+    words = [word for setting in (*SETTINGS, *SMALL, *extra) for word in ("--set", setting)]
+    return [sys.executable, "-m", "terrella.cli", "rlvr", "tiny_counter", "--out", str(out), *words]
+
+
+def run(out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(out, *extra), env=environment(), cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        timeout=900,
+    )  # fmt: skip
+    (out / "log").write_text(done.stdout + done.stderr)
+    return done
+
+
+def figures(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "verl" / "figures.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Path):
+    done = run(tmp_path, "rlvr.steps=2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = figures(tmp_path)
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["mismatch/max"] < 1e-4 and row["masked"] == 0 and row["turns"] > 1
+        assert {
+            "loss",
+            "grad_norm",
+            "reward",
+            "zero_variance",
+            "entropy",
+            "seconds/generate",
+            "seconds/sync",
+        } <= row.keys()
+    assert rows[1]["prefix_hits"] > 0
+    started, trained = (load_model(str(tmp_path / name))[0].state_dict() for name in ("warm", "model"))
+    assert started.keys() == trained.keys() and any(not torch.equal(started[k], trained[k]) for k in started)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"

@@ -1,0 +1,62 @@
+"""verl and vLLM on a CPU: `environment()` for processes, `SETTINGS` for the command line."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SETTINGS = (
+    "engine=verl",
+    "model=tiny-0.3m-vllm",
+    "verl.devices=2",
+    "verl.episode_workers=1",
+    "verl.prompt_tokens=128",
+    "verl.ray_kwargs.ray_init.num_cpus=32",
+    "verl.+ray_kwargs.ray_init.num_gpus=2",
+    "verl.+ray_kwargs.ray_init.object_store_memory=300000000",
+    "verl.actor_rollout_ref.model.use_remove_padding=false",
+    "verl.+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+    "verl.actor_rollout_ref.actor.use_torch_compile=false",
+    "verl.actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
+    "verl.actor_rollout_ref.rollout.enforce_eager=true",
+    "verl.actor_rollout_ref.rollout.free_cache_engine=false",
+    "verl.+actor_rollout_ref.rollout.enable_sleep_mode=false",
+    "verl.actor_rollout_ref.rollout.load_format=auto",
+    "verl.actor_rollout_ref.rollout.max_num_batched_tokens=2048",
+    "verl.actor_rollout_ref.rollout.max_num_seqs=64",
+    "verl.critic.model.use_remove_padding=false",
+    "verl.+critic.model.override_config.attn_implementation=sdpa",
+)
+"""Two processes stand in for two GPUs."""
+
+
+def environment() -> dict[str, str]:
+    """The environment of a command that runs verl on this machine."""
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
+    return {
+        **os.environ, "PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
+        "TOKENIZERS_PARALLELISM": "false", "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1",
+        # A loaded machine starts processes slowly; that is no failure.
+        "RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "600",
+    }  # fmt: skip
+
+
+def use() -> None:
+    """Let this process import verl; skips the test module where it is not installed."""
+    import sys
+    import warnings
+
+    import pytest
+
+    if not all(importlib.util.find_spec(name) for name in ("verl", "vllm", "transfer_queue", "tensordict")):
+        pytest.skip("verl is not installed here: .ci/verl makes the environment", allow_module_level=True)
+    os.environ.update(environment())
+    sys.path.insert(0, str(HERE))
+    import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+
+    with warnings.catch_warnings():  # of engines that are not there
+        warnings.simplefilter("ignore")
+        import verl.workers.engine  # noqa: F401
+        from verl.trainer.ppo.v1 import trainer_sync  # noqa: F401

@@ -108,33 +108,29 @@ def our_trainer(model_name, *, prompt, answer, groups, group_size, steps, out):
     driver = Driver(Driver.Config(world=Counter.Config(), turn_tokens=answer), BenchCodec(prompt, len(tokenizer)))
     driver.verifier = Parity()
     settings = RlvrSettings.Config(
-        steps=steps,
-        groups=groups,
-        group_size=group_size,
-        learning_rate=1e-5,
+        steps=steps, groups=groups, group_size=group_size, learning_rate=1e-5,
         pack_tokens=max(1024, prompt + group_size * answer),
-    )
-    clock = step_clock()
-    trainer = RlvrTrainer(model, tokenizer, settings, driver, PredictionTasks(Counter.Config()), Path(out), [clock])
-    return trainer, clock
+    )  # fmt: skip
+    return RlvrTrainer(model, tokenizer, settings, driver, PredictionTasks(Counter.Config()), Path(out))
 
 
-def step_clock():
+def in_turn(trainer, prompts, answer):
+    """A step of ours, a bare one, a step of ours, ...: what else the machine does falls on both."""
     from transformers import TrainerCallback
 
-    class Clock(TrainerCallback):
-        """Wall seconds of each step, everything included."""
-
-        def __init__(self):
-            self.seconds, self.began = [], 0.0
+    class InTurn(TrainerCallback):
+        ours, bare, began = [], [], 0.0
 
         def on_step_begin(self, *_, **__):
             self.began = time.perf_counter()
 
         def on_step_end(self, *_, **__):
-            self.seconds.append(time.perf_counter() - self.began)
+            self.ours.append(time.perf_counter() - self.began)
+            self.bare.append(bare_step(trainer, prompts, answer))
 
-    return Clock()
+    clock = InTurn()
+    trainer.add_callback(clock)
+    return clock
 
 
 def bare_step(trainer, prompts, answer):
@@ -143,6 +139,7 @@ def bare_step(trainer, prompts, answer):
     from trl import GRPOTrainer
 
     model, ids = trainer.accelerator.unwrap_model(trainer.model), torch.tensor(prompts)
+    trainer.optimizer.zero_grad()
     began = time.perf_counter()
     with torch.inference_mode():
         out = model.generate(
@@ -170,17 +167,16 @@ def compare(model_name, *, prompt, answer, groups, group_size, steps=5, out):
     import torch
 
     torch.set_num_threads(2)
-    trainer, clock = our_trainer(
+    trainer = our_trainer(
         model_name, prompt=prompt, answer=answer, groups=groups, group_size=group_size, steps=steps, out=out
     )
-    trainer.train()
     tasks = [trainer.tasks(index) for index in range(groups)]
     questions = [trainer.driver.codec.ask_observation(task.situation, task.transition.action) for task in tasks]
-    prompts = [question for question in questions for _ in range(group_size)]
-    bare = [bare_step(trainer, prompts, answer) for _ in range(steps)]
+    clock = in_turn(trainer, [question for question in questions for _ in range(group_size)], answer)
+    trainer.train()
     history = [row for row in trainer.state.log_history if "seconds/train" in row]
-    ours = statistics.median(clock.seconds[1:])
-    generate, train = (statistics.median(phase[1:]) for phase in zip(*bare, strict=True))
+    ours = statistics.median(clock.ours[1:])
+    generate, train = (statistics.median(phase[1:]) for phase in zip(*clock.bare, strict=True))
     tokens = groups * group_size * answer
     return {
         "model": model_name, "prompt": prompt, "answer": answer, "groups": groups, "group_size": group_size,
@@ -190,6 +186,7 @@ def compare(model_name, *, prompt, answer, groups, group_size, steps=5, out):
         "our_train_s": round(statistics.median(row["seconds/train"] for row in history[1:]), 3),
         "our_tokens_per_s": round(tokens / ours), "bare_tokens_per_s": round(tokens / (generate + train)),
         "mismatch_max": max(row["mismatch/max"] for row in history),
+        "padding": max(row["padding"] for row in history),
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }  # fmt: skip
 

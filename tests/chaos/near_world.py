@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from terrella.core.world import World
 from terrella.worlds.counter import Count, Counter
 
 
@@ -13,7 +12,7 @@ class Near(Counter):
     """Press up or down, once."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(World.Config):
+    class Config(Counter.Config):
         max_steps: int = 2
         trap: str = ""
         """A folder; the file `kill` or `hang` in it is a trap, once, for who steps when training has begun."""

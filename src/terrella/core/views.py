@@ -5,6 +5,7 @@ RecordView(Count).show(Count(value=1, goal=3)) -> State('{"goal":3,"value":1}')
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -22,6 +23,9 @@ class RecordView:
     def __init__(self, record: type[Any]) -> None:
         """`record` is the frozen dataclass of the state."""
         self.record = record
+        names = sorted(field.name for field in dataclasses.fields(record))
+        self.words = tuple(f'{"," if place else "{"}"{name}":' for place, name in enumerate(names))
+        """What every rendering repeats: worth a token each in a small vocabulary."""
 
     def show(self, state: Any) -> Observation:
         """The state as canonical JSON."""

@@ -111,6 +111,10 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     def actions(self) -> tuple[str, ...]:
         """Legal action names now; empty when the world takes free text."""
 
+    def words(self) -> tuple[str, ...]:
+        """What deserves a token of its own in a vocabulary made for this world: short texts are fast to train on."""
+        return self.actions()
+
     @property
     def state(self) -> Any:
         """The exact state, for teachers and checks; None where there is none to give."""
@@ -250,6 +254,10 @@ class StateWorld(World, Generic[S]):
     def actions(self) -> tuple[str, ...]:
         """Legal action names now."""
         return self.legal(self.state)
+
+    def words(self) -> tuple[str, ...]:
+        """Action names, and what the view repeats if it says so (`words`)."""
+        return (*self.actions(), *getattr(self.view, "words", ()))
 
     @functools.cached_property
     def solver(self) -> Solver:

@@ -4,7 +4,6 @@ import os
 import time
 from dataclasses import dataclass
 
-from terrella.core.world import World
 from terrella.worlds.counter import Counter
 
 
@@ -21,7 +20,7 @@ class Deadly(Counter):
     """Takes its whole process along in every fourth instance: once, or whenever it is played."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(World.Config):
+    class Config(Counter.Config):
         once: str = ""
         """A file that remembers that it has happened."""
 

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.engines.trl.packs import Pack, TrainingRow, pack_episodes, token_logprobs
-from terrella.engines.trl.tree_attention import block_mask
+from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_tree_attention
 
 
 def random_rows(count: int, *, seed: int = 0, group: int = 4) -> list[TrainingRow]:
@@ -38,10 +38,10 @@ def alone(model: object, row: TrainingRow) -> torch.Tensor:
     return torch.stack([scores[start + p - 1, t] for p, t in enumerate(row.completion_ids) if row.mask[p]])
 
 
-def gradients(model: object, packs: list[Pack]) -> torch.Tensor:
+def gradients(model: object, packs: list[Pack], attention: str = "sdpa") -> torch.Tensor:
     model.zero_grad()
     for pack in packs:
-        (token_logprobs(model, pack)[0] * pack.columns["place"].cos()).sum().backward()
+        (token_logprobs(model, pack, attention=attention)[0] * pack.columns["place"].cos()).sum().backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
@@ -73,16 +73,19 @@ def test_log_probabilities_are_what_they_would_be_alone():
     assert torch.allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", TREE])
 @pytest.mark.parametrize(("share_prefix", "max_tokens"), [(False, 10_000), (True, 10_000), (True, 30), (False, 1)])
-def test_gradients_do_not_depend_on_packing_or_sharing(share_prefix: bool, max_tokens: int):
+def test_gradients_do_not_depend_on_packing_sharing_or_attention(share_prefix: bool, max_tokens: int, attention: str):
     model, _ = tiny_model()
+    if attention == TREE:
+        use_tree_attention(model)
     rows = random_rows(8)
     model.zero_grad()
     for row in rows:
         weight = torch.tensor([c for c, mine in zip(row.columns["place"], row.mask, strict=True) if mine]).cos()
         (alone(model, row) * weight).sum().backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    found = gradients(model, pack_episodes(rows, max_tokens=max_tokens, share_prefix=share_prefix))
+    found = gradients(model, pack_episodes(rows, max_tokens=max_tokens, share_prefix=share_prefix), attention)
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
 
 
@@ -91,6 +94,21 @@ def test_sharing_reads_each_prompt_once():
     (pack,) = pack_episodes(rows, max_tokens=10_000)
     plain = sum(len(row.prompt_ids) + len(row.completion_ids) - 1 for row in rows)
     assert len(pack.ids_N) == plain - 3 * len(rows[0].prompt_ids) - 3 * len(rows[4].prompt_ids)
+
+
+def test_a_short_prompt_is_shared_by_wide_models_only():
+    """Eight answers of 60 tokens to 13: their masked attention to each other costs a narrow model more than 13 save."""
+    rows = [TrainingRow(prompt_ids=range(13), completion_ids=range(60), mask=[True] * 60)] * 8
+    assert [len(pack_episodes(rows, max_tokens=9999, width=width)[0].groups) for width in (96, 576)] == [8, 1]
+    long = [TrainingRow(prompt_ids=range(2000), completion_ids=range(64), mask=[True] * 64)] * 8
+    assert len(pack_episodes(long, max_tokens=9999, width=96)[0].groups) == 1
+
+
+def test_attention_of_a_pack_costs_its_groups_only():
+    """Sixteen lone rows of one length: one run of 16 small masks, not one of the whole pack."""
+    rows = [TrainingRow(prompt_ids=(number, 1, 2), completion_ids=(3, 4, 5), mask=[True] * 3) for number in range(16)]
+    ((count, length, mask),) = pack_episodes(rows, max_tokens=9999)[0].attention(TREE)["tree"]
+    assert (count, length, tuple(mask.shape)) == (16, 5, (16, 1, 5, 5))
 
 
 def test_a_row_without_targets_is_not_computed():
@@ -137,10 +155,10 @@ def test_a_world_token_that_nothing_follows_changes_no_loss():
 
 def test_the_block_mask_of_flex_attention_is_the_same_rule():
     (pack,) = pack_episodes(random_rows(8), max_tokens=10_000)
-    dense, blocks = pack.attention_mask(), block_mask(pack.segments_N, pack.prefixes_N)
+    dense, blocks = dense_mask(pack.segments_N, pack.prefixes_N), block_mask(pack.segments_N, pack.prefixes_N)
     places = torch.arange(len(pack.ids_N))
     rule = blocks.mask_mod(torch.tensor(0), torch.tensor(0), places[:, None], places)
-    assert torch.equal(rule, dense[0, 0])
+    assert torch.equal(rule, dense)
     assert blocks.shape[-2:] == dense.shape[-2:]
 
 
@@ -152,5 +170,6 @@ def test_flex_attention_computes_what_the_dense_mask_does():
     (pack,) = pack_episodes(random_rows(4), max_tokens=10_000)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, len(pack.ids_N), 16) for _ in range(3))
-    found = flex_attention(q, k, v, block_mask=pack.attention_mask("flex_attention"))
-    assert torch.allclose(found, scaled_dot_product_attention(q, k, v, attn_mask=pack.attention_mask()), atol=1e-5)
+    found = flex_attention(q, k, v, block_mask=pack.attention("flex_attention")["attention_mask"])
+    masked = {"attn_mask": pack.attention("sdpa")["attention_mask"]}
+    assert torch.allclose(found, scaled_dot_product_attention(q, k, v, **masked), atol=1e-5)

@@ -47,8 +47,8 @@ class Critic(nn.Module):
         if options.get("use_cache", True):
             return output  # sampling: nobody asks for values
         if self.trunk is not None:
-            inputs = {name: options[name] for name in ("input_ids", "position_ids", "attention_mask")}
-            hidden = self.trunk(**inputs, use_cache=False).last_hidden_state
+            inputs = {name: value for name, value in options.items() if name != "logits_to_keep"}
+            hidden = self.trunk(**inputs).last_hidden_state
         assert hidden is not None
         output["values"] = self(hidden[:, options["logits_to_keep"]])
         return output

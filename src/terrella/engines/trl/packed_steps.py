@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from terrella.engines.trl.checkpoint import WholeCheckpoints
-from terrella.engines.trl.packs import Pack
+from terrella.engines.trl.packs import Pack, TrainingRow, pack_episodes
 
 
 def processes() -> int:
@@ -28,7 +28,20 @@ class PackedSteps(WholeCheckpoints):
     """Mixin for `transformers.Trainer`."""
 
     accelerator: Any
+    model: Any
     _metrics: Any
+
+    @property
+    def attention(self) -> str:
+        """The model's attention implementation: it decides how packs are read."""
+        return str(self.model.config._attn_implementation)
+
+    def packed(self, rows: Sequence[TrainingRow], *, max_tokens: int, share_prefix: bool = True) -> list[Pack]:
+        """Rows as packs on this process's device; prompts are shared where that is faster for this model."""
+        # Flex attention skips pairs that may not look: there sharing always pays.
+        width = None if self.attention == "flex_attention" else self.model.config.hidden_size
+        packs = pack_episodes(rows, max_tokens=max_tokens, share_prefix=share_prefix, width=width)
+        return [pack.to(self.accelerator.device) for pack in packs]
 
     def train_on(self, model: Any, packs: Sequence[Pack], loss_of: Callable[[Any, Pack], Tensor]) -> Tensor:
         """Backward over all packs, gradients exchanged once; the mean of what processes return is the batch's loss."""

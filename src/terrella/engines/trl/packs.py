@@ -10,13 +10,13 @@ tokens are read, never predicted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from terrella.engines.trl.tree_attention import tree_mask
+from terrella.engines.trl.tree_attention import attention_arguments
 
 GROUP_TOKENS = 8192
 """A group that shares a long prompt is kept whole up to here, whatever a pack holds otherwise: that is the saving."""
@@ -46,24 +46,33 @@ class Pack:
     predictors_M: Tensor
     """Place (in N) of the token that predicts target m."""
     targets_M: Tensor
+    groups: tuple[int, ...]
+    """Lengths (they add up to N) of what does not see each other: a prompt with its completions."""
     columns: dict[str, Tensor]
 
     def to(self, device: Any) -> Pack:
         """The same pack on a device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return Pack(**moved, columns={name: value.to(device) for name, value in self.columns.items()})
+        columns = {name: value.to(device) for name, value in self.columns.items()}
+        return Pack(**moved, groups=self.groups, columns=columns)
+
+    def only(self, wanted_M: Tensor) -> Pack:
+        """The same pack with fewer targets."""
+        columns = {name: value[wanted_M] for name, value in self.columns.items()}
+        return replace(self, predictors_M=self.predictors_M[wanted_M], targets_M=self.targets_M[wanted_M],
+                       columns=columns)  # fmt: skip
 
     @classmethod
     def empty(cls, device: Any) -> Pack:
         """One token that predicts nothing: what a process runs while others still have work."""
         zero, none = torch.zeros(1, dtype=torch.long), torch.zeros(0, dtype=torch.long)
         pack = cls(ids_N=zero, positions_N=zero, segments_N=zero, prefixes_N=zero, predictors_M=none, targets_M=none,
-                   columns={})  # fmt: skip
+                   groups=(1,), columns={})  # fmt: skip
         return pack.to(device)
 
-    def attention_mask(self, implementation: str = "sdpa") -> Any:
-        """Tree-shaped: causal inside a segment, and onto its prompt; dense, or a block mask for flex attention."""
-        return tree_mask(self.segments_N, self.prefixes_N, implementation)
+    def attention(self, implementation: str) -> dict[str, Any]:
+        """Tree-shaped attention, as arguments of a forward pass: causal inside a segment, and onto its prompt."""
+        return attention_arguments(self.segments_N, self.prefixes_N, self.groups, implementation)
 
 
 class _Builder:
@@ -77,14 +86,16 @@ class _Builder:
         self.predictors: list[int] = []
         self.targets: list[int] = []
         self.columns: dict[str, list[float]] = {}
+        self.groups: list[int] = []
         self.segment = 0
 
     def add_group(self, rows: Sequence[TrainingRow]) -> None:
-        prompt, prefix = rows[0].prompt_ids, self.segment
+        prompt, prefix, first = rows[0].prompt_ids, self.segment, len(self.ids)
         self._extend(prompt, 0, prefix)
         end = len(self.ids) - 1
         for row in rows:
             self._add_completion(row, prompt_end=end, prefix=prefix, start=len(prompt))
+        self.groups.append(len(self.ids) - first)
 
     def _add_completion(self, row: TrainingRow, *, prompt_end: int, prefix: int, start: int) -> None:
         first = len(self.ids)
@@ -107,15 +118,20 @@ class _Builder:
             ids_N=torch.tensor(self.ids), positions_N=torch.tensor(self.positions),
             segments_N=torch.tensor(self.segments), prefixes_N=torch.tensor(self.prefixes),
             predictors_M=torch.tensor(self.predictors, dtype=torch.long),
-            targets_M=torch.tensor(self.targets, dtype=torch.long),
+            targets_M=torch.tensor(self.targets, dtype=torch.long), groups=tuple(self.groups),
             columns={name: torch.tensor(values) for name, values in self.columns.items()},
         )  # fmt: skip
 
 
-def pack_episodes(rows: Iterable[TrainingRow], *, max_tokens: int, share_prefix: bool = True) -> list[Pack]:
-    """Rows in order; neighbours with the same prompt share it, up to `GROUP_TOKENS` of them."""
+def pack_episodes(
+    rows: Iterable[TrainingRow], *, max_tokens: int, share_prefix: bool = True, width: int | None = None
+) -> list[Pack]:
+    """Rows in order; neighbours with the same prompt share it, up to `GROUP_TOKENS` of them.
+
+    Given the model's `width`, they do so only where it is faster (`sharing_pays`).
+    """
     builders: list[_Builder] = []
-    for group in _groups(rows, max(max_tokens, GROUP_TOKENS), share_prefix):
+    for group in _groups(rows, max(max_tokens, GROUP_TOKENS), share_prefix, width):
         size = _group_tokens(group)
         if not builders or len(builders[-1].ids) + size > max_tokens:
             builders.append(_Builder())
@@ -123,7 +139,9 @@ def pack_episodes(rows: Iterable[TrainingRow], *, max_tokens: int, share_prefix:
     return [builder.pack() for builder in builders]
 
 
-def _groups(rows: Iterable[TrainingRow], max_tokens: int, share_prefix: bool) -> list[list[TrainingRow]]:
+def _groups(
+    rows: Iterable[TrainingRow], max_tokens: int, share_prefix: bool, width: int | None
+) -> list[list[TrainingRow]]:
     groups: list[list[TrainingRow]] = []
     for row in rows:
         if not any(row.mask):
@@ -134,7 +152,19 @@ def _groups(rows: Iterable[TrainingRow], max_tokens: int, share_prefix: bool) ->
             last.append(row)
         else:
             groups.append([row])
-    return groups
+    return [part for group in groups for part in ([group] if sharing_pays(group, width) else [[row] for row in group])]
+
+
+def sharing_pays(group: Sequence[TrainingRow], width: int | None) -> bool:
+    """Whether reading a prompt once saves more than its completions' masked attention to each other costs.
+
+    Per layer a token costs 24 width^2 operations in the linear maps, and a pair 4 width in a dense attention.
+    """
+    if width is None:
+        return True
+    prompt = len(group[0].prompt_ids)
+    alone = sum((prompt + len(row.completion_ids) - 1) ** 2 for row in group)
+    return (len(group) - 1) * prompt * 6 * width >= _group_tokens(group) ** 2 - alone
 
 
 def _group_tokens(group: Sequence[TrainingRow]) -> int:
@@ -144,8 +174,8 @@ def _group_tokens(group: Sequence[TrainingRow]) -> int:
 def read_pack(model: Any, pack: Pack, *, attention: str = "sdpa") -> Any:
     """The model's output at the places that predict a target; `logits` are [1, M, V]."""
     return model(
-        input_ids=pack.ids_N[None], position_ids=pack.positions_N[None], attention_mask=pack.attention_mask(attention),
-        logits_to_keep=pack.predictors_M, use_cache=False,
+        input_ids=pack.ids_N[None], position_ids=pack.positions_N[None], logits_to_keep=pack.predictors_M,
+        use_cache=False, **pack.attention(attention),
     )  # fmt: skip
 
 

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from terrella.algos.advantages import group_advantages, zero_variance
 from terrella.algos.credit import turn_payments, turn_rewards
+from terrella.algos.diagnostics import diversity
 from terrella.algos.estimators import ESTIMATORS
+from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
 from terrella.algos.losses import token_scales
 from terrella.core.protocols import TokenEpisode
 from terrella.engines.trl.figures import Totals
@@ -36,6 +38,8 @@ class Counts(NamedTuple):
 
     episodes: float
     tokens: float
+    """Of the model."""
+    world_tokens: float = 0.0
 
 
 @dataclass(slots=True)
@@ -59,6 +63,16 @@ def group_rewards(episodes: Sequence[TokenEpisode], config: RlvrSettings.Config)
 def teaching(rewards: Tensor, algorithm: str) -> Tensor:
     """Which groups teach something: [P] of bool. With a critic every known verdict does."""
     return ~rewards.isnan().all(1) if algorithm == "ppo" else ~zero_variance(rewards)
+
+
+def chosen_groups(rewards: Tensor, config: RlvrSettings.Config) -> Tensor:
+    """The same verdicts, those of groups that the filters leave out as nan: nothing is trained on them."""
+    wanted = torch.ones(len(rewards), dtype=torch.bool)
+    if config.keep_share < 1:
+        wanted &= most_uncertain(rewards, share=config.keep_share)
+    if config.keep_top_p < 1:
+        wanted &= top_p_spread(rewards, p=config.keep_top_p)
+    return torch.where(wanted[:, None], rewards, torch.nan)
 
 
 def kept_episodes(episodes: Sequence[TokenEpisode], rewards: Tensor, algorithm: str) -> list[Kept]:
@@ -85,9 +99,17 @@ def training_row(kept: Kept, counts: Counts, config: RlvrSettings.Config, *, lon
         columns["paid"] = turn_rewards(turn_payments(episode, config.reward), episode.turn_ends, length).tolist()
     else:
         columns["advantage"] = [kept.advantage] * length
-    return TrainingRow(
-        prompt_ids=episode.prompt_ids, completion_ids=episode.completion_ids, mask=episode.model_mask, columns=columns
-    )
+    mask = episode.model_mask
+    if config.world_loss:  # every token is a target; which loss it carries, and how much of it, is in its columns
+        columns["world"] = [0.0 if mine else 1.0 / counts.world_tokens for mine in mask]
+        mask = (True,) * length
+    return TrainingRow(prompt_ids=episode.prompt_ids, completion_ids=episode.completion_ids, mask=mask, columns=columns)
+
+
+def batch_counts(kept: Sequence[Kept]) -> Counts:
+    """Of this process."""
+    written = sum(sum(k.episode.model_mask) for k in kept)
+    return Counts(len(kept), written, sum(len(k.episode.model_mask) for k in kept) - written)
 
 
 def plain_tokens(rows: Sequence[TrainingRow]) -> int:
@@ -107,9 +129,13 @@ def efficiency(batch: Batch) -> dict[str, float]:
 
 def episode_figures(episodes: Sequence[TokenEpisode], rewards: Tensor) -> Totals:
     """What a batch of episodes was like, to be gathered over processes."""
-    totals = Totals(("reward", "zero_variance", "masked", "tokens", "turns"))
+    totals = Totals(("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns"))
     totals.add("reward", rewards[~rewards.isnan()])
     totals.add("zero_variance", zero_variance(rewards).float())
+    totals.add("in_group_std", group_spread(rewards))
+    replies = [[e.completion_ids for e in episodes[at : at + rewards.shape[1]]] for at in
+               range(0, len(episodes), rewards.shape[1])]  # fmt: skip
+    totals.add("diversity", torch.tensor([diversity([group]) for group in replies]))
     totals.add("masked", rewards.isnan().float())
     totals.add("tokens", torch.tensor([float(sum(episode.model_mask)) for episode in episodes]))
     totals.add("turns", torch.tensor([float(len(episode.turn_ends)) for episode in episodes]))

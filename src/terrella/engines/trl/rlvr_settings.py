@@ -45,6 +45,10 @@ class RlvrSettings(Configurable):
         """Optimiser steps per batch of episodes; above 1 the old log-probabilities are computed once."""
         refill: int = 0
         """Extra rounds of questions in place of groups without variance; 0 only drops them."""
+        keep_share: float = 1.0
+        """Train on this share of the groups, those whose verdicts differ most (StarPO-S: 0.25), on each process."""
+        keep_top_p: float = 1.0
+        """Train on the groups that hold this share of all the spread, most uncertain first (RAGEN-2: 0.9)."""
         critic: Literal["shared", "separate"] = "shared"
         """PPO: a value head on the policy's own hidden states, or on a second trunk."""
         gamma: float = 1.0
@@ -54,6 +58,8 @@ class RlvrSettings(Configurable):
         value_clip: float = 0.2
         whiten: bool = False
         """PPO: advantages to zero mean and unit variance over the batch."""
+        world_loss: float = 0.0
+        """Weight of the cross-entropy on what the world wrote between the model's turns (ECHO); 0 leaves it out."""
         learning_rate: float = 3e-4
         warmup_steps: int = 0
         max_grad_norm: float = 1.0
@@ -80,6 +86,8 @@ class RlvrSettings(Configurable):
             if self.save_every % self.updates:
                 raise ConfigError("save_every", f"{self.save_every} is no multiple of updates = {self.updates}",
                                   "a checkpoint lies between two batches")  # fmt: skip
+            if self.world_loss and self.algorithm == "ppo":
+                raise ConfigError("world_loss", "a critic values the model's own tokens only", "use a group estimator")
             if self.lora_rank and sharded():
                 raise ConfigError("lora_rank", "adapters with sharded weights cannot be sampled in-process",
                                   "train adapters with DDP: they are small")  # fmt: skip

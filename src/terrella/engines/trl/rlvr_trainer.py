@@ -21,6 +21,7 @@ from trl import GRPOTrainer
 from trl.models import prepare_fsdp
 
 from terrella.algos.advantages import whiten
+from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
 from terrella.core.protocols import Task, TokenEpisode
@@ -30,11 +31,13 @@ from terrella.engines.sampling.local_sampler import LocalSampler
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic, plain_weights
 from terrella.engines.trl.figures import Totals
 from terrella.engines.trl.packed_steps import PackedSteps
-from terrella.engines.trl.packs import Pack, pack_episodes, read_pack, target_logprobs
+from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     Counts,
     Kept,
+    batch_counts,
+    chosen_groups,
     efficiency,
     episode_figures,
     group_rewards,
@@ -44,6 +47,7 @@ from terrella.engines.trl.rlvr_batch import (
     training_row,
 )
 from terrella.engines.trl.rlvr_settings import RlvrSettings, lora, sharded, training_arguments
+from terrella.engines.trl.tree_attention import use_tree_attention
 from terrella.engines.trl.whole_copy import WholeCopy
 from terrella.models.export import merged_weights, write_folder
 
@@ -60,6 +64,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         """`tasks(i)` is the i-th question of the run: a pure function, so that a resumed run asks the same."""
         config.check()
         self.rlvr, self.driver, self.tasks = config, driver, tasks
+        use_tree_attention(model)
         # Copies are made before TRL patches the model's forward: a copy of a patched model would run the first one.
         reference = copy.deepcopy(model) if config.kl and not config.lora_rank else None
         self.whole = WholeCopy(model) if sharded() else None
@@ -124,7 +129,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _read(self, model: Any, pack: Pack) -> Any:
         with self.compute_loss_context_manager():
-            return read_pack(model, pack, attention=self.policy.config._attn_implementation)
+            return read_pack(model, pack, attention=self.attention)
 
     def _logprobs(self, output: Any, pack: Pack) -> tuple[Tensor, Tensor]:
         return target_logprobs(output, pack, temperature=self.driver.config.temperature)
@@ -142,7 +147,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             episodes, rewards = self._ask(list(dict.fromkeys(indices)))
         self.note(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
-            batch = self._prepare(kept_episodes(episodes, rewards, self.rlvr.algorithm))
+            batch = self._prepare(kept_episodes(episodes, chosen_groups(rewards, self.rlvr), self.rlvr.algorithm))
             self._freeze(batch)
         return batch
 
@@ -181,14 +186,14 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _prepare(self, kept: Sequence[Kept]) -> Batch:
         """Packs whose loss weights add up to 1 over the whole batch; as many of them as on every other process."""
-        mine = torch.tensor([len(kept), sum(sum(k.episode.model_mask) for k in kept)], dtype=torch.float)
+        mine = torch.tensor(batch_counts(kept), dtype=torch.float)
         counts = Counts(*self.accelerator.reduce(mine.to(self.accelerator.device)).tolist())
         # An average member of a group pulls nowhere: it counts in the mean, and need not be computed.
-        moving = [k for k in kept if k.advantage or self.rlvr.kl or self.critic]
+        moving = [k for k in kept if k.advantage or self.rlvr.kl or self.critic or self.rlvr.world_loss]
         longest = self.driver.config.turn_tokens
         rows = [training_row(k, counts, self.rlvr, longest=longest) for k in moving]
-        packed = pack_episodes(rows, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix)
-        packs = self.as_many_as_others([pack.to(self.accelerator.device) for pack in packed])
+        packed = self.packed(rows, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix)
+        packs = self.as_many_as_others(packed)
         return Batch(packs, [sum(row.mask) for row in rows], counts, plain_tokens(rows))
 
     @torch.no_grad()
@@ -232,6 +237,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog.beat()
         if not len(pack.targets_M):  # only keeps other processes company: all parameters, no gradient
             return logprobs.sum() + (output["values"].sum() if self.critic else 0.0)
+        beside: Tensor | float = 0.0
+        if self.rlvr.world_loss:
+            beside = self.rlvr.world_loss * world_token_loss(logprobs, pack.columns["world"])
+            own = pack.columns["world"] == 0
+            logprobs, entropy, pack = logprobs[own], entropy[own], pack.only(own)
         now = logprobs.detach()
         inputs = LossInputs(
             logprobs=logprobs, old_logprobs=pack.columns.get("old", now), advantages=pack.columns["advantage"],
@@ -243,7 +253,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             found["value_loss"] = error = value_loss(value, before, target, clip=self.rlvr.value_clip)
             loss = loss + self.rlvr.value_coefficient * (error * pack.columns["weight"]).sum()
         self._count(pack, now, entropy=entropy, **found)
-        return loss
+        return loss + beside
 
     def _weights(self, pack: Pack, now: Tensor) -> Tensor:
         if not self.rlvr.importance_cap:

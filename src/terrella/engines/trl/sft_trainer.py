@@ -20,7 +20,8 @@ from trl import SFTConfig, SFTTrainer
 
 from terrella.core.config import Configurable
 from terrella.engines.trl.packed_steps import PackedSteps, processes
-from terrella.engines.trl.packs import Pack, TrainingRow, pack_episodes, token_logprobs
+from terrella.engines.trl.packs import Pack, TrainingRow, token_logprobs
+from terrella.engines.trl.tree_attention import use_tree_attention
 
 
 class SftSettings(Configurable):
@@ -52,6 +53,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         """`rows` are read by index: a list, or anything that loads on demand."""
         self.rows, self.settings = rows, config
+        use_tree_attention(model)
         super().__init__(
             model=model, args=_arguments(config, len(rows), out), processing_class=tokenizer,
             train_dataset=Dataset.from_dict({"index": range(len(rows))}), data_collator=list, callbacks=list(callbacks),
@@ -63,12 +65,12 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         rows = [self.rows[item["index"]] for item in inputs]
         targets = torch.tensor(float(sum(sum(row.mask) for row in rows)), device=self.accelerator.device)
         total = self.accelerator.reduce(targets).clamp(min=1)
-        packs = [pack.to(self.accelerator.device) for pack in pack_episodes(rows, max_tokens=self.settings.pack_tokens)]
+        packs = self.packed(rows, max_tokens=self.settings.pack_tokens)
         return self.train_on(model, packs, lambda net, pack: self._pack_loss(net, pack, total))
 
     def _pack_loss(self, model: Any, pack: Pack, total: Tensor) -> Tensor:
         with self.compute_loss_context_manager():
-            logprobs, _ = token_logprobs(model, pack)
+            logprobs, _ = token_logprobs(model, pack, attention=self.attention)
         return -logprobs.sum() / total
 
 

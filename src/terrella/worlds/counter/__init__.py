@@ -20,13 +20,21 @@ class Count:
 class Counter(StateWorld[Count]):
     """Press up or down until the counter shows the goal."""
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(StateWorld.Config):
+        """Goals are below `goals`, and the value starts up to `away` steps from its goal."""
+
+        goals: int = 100
+        away: int = 8
+
+    config: Config
     rules = "Bring the value to the goal. Each action changes the value by one."
     state_type = Count
     verifier = StateDiff.Config().build()
 
     def draw(self, rng: np.random.Generator) -> Count:
-        """A goal below 100, up to eight steps away."""
-        goal, away = int(rng.integers(100)), int(rng.integers(1, 9))
+        """A goal, and a value some steps away, on either side."""
+        goal, away = int(rng.integers(self.config.goals)), int(rng.integers(1, self.config.away + 1))
         return Count(goal + away * int(rng.choice((-1, 1))), goal)
 
     def legal(self, state: Count) -> tuple[str, ...]:

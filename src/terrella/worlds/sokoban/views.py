@@ -46,6 +46,9 @@ class GridView:
         self.index = {symbol: index for index, symbol in enumerate(symbols)}
         meanings = ", ".join(f"{symbol} {meaning}" for symbol, meaning in zip(symbols, MEANINGS, strict=True))
         self.legend = f"The room has {size} rows of {size} symbols: {meanings}."
+        wall = symbols[0]
+        self.words = (f"{wall * size}\n{wall}", f"{wall}\n{wall}")
+        """The border: worth a token a piece in a small vocabulary, and every room is as long as any other."""
 
     def show(self, state: Room) -> Text:
         """The rows, one a line."""
@@ -81,6 +84,9 @@ class CoordinatesView:
         self.size, self.boxes = size, boxes
         self.inside = [row * size + col for row in range(1, size - 1) for col in range(1, size - 1)]
         self.longest = 64 + len(f"({size},{size}) ") * (size * size + 2 * boxes)
+        titles = (f"Size: {size}x{size}\nPlayer: ", "\nBoxes: ", "\nTargets: ", "\nInner walls: ", "none")
+        self.words = (*titles, *(self._cells([cell]) for cell in self.inside))
+        """What every rendering repeats: worth a token each in a small vocabulary."""
         self.legend = (
             f"The room has {size} rows and {size} columns. Cells are (row,column), counted from (0,0) at the top "
             f"left to ({size - 1},{size - 1}) at the bottom right. Row 0, row {size - 1}, column 0 and column "

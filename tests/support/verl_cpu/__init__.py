@@ -24,6 +24,7 @@ SETTINGS = (
     "verl.actor_rollout_ref.rollout.load_format=auto",
     "verl.actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "verl.actor_rollout_ref.rollout.max_num_seqs=64",
+    "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",  # 128 on CPUs: longer than these prompts
     "verl.critic.model.use_remove_padding=false",
     "verl.+critic.model.override_config.attn_implementation=sdpa",
 )
@@ -38,8 +39,8 @@ def environment() -> dict[str, str]:
         "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
         "TOKENIZERS_PARALLELISM": "false", "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1",
-        # A loaded machine starts processes slowly; that is no failure.
-        "RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "600",
+        # A loaded machine starts processes slowly; that is no failure, and no reason to be nicer than the command itself.
+        "RAY_worker_register_timeout_seconds": "600", "RAY_worker_niceness": "0",
     }  # fmt: skip
 
 

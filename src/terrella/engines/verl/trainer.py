@@ -85,7 +85,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         rows, records, entropy = _read(data)
         self._watch_mismatch(rows)
-        uids = data["uid"].tolist()
+        uids = _plain(data["uid"])
         lessons = learn(rows, groups_of(uids, real), self._estimate(rows, uids), self.settings, longest=self.longest)
         self._note(lessons, rows, [r for r, counts in zip(records, real, strict=True) if counts], entropy)
         columns = {
@@ -142,12 +142,17 @@ def _read(data: Any) -> tuple[Rows, list[dict[str, Any]], Tensor]:
     ]
     padded = data.select(*names).to_padded_tensor()
     mask = padded["response_mask"].bool()
-    records = [dict(record) for record in data["extra_fields"].tolist()]
+    records = [dict(record) for record in _plain(data["extra_fields"])]
     rows = Rows(
         mask_BT=mask, sampled_BT=padded["rollout_log_probs"].float(), old_BT=padded["old_log_probs"].float(),
         paid_BT=paid_tokens(records, mask), values_BT=padded["values"].float() if "values" in names else None,
     )  # fmt: skip
     return rows, records, padded["entropy"]
+
+
+def _plain(column: Any) -> list[Any]:
+    """A column of Python objects, in whichever of its list types the transfer queue hands it over."""
+    return [getattr(item, "data", item) for item in column]
 
 
 @ray.remote

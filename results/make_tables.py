@@ -44,8 +44,41 @@ def foundation(record):
     ]
 
 
+def engine(record):
+    """One row per recipe (all its seeds), then the shapes that were compared with the bare engine."""
+    rows = [(f"`terrella rlvr {name}`, held-out reward", curve_cell(seeds)) for name, seeds in curves(record)]
+    for part, what in (("ratio", "GRPO step, bare engine / ours"), ("prefix", "the same, long shared prompt")):
+        for shape in record.get(part, {}).get("shapes", []):
+            cell = (
+                f"{shape['ratio']} x ({shape['bare_generate_s']} + {shape['bare_train_s']} s / {shape['our_step_s']} s)"
+            )
+            size = f"{shape['groups']} x {shape['group_size']} answers of {shape['answer']} tokens to {shape['prompt']}"
+            rows.append((f"{what}: {shape['model']}, {size}", cell))
+    if "interleaving" in record:
+        cost = record["interleaving"]["cost"]
+        rows.append(("8 turns with forced world tokens / the same tokens in one go", f"{cost} x the time"))
+    if "kills" in record:
+        same = "bit-identical weights" if record["kills"]["passed"] else "NOT identical"
+        rows.append((f"RLVR killed by SIGKILL {record['kills']['kills']} times and resumed", same))
+    return rows
+
+
+def curves(record):
+    return record.get("curves", {}).get("recipes", {}).items()
+
+
+def curve_cell(seeds):
+    before = ", ".join(f"{one['before']['mean']:.2f}" for one in seeds.values())
+    after = ", ".join(
+        f"{one['after']['mean']:.2f} [{one['after']['low']:.2f}, {one['after']['high']:.2f}]" for one in seeds.values()
+    )
+    seconds = max(one["seconds"] for one in seeds.values())
+    return f"{before} -> {after} (seeds {', '.join(seeds)}; at most {seconds} s)"
+
+
 def table():
     rows = foundation(json.loads((HERE / "foundation.json").read_text()))
+    rows += engine(json.loads((HERE / "engine.json").read_text()))
     lines = ["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join([MARKS[0], *lines, MARKS[1]])
 

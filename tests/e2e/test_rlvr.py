@@ -20,10 +20,10 @@ def terrella(*words, cwd):
 
 @pytest.mark.slow
 def test_the_number_goes_up(tmp_path):
-    shown = terrella("rlvr", "tiny_lake_model", "--out", "run", "--set", "rlvr.steps=120", cwd=tmp_path)
+    shown = terrella("rlvr", "tiny_lake_model", "--out", "run", "--set", "rlvr.steps=60", cwd=tmp_path)
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
     rewards = [json.loads(line)["reward"] for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
-    assert len(rewards) == 120 and sum(rewards[-20:]) / 20 > sum(rewards[:20]) / 20 + 0.1
+    assert len(rewards) == 60 and sum(rewards[-10:]) / 10 > sum(rewards[:10]) / 10 + 0.3
     assert manifest["after"]["low"] > manifest["before"]["high"]  # held-out, and the intervals do not touch
     assert manifest["after"]["low"] > manifest["baselines"]["no_change"] and "baseline: no_change" in shown
 

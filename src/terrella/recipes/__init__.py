@@ -17,9 +17,9 @@ Recipe = Callable[[], Configurable.Config]
 
 
 def all_recipes() -> dict[str, Recipe]:
-    """Every public function of every module here, by name."""
+    """Every public function of every module here and in the folders below, by name."""
     found: dict[str, Recipe] = {}
-    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         loaded = importlib.import_module(module.name)
         functions = inspect.getmembers(loaded, inspect.isfunction)
         found |= {name: f for name, f in functions if f.__module__ == module.name and not name.startswith("_")}

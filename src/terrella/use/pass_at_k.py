@@ -47,10 +47,15 @@ def bootstrap_mean(values: Sequence[float] | FloatArray, *, seed: int = 0) -> Es
     found = np.asarray(values, dtype=np.float64)
     if not found.size:
         raise ValueError("the mean of no instances has no interval")
-    rng = stream(POLICY_STREAM, seed)
-    means = [float(found[rng.integers(len(found), size=len(found))].mean()) for _ in range(RESAMPLES)]
+    means = _resampled(len(found), stream(POLICY_STREAM, seed)) @ found
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(mean=float(found.mean()), low=float(low), high=float(high), n=len(found))
+
+
+def _resampled(size: int, rng: np.random.Generator) -> FloatArray:
+    """How much each of `size` things weighs in each resample: [RESAMPLES, size]; a row adds up to 1."""
+    weights: FloatArray = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES) / size
+    return weights
 
 
 def paired_difference(first: FloatArray, second: FloatArray, *, seed: int = 0) -> Estimate:
@@ -61,9 +66,6 @@ def paired_difference(first: FloatArray, second: FloatArray, *, seed: int = 0) -
     difference = np.atleast_2d(np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64))
     runs, instances = difference.shape
     rng = stream(POLICY_STREAM, seed)
-    means = []
-    for _ in range(RESAMPLES):
-        rows, columns = rng.integers(runs, size=runs), rng.integers(instances, size=instances)
-        means.append(float(difference[rows][:, columns].mean()))
+    means = (_resampled(runs, rng) * (_resampled(instances, rng) @ difference.T)).sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(mean=float(difference.mean()), low=float(low), high=float(high), n=instances)

@@ -1,0 +1,61 @@
+"""The whole of SPA, every arm, at a size of seconds: it runs, each part once, and the same command goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+
+SMALL = """
+import os, sys
+os.environ["OMP_NUM_THREADS"] = "1"
+import tests.support.quiet_trl
+from pathlib import Path
+from terrella.recipes import find_recipe
+from terrella.stages.evaluate import Evaluate
+from terrella.stages.reproduce import Reproduce
+from terrella.core.types import Split
+
+def small(arm):
+    look = Evaluate.Config(instances=8, samples=2)
+    sft = arm.self_play.sft.replace(epochs=1)
+    played = min(arm.self_play.trajectories, 24)
+    return arm.replace(model="tiny-0.3m", format_rows=64, glance=look.replace(split=Split.VALIDATION), evaluate=look,
+        self_play=arm.self_play.replace(trajectories=played, keep="all", sft=sft), budget=250,
+        rlvr=arm.rlvr.replace(groups=4, group_size=4, steps=min(arm.rlvr.steps, 50)))
+
+config = find_recipe(sys.argv[1])()
+arms = {name: small(arm) for name, arm in config.arms.items()}
+claims = (("spa", "vanilla", 1, False),)
+table = Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), claims=claims)).run(print)
+"""
+
+
+def run(recipe, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SMALL, recipe]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path):
+    shown = run("spa_frozen_lake", tmp_path)
+    table = json.loads((tmp_path / "run/table.json").read_text())
+    wanted = {"base", "vanilla", "spa", "state", "online", "masked", "self_belief", "random_actions", "spa_forward"}
+    assert wanted <= set(table["arms"])
+    for name, arm in table["arms"].items():
+        (steps,) = arm["world_steps"]
+        assert steps == 0 if name == "base" else 250 <= steps < 250 + 16 * 10, name
+        assert arm["pass@1"]["mean"] <= arm["pass@2"]["mean"]
+    assert shown.count("started") == len(table["arms"])
+    victim = tmp_path / "run/spa-0"
+    (victim / "manifest.json").unlink()
+    again = run("spa_frozen_lake", tmp_path)
+    assert again.count("started") == 1  # only what was lost is done again, from the parts that are there
+    assert "self-play" not in (tmp_path / "run/spa-0.log").read_text()

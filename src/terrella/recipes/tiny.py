@@ -21,10 +21,10 @@ def tiny_counter() -> Rlvr.Config:
     """An agent that brings a counter to its goal."""
     return Rlvr.Config(
         world=Counter.Config(goals=10, max_steps=8), ask="action", turn_tokens=6, max_turns=8,
-        warmup_rows=8_000, learn_world=True,
+        warmup_rows=12_000, hint=0.12, learn_world=True,
         warmup=SftSettings.Config(batch_rows=32, learning_rate=2e-3, pack_tokens=PACK),
         rlvr=RlvrSettings.Config(
-            steps=120, groups=32, learning_rate=4e-4, warmup_steps=10, kl=0.02, pack_tokens=PACK, save_every=25
+            steps=120, groups=32, learning_rate=4e-4, warmup_steps=10, kl=0.05, pack_tokens=PACK, save_every=25
         ),
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.show.progress import make_progress, show_figures
 from terrella.stages.tasks import AgentTasks, PredictionTasks
-from terrella.stages.warmup import warmup_rows
+from terrella.stages.warmup import HINT, warmup_rows
 from terrella.use.baselines import baselines
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Rlvr(Configurable):
         model: str = "tiny-0.3m"
         warmup_rows: int = 0
         """Rows of SFT before RLVR (see `stages/warmup.py`); 0 for a model that knows the format."""
+        hint: float = HINT
+        """Share of the warm-up answers that are right; the others are random."""
         learn_world: bool = False
         """An agent's warm-up also fits what the world showed, not only the random actions."""
         warmup: SftSettings.Config = field(default_factory=SftSettings.Config)
@@ -152,7 +154,7 @@ class Rlvr(Configurable):
         if config.warmup_rows:
             rows = warmup_rows(
                 config.world, self.codec(tokenizer), ask=config.ask, count=config.warmup_rows, seed=config.seed,
-                learn_world=config.learn_world,
+                learn_world=config.learn_world, hint=config.hint,
             )  # fmt: skip
             callbacks = [ShowProgress(progress, "warm up")]
             trainer = SftTrainer(model, tokenizer, config.warmup, rows, config.out / "sft", callbacks)

@@ -13,38 +13,38 @@ from collections.abc import Iterator
 from typing import Literal
 
 from terrella.core.episode import EpisodeRun
-from terrella.core.protocols import Codec
+from terrella.core.protocols import Codec, Policy
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.trl.packs import TrainingRow
 from terrella.policies.basic import Expert, Mixture, Random
 from terrella.stages.tasks import SEED_STRIDE
 
-TRUE_SHARE = 0.2
-"""Of the warm-up answers: the hint. The rest RLVR must find."""
+HINT = 0.2
+"""Share of the warm-up answers that are right, unless a recipe says otherwise. The rest RLVR must find."""
 FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
 
 def warmup_rows(
     world: World.Config, codec: Codec, *, ask: Literal["action", "observation"], count: int, seed: int,
-    learn_world: bool = False,
+    learn_world: bool = False, hint: float = HINT,
 ) -> list[TrainingRow]:  # fmt: skip
     """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
     built: World = world.build()
     seeds = itertools.count(seed * SEED_STRIDE + FIRST)
     rows: Iterator[TrainingRow]
     if ask == "action":
-        rows = (_doubtful_play(built, codec, seed=number, learn_world=learn_world) for number in seeds)
+        policy = Mixture.Config(first=Random.Config(), second=Expert.Config(), share=hint).build()
+        rows = (_doubtful_play(built, codec, policy, seed=number, learn_world=learn_world) for number in seeds)
     else:
-        rows = itertools.chain.from_iterable(_doubtful_answers(built, codec, seed=number) for number in seeds)
+        rows = itertools.chain.from_iterable(_doubtful_answers(built, codec, hint, seed=number) for number in seeds)
     return list(itertools.islice(rows, count))
 
 
-def _doubtful_play(world: World, codec: Codec, *, seed: int, learn_world: bool) -> TrainingRow:
+def _doubtful_play(world: World, codec: Codec, policy: Policy, *, seed: int, learn_world: bool) -> TrainingRow:
     """An episode of mostly random actions, in the words of a model."""
     run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
-    policy = Mixture.Config(first=Random.Config(), second=Expert.Config(), share=TRUE_SHARE).build()
     prompt = codec.ask_action(run.situation)
     ids: list[int] = []
     mask: list[bool] = []
@@ -62,13 +62,13 @@ def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
     return () if run.over else codec.world_turn(run.situation)
 
 
-def _doubtful_answers(world: World, codec: Codec, *, seed: int) -> Iterator[TrainingRow]:
+def _doubtful_answers(world: World, codec: Codec, hint: float, *, seed: int) -> Iterator[TrainingRow]:
     """Each step of a random episode as a question; the answer is true now and then, else another action's."""
     run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
     policy = Random.Config().build()
     while not run.over:
         asked, other = policy.act(run.moment), policy.act(run.moment)
-        done = asked if run.rng.random() < TRUE_SHARE else other
+        done = asked if run.rng.random() < hint else other
         prompt = codec.ask_observation(run.situation, asked)
         reply = codec.answer_observation(world.fork().step(done)[0])
         yield TrainingRow(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))

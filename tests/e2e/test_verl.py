@@ -14,7 +14,7 @@ from tests.support.verl_cpu import SETTINGS, environment, use
 use()
 from terrella.models.presets import load_model
 
-SMALL = ("rlvr.groups=8", "rlvr.group_size=4", "rlvr.kl=0", "warmup_rows=320", "evaluate_on=32")
+SMALL = ("rlvr.groups=8", "rlvr.group_size=4", "rlvr.kl=0", "warmup_rows=2400", "evaluate_on=32")
 
 
 def command(out: Path, *extra: str) -> list[str]:

@@ -57,7 +57,7 @@ def _arm(world: World.Config, *, turn_tokens: int, budget: int) -> Spa.Config:
     return Spa.Config(
         world=world, form="worldmodel", max_turns=2, max_actions=4, turn_tokens=turn_tokens,
         format_rows=12_000, format_sft=sft,
-        self_play=SelfPlay.Config(trajectories=1500, sft=sft.replace(epochs=3, learning_rate=1.5e-3)),
+        self_play=SelfPlay.Config(trajectories=3000, sft=sft.replace(epochs=5, learning_rate=1.5e-3)),
         rlvr=RlvrSettings.Config(
             steps=MOST_STEPS, groups=16, group_size=8, learning_rate=3e-4, warmup_steps=5, clip_high=0.28,
             pack_tokens=PACK,

@@ -41,10 +41,12 @@ def tiny_lake_model() -> Rlvr.Config:
 
 
 def tiny_lake_agent() -> Rlvr.Config:
-    """An agent on frozen_lake 3x3 (no slip, four steps)."""
+    """An agent on frozen_lake 3x3 (no slip, five steps)."""
     return Rlvr.Config(
-        world=FrozenLake.Config(size=3, view="coordinates", max_steps=4), ask="action", turn_tokens=6, max_turns=4,
+        world=FrozenLake.Config(size=3, view="coordinates", max_steps=5), ask="action", turn_tokens=6, max_turns=5,
         warmup_rows=16_000, learn_world=True,
         warmup=SftSettings.Config(batch_rows=32, learning_rate=2e-3, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(steps=350, groups=32, learning_rate=5e-4, pack_tokens=PACK, save_every=25),
+        rlvr=RlvrSettings.Config(
+            steps=300, groups=32, learning_rate=5e-4, kl=0.01, pack_tokens=PACK, save_every=25
+        ),
     )  # fmt: skip

@@ -44,7 +44,7 @@ def check_the_folder(folder):
     found = json.loads((folder / "certificate/certificate.json").read_text())
     assert {"about", "risk", "one_step", "horizon", "coverage", "ranking", "exploitability"} <= set(found)
     assert found["about"]["weights_sha256"] and found["certified"] == (not found["reasons"])
-    assert len(found["ranking"]["policies"]) >= 8 and sum(found["real_steps"].values()) > 440
+    assert len(found["ranking"]["policies"]) >= 8 and sum(found["real_steps"].values()) > 300
     model, lazy = (found["one_step"]["all"][name]["mean"] for name in ("model", "no_change"))
     assert model > lazy  # even this little training beats saying that nothing happens
     page = (folder / "certificate/certificate.html").read_text()
@@ -55,7 +55,9 @@ def test_thin_data_is_refused_without_a_model(tmp_path):
     from tests.support.made_models import data_of
 
     from terrella.policies.basic import Random
+    from terrella.show.certificate import write_report
     from terrella.stages.certify import Certify
+    from terrella.trust.certificate import Certificate
     from terrella.trust.truth import TrueModel
     from terrella.worlds.counter import Counter
 
@@ -65,3 +67,5 @@ def test_thin_data_is_refused_without_a_model(tmp_path):
         config = Certify.Config(world=counter, folder=tmp_path, calibration=count, held_out=count, **small)
         found = Certify(config).measure(model=TrueModel(counter.build()), data=data_of(counter.build(), 5))
         assert not found["certified"] and any(reason in line for line in found["reasons"])
+        page = write_report(Certificate(found), tmp_path / str(count)).read_text()
+        assert "NOT CERTIFIED" in page and reason in page

@@ -41,7 +41,7 @@ def lake_slip_model() -> TrainWorldModel.Config:
 
 
 def lake_thin_model() -> TrainWorldModel.Config:
-    """The lake model, deliberately under-trained: a fifteenth of the data."""
+    """The lake model, deliberately under-trained: a fifteenth of the data, ten seconds on one core."""
     return _fitted(FrozenLake.Config(size=3), transitions=800, epochs=3)
 
 
@@ -56,7 +56,7 @@ def sokoban_model() -> TrainWorldModel.Config:
 
 
 def gated_lake_agent() -> Rlvr.Config:
-    """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified): the same stage, another world."""
+    """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified). One core; not measured yet."""
     lake = FrozenLake.Config(size=3, max_steps=4)
     return Rlvr.Config(
         world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4, samples=4), ask="action",

@@ -59,7 +59,7 @@ class Certify(Configurable):
         ranked_on: int = 100
         exploited_on: int = 100
         plan_depth: int = 6
-        least: int = 200
+        least: int = 100
         """Fewest calibration and held-out steps with which anything is certified."""
         least_episodes: int = 10
         """Fewest episodes alive at a depth for that depth to count."""

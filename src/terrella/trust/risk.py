@@ -106,21 +106,21 @@ def _fit_logistic(features: Array, targets: Array) -> Array:
 def trusted_below(risks: Array, wrong: Array, *, error: float) -> float | None:
     """The largest risk such that, among the steps at or below it, the error stays under `error` with 95% confidence.
 
-    Thresholds are tried from the safest on, and the first that fails ends it, so that trying many costs no confidence.
+    Thresholds are tried from the safest quarter on, and the first that fails ends it: trying many costs no confidence.
     """
     order = np.argsort(risks)
-    mistakes, least = np.cumsum(wrong[order]), least_trusted(error)
+    mistakes, first = np.cumsum(wrong[order]), max(least_trusted(error), len(order) // 4)
     best = None
-    for count in sorted({*range(least, len(order), max(1, len(order) // 50)), len(order)}):
-        if count < least or wilson(min(count, math.ceil(mistakes[count - 1])), count)[1] > error:
+    for count in sorted({*range(first, len(order), max(1, len(order) // 50)), len(order)}):
+        if count < first or wilson(min(count, math.ceil(mistakes[count - 1] - 1e-9)), count)[1] > error:
             break
         best = float(risks[order][count - 1])
     return best
 
 
 def least_trusted(error: float) -> int:
-    """Fewest steps to begin with: with a third of the allowed mistakes among them, the error is still shown to hold."""
-    return next(n for n in range(1, 1_000_000) if wilson(math.ceil(n * error / 3), n)[1] <= error)
+    """Fewest faultless steps that show an error below this."""
+    return next(n for n in range(1, 1_000_000) if wilson(0, n)[1] <= error)
 
 
 class Assessor:

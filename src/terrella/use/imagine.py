@@ -65,15 +65,22 @@ class ImaginedWorld(World):
     config: Config
 
     def __init__(self, config: Config, imagination: Imagination | None = None) -> None:
-        """`imagination` is loaded from the folder unless given."""
+        """`imagination` is loaded from the folder, when it is first needed, unless given."""
         super().__init__(config)
         self.real: World = config.world.build()
-        self.imagination = imagination or load_imagination(config.folder, config.samples)
+        self._imagination = imagination
         self.verifier = self.real.verifier
         self.observation_space, self.action_space = self.real.observation_space, self.real.action_space
         self.history: tuple[Transition, ...] = ()
         self.depth = 0
         self.told: dict[str, Any] = {}
+
+    @property
+    def imagination(self) -> Imagination:
+        """Model, risk and certificate."""
+        if self._imagination is None:
+            self._imagination = load_imagination(self.config.folder, self.config.samples)
+        return self._imagination
 
     # --- beginnings: the real world's -----------------------------------------------------------------------------
 

@@ -42,11 +42,18 @@ class GatedWorld(ImaginedWorld):
     config: Config
 
     def __init__(self, config: Config, imagination: Imagination | None = None, gate: Gate | None = None) -> None:
-        """The gate is the folder's unless given."""
+        """The gate is the folder's, loaded when it is first needed, unless given."""
         super().__init__(config, imagination)
-        self.gate = gate or load_gate(config.folder, config.samples, config.gate)
+        self._gate = gate
         self.behind: tuple[str, ...] = ()
         """Actions that the real world has not carried out yet (worlds without a readable state only)."""
+
+    @property
+    def gate(self) -> Gate:
+        """Who decides, and counts."""
+        if self._gate is None:
+            self._gate = load_gate(self.config.folder, self.config.samples, self.config.gate)
+        return self._gate
 
     def _draw_instance(self) -> None:
         super()._draw_instance()

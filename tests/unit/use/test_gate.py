@@ -16,7 +16,7 @@ from terrella.use.policy_eval import evaluate_policy
 from terrella.verify.state import StateDiff
 from terrella.worlds.counter import Counter
 
-COUNTER = Counter.Config()
+COUNTER = Counter.Config(goals=1000)
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,9 @@ def certificates(tmp_path_factory):
     world = COUNTER.build()
     data = data_of(world)
     config = Certify.Config(
-        world=COUNTER, folder=tmp_path_factory.mktemp("made"), calibration=400, held_out=250, horizon_episodes=40,
+        world=COUNTER, folder=tmp_path_factory.mktemp("made"), calibration=300, held_out=150, horizon_episodes=30,
         depth=5, policy=Random.Config(), policies=tuple(Mixture.Config(share=share) for share in (0.0, 0.3, 0.6, 1.0)),
-        ranked_on=15, exploited_on=15, plan_depth=8,
+        ranked_on=12, exploited_on=12, plan_depth=8,
     )  # fmt: skip
     models = {
         "good": TrueModel(world),

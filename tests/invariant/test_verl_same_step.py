@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from terrella.engines.episodes.driver import Tape
 from terrella.engines.sampling.local_sampler import LocalSampler
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.verl.lessons import Lessons, Rows, groups_of, learn, paid_tokens
+from terrella.engines.verl.registered import weighted_value_loss
 from terrella.models.export import export_model
 from terrella.stages.tasks import AgentTasks
 
@@ -168,3 +170,22 @@ def test_world_tokens_have_no_gradient_whatever_stands_there():
     )  # fmt: skip
     loss.backward()
     assert logprobs.grad is not None and (logprobs.grad[~mask] == 0).all() and (logprobs.grad[mask] != 0).all()
+
+
+def test_verls_critic_learns_with_our_loss_and_shares(tmp_path: Path):
+    model, tokenizer = tiny_model()
+    export_model(model, tokenizer, tmp_path / "model")
+    config = RlvrSettings.Config(algorithm="ppo", critic="separate", steps=1, learning_rate=1e-2)
+    driver = tiny_driver(tokenizer)
+    episodes = driver.run(LocalSampler(model), [AgentTasks()(3)], group_size=4, seed=0)
+    job = make_job(tmp_path, config, driver.config)
+    critic = make_worker(job, "critic")
+    critic.set_loss_fn(partial(weighted_value_loss, clip=10.0, coefficient=1.0))
+    batch, records = make_batch(episodes)
+    values = infer(critic, batch, "values")
+    rows = read_rows(make_worker(job), batch, records, values)
+    lessons = lessons_of(rows, [episode.group for episode in episodes], config)
+    ready = with_lessons(batch, rows, lessons)
+    error = float((0.5 * (rows.values_BT - lessons.returns_BT) ** 2 * lessons.weights_BT).sum())
+    first, *_, last = (sum(train(critic, ready)["loss"]) for _ in range(4))
+    assert first == pytest.approx(error, abs=1e-4) and last < first

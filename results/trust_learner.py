@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from terrella.core.types import Split, show_text
-from terrella.use.policy_eval import ask_together
+from terrella.use.imagine import ImaginedWorld
 
 SIDE_BY_SIDE, BATCH, KEEP, DISCOUNT = 32, 256, 60_000, 0.95
 
@@ -33,6 +33,13 @@ class Encoder:
         return hot.reshape(len(rows), -1)
 
 
+def ask(worlds, actions):
+    """All next steps of imagined worlds in one batch: each world then finds its answer kept."""
+    if isinstance(worlds[0], ImaginedWorld):
+        questions = [world.question(action) for world, action in zip(worlds, actions, strict=True)]
+        worlds[0].imagination.assessor.assess(questions)
+
+
 def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -52,7 +59,7 @@ def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
         with torch.inference_mode():
             best = net(encode.one_hot(now)).argmax(1).numpy()
         chosen = np.where(rng.random(SIDE_BY_SIDE) < greed, best, rng.integers(actions, size=SIDE_BY_SIDE))
-        ask_together(worlds, [encode.names[n] for n in chosen])
+        ask(worlds, [encode.names[n] for n in chosen])
         for n, world in enumerate(worlds):
             observation, reward, terminated, truncated, _ = world.step(encode.names[chosen[n]])
             place = (count + n) % KEEP

@@ -278,16 +278,28 @@ def reproduce(
 
 
 @app.command(name="doctor")
-def doctor() -> None:
-    """Say what is installed, what is missing for which extra, and what this machine has."""
+def doctor(*, cluster: bool = False, nodes: int = 0, out: Path = Path("runs")) -> None:
+    """Say what is installed, what is missing for which extra, and what this machine has.
+
+    Args:
+        cluster: look at every node of the Ray cluster instead (RAY_ADDRESS); exit 1 if something is wrong.
+        nodes: with --cluster, wait for so many.
+        out: with --cluster, the folder that all nodes must share.
+    """
     from terrella.stages.doctor import diagnose
 
+    findings = list(diagnose())
+    if cluster:
+        from terrella.stages.doctor_cluster import diagnose_cluster
+
+        findings = diagnose_cluster(out, nodes)
     table = Table("", "", "", "detail")
-    for finding in diagnose():
+    for finding in findings:
         table.add_row(
             finding.topic, finding.subject, "[green]ok[/]" if finding.good else "[yellow]--[/]", escape(finding.detail)
         )
     console.print(table)
+    sys.exit(1 if cluster and not all(finding.good for finding in findings) else 0)
 
 
 def main() -> None:

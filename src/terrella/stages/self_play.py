@@ -57,9 +57,7 @@ def collect_rows(
         return scripted_rows(limits.world, codec, script, count=config.trajectories, seed=seed + 2**20)
     episodes = play_rounds(driver, sampler, config, seed=seed)
     kept = [e for e in episodes if worth_keeping(e, codec, config.keep, max_actions=limits.max_actions)]
-    put_right = partial(
-        played_row, codec=codec, max_actions=limits.max_actions, states=config.states, loss=config.loss
-    )
+    put_right = partial(played_row, codec=codec, max_actions=limits.max_actions, states=config.states, loss=config.loss)
     return Collected([row for row in map(put_right, kept) if row is not None], world_steps(episodes), len(episodes))
 
 

@@ -133,9 +133,7 @@ class Script:
     loss: Loss = "reply"
 
 
-def scripted_rows(
-    world: World.Config, codec: TaggedCodec, script: Script, *, count: int, seed: int
-) -> Collected:
+def scripted_rows(world: World.Config, codec: TaggedCodec, script: Script, *, count: int, seed: int) -> Collected:
     """`count` episodes of random actions, one row each, on train instances that RLVR does not meet by number."""
     played, elsewhere = world.build(), world.build()
     found = Collected([], 0, count)

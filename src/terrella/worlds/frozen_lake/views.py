@@ -77,9 +77,8 @@ class CoordinatesView:
     def __init__(self, size: int) -> None:
         """`size` is the number of rows and of columns."""
         self.size = size
-        self.words = (f"Size: {size}x{size}\nPlayer: ", "\nGoal: ", "\nHoles: ", "none") + tuple(
-            _cell(cell, size) for cell in range(size * size)
-        )
+        cells = (_cell(cell, size) for cell in range(size * size))
+        self.words = (f"Size: {size}x{size}\nPlayer: ", "\nGoal: ", "\nHoles: ", "none", *cells)
         self.longest = 64 + len(_cell(size * size - 1, size) + " ") * (size * size + 2)
         self.legend = (
             f"The board has {size} rows and {size} columns. Cells are (row,column), counted from (0,0) at the top "

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
 PAGE = (Path(__file__).parents[2] / "docs/trust.md").read_text()
-SMALL = {  # so that CI has the time; everything else is as on the page
-    "train-world-model": "transitions=1200 sft.epochs=2",
-    "certify": "calibration=220 held_out=220 horizon_episodes=20 depth=3 ranked_on=6 exploited_on=4 plan_depth=2"
-    " samples=2",
-    "plan": "planner.depth=2 instances=4",
+SMALL = {  # fewer goals and fewer questions, so that CI has the time; everything else is as on the page
+    "train-world-model": "world.goals=20 transitions=1500 sft.epochs=4 sft.learning_rate=3e-3",
+    "certify": "world.goals=20 calibration=40 held_out=40 horizon_episodes=10 depth=2 ranked_on=3 exploited_on=2"
+    " plan_depth=2 samples=2",
+    "plan": "world.goals=20 planner.depth=1 instances=2",
 }
 
 
@@ -44,7 +44,7 @@ def check_the_folder(folder):
     found = json.loads((folder / "certificate/certificate.json").read_text())
     assert {"about", "risk", "one_step", "horizon", "coverage", "ranking", "exploitability"} <= set(found)
     assert found["about"]["weights_sha256"] and found["certified"] == (not found["reasons"])
-    assert len(found["ranking"]["policies"]) >= 8 and sum(found["real_steps"].values()) > 300
+    assert len(found["ranking"]["policies"]) >= 8 and sum(found["real_steps"].values()) > 100
     model, lazy = (found["one_step"]["all"][name]["mean"] for name in ("model", "no_change"))
     assert model > lazy  # even this little training beats saying that nothing happens
     page = (folder / "certificate/certificate.html").read_text()

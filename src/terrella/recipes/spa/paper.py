@@ -31,62 +31,62 @@ LAKE, LAKE_6X6 = FrozenLake.Config(), FrozenLake.Config(size=6)
 
 
 def spa_qwen_0_5b_sokoban() -> Reproduce.Config:
-    """Base 5.5 / 25.8, vanilla RL 16.9 / 35.9, SPA 36.7 / 45.3; uniform random play earns 19.5 / 49.8."""
+    """Base 5.5 / 25.8, vanilla RL 16.9 / 35.9, SPA 36.7 / 45.3; uniform random play earns 19.5 / 49.8. GPUs."""
     return _paper(QWEN_0_5B, SOKOBAN, base="5.5 / 25.8", vanilla="16.9 / 35.9", spa="36.7 / 45.3")
 
 
 def spa_qwen_0_5b_frozen_lake() -> Reproduce.Config:
-    """Base 8.1 / 32.8, vanilla RL 22.8 / 30.1, SPA 46.9 / 65.6."""
+    """Base 8.1 / 32.8, vanilla RL 22.8 / 30.1, SPA 46.9 / 65.6. GPUs."""
     return _paper(QWEN_0_5B, LAKE, base="8.1 / 32.8", vanilla="22.8 / 30.1", spa="46.9 / 65.6")
 
 
 def spa_qwen_0_5b_sudoku() -> Reproduce.Config:
-    """Base 0.0 / 0.0, vanilla RL 0.0 / 0.0, SPA 18.2 / 43.8."""
+    """Base 0.0 / 0.0, vanilla RL 0.0 / 0.0, SPA 18.2 / 43.8. GPUs."""
     return _paper(QWEN_0_5B, SUDOKU, base="0.0 / 0.0", vanilla="0.0 / 0.0", spa="18.2 / 43.8")
 
 
 def spa_qwen_1_5b_sokoban() -> Reproduce.Config:
-    """Base 16.3 / 47.3, vanilla RL 25.6 / 34.0, SPA 59.8 / 69.5; uniform random play earns 19.5 / 49.8."""
+    """Base 16.3 / 47.3, vanilla RL 25.6 / 34.0, SPA 59.8 / 69.5; uniform random play earns 19.5 / 49.8. GPUs."""
     return _paper(QWEN_1_5B, SOKOBAN, base="16.3 / 47.3", vanilla="25.6 / 34.0", spa="59.8 / 69.5")
 
 
 def spa_qwen_1_5b_frozen_lake() -> Reproduce.Config:
-    """Base 17.2 / 49.2, vanilla RL 22.1 / 30.7, SPA 70.9 / 75.0."""
+    """Base 17.2 / 49.2, vanilla RL 22.1 / 30.7, SPA 70.9 / 75.0. GPUs."""
     return _paper(QWEN_1_5B, LAKE, base="17.2 / 49.2", vanilla="22.1 / 30.7", spa="70.9 / 75.0")
 
 
 def spa_qwen_1_5b_sudoku() -> Reproduce.Config:
-    """Base 1.6 / 11.3, vanilla RL 0.0 / 0.0, SPA 59.6 / 94.9."""
+    """Base 1.6 / 11.3, vanilla RL 0.0 / 0.0, SPA 59.6 / 94.9. GPUs."""
     return _paper(QWEN_1_5B, SUDOKU, base="1.6 / 11.3", vanilla="0.0 / 0.0", spa="59.6 / 94.9")
 
 
 def spa_qwen_3b_sokoban() -> Reproduce.Config:
-    """Base 12.5 / 35.9, vanilla RL 31.4 / 35.5, SPA 49.7 / 58.2."""
+    """Base 12.5 / 35.9, vanilla RL 31.4 / 35.5, SPA 49.7 / 58.2. GPUs."""
     return _paper(QWEN_3B, SOKOBAN, base="12.5 / 35.9", vanilla="31.4 / 35.5", spa="49.7 / 58.2")
 
 
 def spa_qwen_3b_frozen_lake() -> Reproduce.Config:
-    """6x6. Base 6.9 / 26.9, vanilla RL 7.6 / 16.0, SPA 41.3 / 46.1."""
+    """6x6. Base 6.9 / 26.9, vanilla RL 7.6 / 16.0, SPA 41.3 / 46.1. GPUs."""
     return _paper(QWEN_3B, LAKE_6X6, base="6.9 / 26.9", vanilla="7.6 / 16.0", spa="41.3 / 46.1")
 
 
 def spa_qwen_3b_sudoku() -> Reproduce.Config:
-    """Base 0.0 / 0.0, vanilla RL 0.0 / 0.0, SPA 69.9 / 89.8."""
+    """Base 0.0 / 0.0, vanilla RL 0.0 / 0.0, SPA 69.9 / 89.8. GPUs."""
     return _paper(QWEN_3B, SUDOKU, base="0.0 / 0.0", vanilla="0.0 / 0.0", spa="69.9 / 89.8")
 
 
 def spa_llama_1b_sokoban() -> Reproduce.Config:
-    """Base 8.3 / 33.2, vanilla RL 21.2 / 39.8, SPA 53.0 / 68.0."""
+    """Base 8.3 / 33.2, vanilla RL 21.2 / 39.8, SPA 53.0 / 68.0. GPUs."""
     return _paper(LLAMA_1B, SOKOBAN, base="8.3 / 33.2", vanilla="21.2 / 39.8", spa="53.0 / 68.0")
 
 
 def spa_llama_1b_frozen_lake() -> Reproduce.Config:
-    """Base 10.2 / 41.0, vanilla RL 10.8 / 24.6, SPA 64.8 / 71.1."""
+    """Base 10.2 / 41.0, vanilla RL 10.8 / 24.6, SPA 64.8 / 71.1. GPUs."""
     return _paper(LLAMA_1B, LAKE, base="10.2 / 41.0", vanilla="10.8 / 24.6", spa="64.8 / 71.1")
 
 
 def spa_llama_1b_sudoku() -> Reproduce.Config:
-    """Base 0.0 / 0.0, vanilla RL 0.1 / 1.2, SPA 81.3 / 100."""
+    """Base 0.0 / 0.0, vanilla RL 0.1 / 1.2, SPA 81.3 / 100. GPUs."""
     return _paper(LLAMA_1B, SUDOKU, base="0.0 / 0.0", vanilla="0.1 / 1.2", spa="81.3 / 100")
 
 

@@ -1,7 +1,7 @@
 """SPA's table with a model of 0.3M parameters made from scratch, on one CPU core: `terrella reproduce spa_frozen_lake`.
 
 The base knows the format and nothing else: random actions, made-up states. All arms get the same number of real steps
-of the world. What was measured, seed by seed, stands in results/spa_frozen_lake.json and results/spa_sokoban.json.
+of the world. docs/design/0004-spa.md says what was seen so far: no table yet.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ MOST_STEPS = 2000
 
 
 def spa_frozen_lake() -> Reproduce.Config:
-    """FrozenLake 3x3, firm ice, 6 steps in at most 2 replies; see results/spa_frozen_lake.json for what it reached."""
+    """FrozenLake 3x3, firm ice, 6 steps in at most 2 replies; one core, hours; not run whole yet."""
     spa = _arm(FrozenLake.Config(size=3, hole_rate=0.3, max_steps=6), turn_tokens=42, budget=BUDGET)
     paper = {"Qwen2.5-1.5B, FrozenLake 4x4": "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"}
     return Reproduce.Config(arms=_arms(spa), paper=paper, out=Path("runs/spa_frozen_lake"))
 
 
 def spa_sokoban() -> Reproduce.Config:
-    """Sokoban 6x6, one box, solvable in 5 steps, 6 steps in at most 2 replies; see results/spa_sokoban.json."""
+    """Sokoban 6x6, one box, solvable in 5 steps, 6 steps in at most 2 replies; one core, hours; not run whole yet."""
     spa = _arm(Sokoban.Config(max_steps=6, longest=5), turn_tokens=72, budget=BUDGET)
     paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
     return Reproduce.Config(arms=_arms(spa), paper=paper, out=Path("runs/spa_sokoban"))
 
 
 def spa_sudoku() -> Reproduce.Config:
-    """Sudoku 4x4 with two blanks; one seed, to see that it runs."""
+    """Sudoku 4x4 with two blanks; one seed on one core, to see that it runs; not run whole yet."""
     spa = _arm(Sudoku.Config(blanks=2, max_steps=4), turn_tokens=180, budget=BUDGET // 4)
     arms = {name: arm for name, arm in _arms(spa, plain_tokens=100).items() if name in ("base", "vanilla", "spa")}
     return Reproduce.Config(arms=arms, seeds=1, out=Path("runs/spa_sudoku"))

@@ -136,8 +136,8 @@ def _draw_one_step(axes: Any, found: Mapping[str, Any]) -> None:
         places = [place + 0.27 * offset for place in range(len(kinds))]
         axes.bar(places, [r["mean"] or 0 for r in rows], 0.25, color=colour, hatch=hatch, label=name, edgecolor="white")
     axes.set_xticks([0.27, 1.27], [f"{kind} (n={found['one_step'][kind]['model']['n']})" for kind in kinds])
-    axes.set(title="one held-out step", ylim=(0, 1.03))
-    axes.legend(fontsize=8)
+    axes.set(title="one held-out step", ylim=(0, 1.25))
+    axes.legend(fontsize=8, ncols=3, loc="upper center")
 
 
 def _draw_risk(axes: Any, found: Mapping[str, Any]) -> None:
@@ -187,6 +187,6 @@ def _draw_coverage(axes: Any, found: Mapping[str, Any]) -> None:
     distance = found["coverage"]["distance"]
     axes.plot([float(q) for q in distance], list(distance.values()), color=PURPLE, marker="D")
     seen = found["coverage"]["seen"]["share"]
-    axes.set(title=f"distance to the data ({seen:.0%} of the steps are in it)", xlabel="quantile of held-out steps",
+    axes.set(title=f"distance to the data ({seen:.0%} in it)", xlabel="quantile of held-out steps",
              ylabel="share that differs")  # fmt: skip
     axes.set_ylim(bottom=0)

@@ -2,7 +2,7 @@
 
 What each reached, seed by seed, stands in results/engine.json (`python results/measure_engine.py curves`). Both agents
 first fit what the world shows (`learn_world`): without it a model this small never tells one state from another, and
-RLVR ends in the same action everywhere. A slight KL keeps the first steps from doing the same.
+RLVR ends in the same action everywhere. A slight KL keeps the counter from doing the same.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def tiny_lake_agent() -> Rlvr.Config:
         warmup_rows=16_000, learn_world=True,
         warmup=SftSettings.Config(batch_rows=32, learning_rate=2e-3, pack_tokens=PACK),
         rlvr=RlvrSettings.Config(
-            steps=300, groups=32, learning_rate=5e-4, kl=0.01, pack_tokens=PACK, save_every=25
+            steps=350, groups=32, learning_rate=5e-4, pack_tokens=PACK, save_every=25
         ),
     )  # fmt: skip

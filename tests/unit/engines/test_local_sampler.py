@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.core.protocols import Sampled, TokenRequest
+from terrella.engines.sampling import local_sampler
 from terrella.engines.sampling.local_sampler import LocalSampler
 
 MODEL, _ = tiny_model()
@@ -43,6 +44,14 @@ def test_same_seed_same_sample_whatever_the_batch():
     assert [tokens([one])[0] for one in requests] == together
     assert tokens(requests[::-1])[::-1] == together
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
+
+
+def test_prompts_that_are_read_in_several_passes_keep_their_caches(monkeypatch):
+    requests = [request((5 + i, *range(6, 12)), seed=i, max_new_tokens=6) for i in range(24)]
+    together = tokens(requests)
+    monkeypatch.setattr(local_sampler, "READ_TOKENS", 40)  # four or five prompts a pass
+    assert tokens(requests) == together == [tokens([one])[0] for one in requests]
+    assert tokens(mixed(24)) == [tokens([one])[0] for one in mixed(24)]
 
 
 def test_log_probabilities_are_the_models():

@@ -187,13 +187,13 @@ class LocalSampler:
             self.prefilled += sum(len(row.pending) for row in batch)
             for row, scores in zip(batch, self._forward(batch), strict=True):
                 logits[id(row)] = scores
+                row.cached.extend(row.pending)  # at once: the next batch may exchange slots, columns and all
         for row in reading:
             if id(row) not in logits:
                 leader = leaders[tuple(row.pending)]
                 self.cache.copy(leader.slot, row.slot, len(row.pending))
                 logits[id(row)] = logits[id(leader)]
-        for row in reading:
-            row.cached.extend(row.pending)
+                row.cached.extend(row.pending)
         self._write(reading, torch.stack([logits[id(row)] for row in reading]))
 
     def _forward(self, rows: Sequence[_Row]) -> Tensor:

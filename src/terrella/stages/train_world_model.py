@@ -87,7 +87,7 @@ class TrainWorldModel(Configurable):
             return
         world: World = config.world.build()
         world.reset(seed=0)
-        model, tokenizer = load_model(config.model, words=world.actions(), seed=config.seed)
+        model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
         rows = list(true_rows(world, codec_for(tokenizer), tokenizer, self._episodes()))
         settings = config.sft.replace(seed=config.seed)
         trainer = SftTrainer(model, tokenizer, settings, rows, config.out / "sft", [ShowProgress(progress, "fit")])

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from terrella.data.store import EpisodeStore
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
@@ -24,15 +26,24 @@ class LosesANode(SilentProgress):
 
     def advance(self, done: int, **_: float) -> None:
         if done and not self.lost:
-            node = self.busy_node()
+            node, workers = self.busy_node()
             self.lost, self.at = node.node_id, time.monotonic()
             self.cluster.remove_node(node, allow_graceful=False)
+            # A worker outlives its raylet for a moment, in which it could finish all that is left.
+            psutil.wait_procs(workers, timeout=60)
 
-    def busy_node(self) -> Any:
-        from ray._private.state import available_resources_per_node
+    def busy_node(self) -> tuple[Any, list[psutil.Process]]:
+        """A node on which workers live, and they: collecting waits until there is one."""
+        from ray._private.state import actors
 
-        free = available_resources_per_node()
-        return min(self.cluster.worker_nodes, key=lambda node: free[node.node_id].get("CPU", 0.0))
+        for _ in range(600):
+            living = [actor for actor in actors().values() if actor["State"] == "ALIVE"]
+            for node in self.cluster.worker_nodes:
+                pids = [actor["Pid"] for actor in living if actor["Address"]["NodeID"] == node.node_id]
+                if pids:
+                    return node, [psutil.Process(pid) for pid in pids]
+            time.sleep(0.1)
+        raise TimeoutError("no worker has started on the other nodes within 60 s")
 
 
 def collect(out: Path, episodes: int) -> dict[str, Any]:

@@ -277,6 +277,20 @@ def reproduce(
     sys.exit(0 if show_table(table) else 1)
 
 
+@app.command(name="view")
+def view(run: Positional[Path], /, *, assignments: Assignments = ()) -> None:
+    """Write a page to step through a run: what happened, what was predicted, what else could have come.
+
+    Args:
+        run: an episode store, a world model or a training run.
+        assignments: config overrides, such as episodes=5000, model=runs/lake or out=page.
+    """
+    from terrella.stages.view import View
+
+    pages = View(override(View.Config(run=run), assignments)).write()
+    console.print(f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}", highlight=False, soft_wrap=True)
+
+
 @app.command(name="doctor")
 def doctor(*, cluster: bool = False, nodes: int = 0, out: Path = Path("runs")) -> None:
     """Say what is installed, what is missing for which extra, and what this machine has.

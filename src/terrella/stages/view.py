@@ -1,0 +1,151 @@
+"""`terrella view RUN`: a page to step through what happened, what was predicted, and what else could have.
+
+For an episode store, a world model (its data, with its predictions beside them) or a training run (its curves, and its
+tokens if it kept them: `--set rlvr.record_every=10`). The page is one file, opens from disk and calls nobody.
+    View(View.Config(run=Path("runs/lake"))).write()
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
+from terrella.core.types import Episode
+from terrella.show.counterfactuals import Foresight
+from terrella.show.page import write_pages
+from terrella.show.page_data import Extras, PageBook
+from terrella.show.runs import Run, read_run
+from terrella.use.imagine import Imagination, load_imagination
+
+CURVES = (
+    "reward", "zero_variance", "masked", "in_group_std", "diversity", "entropy", "tokens", "turns", "kl", "grad_norm",
+    "mismatch/mean", "seconds/generate", "seconds/train",
+)  # fmt: skip
+"""Figures that are drawn, in this order, where a run has them."""
+
+
+class View(Configurable):
+    """The stage: `book` collects what is shown, `write` makes the pages."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """What to show and how much of it."""
+
+        run: Path
+        out: Path | None = None
+        """The folder of the pages; `RUN/view` unless given."""
+        model: Path | None = None
+        """A world model (a folder of `train-world-model`) to ask about the steps; a world model's run asks itself."""
+        episodes: int = 1000
+        """Shown, from `first` on; 0 shows all."""
+        first: int = 0
+        predicted: int = 300
+        """Episodes whose steps the model is asked about."""
+        forked: int = 60
+        """Episodes whose other actions are tried ahead of time, in worlds that can be replayed."""
+        samples: int = 8
+        """Answers per question."""
+        page_megabytes: float = 50.0
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        """Read the run; nothing is computed before `book`."""
+        super().__init__(config)
+        self.run: Run = read_run(config.run)
+        self.shown: dict[int, Episode] = {}
+        """Episodes of the page by number: a live page forks them."""
+
+    def write(self) -> list[Path]:
+        """The pages."""
+        config = self.config
+        return write_pages(
+            self.book().data(), config.out or config.run / "view", most_bytes=int(config.page_megabytes * 1e6)
+        )
+
+    def book(self) -> PageBook:
+        """Everything that the page holds."""
+        book = PageBook(self.run.name, about=_about(self.run), curves=_curves(self.run))
+        certificate = self.imagination.certificate if self.imagination else None
+        book.threshold = certificate.threshold if certificate else None
+        for rows in _batches(self._wanted(), 200):
+            for (number, episode, extras), more in zip(rows, self._explained(rows), strict=True):
+                self.shown[number] = episode
+                book.add(episode, number, extras or more)
+        if not book.episodes and not book.curves:
+            raise ConfigError(str(self.config.run), "holds neither episodes nor a curve", "collect or train first")
+        return book
+
+    @property
+    def imagination(self) -> Imagination | None:
+        """The model to ask, if there is one."""
+        folder = self.config.model or (self.run.folder if self.run.kind == "world model" else None)
+        return load_imagination(folder, self.config.samples) if folder else None
+
+    def foresight(self) -> Foresight | None:
+        """Who is asked about actions; None where the world cannot be built here."""
+        return Foresight(self.run.world, self.imagination) if self.run.world else None
+
+    def _wanted(self) -> Iterator[tuple[int, Episode, Extras | None]]:
+        if self.run.store is not None:
+            first, count = self.config.first, self.config.episodes
+            stop = first + count if count else None
+            for number, episode in itertools.islice(enumerate(self.run.store.episodes()), first, stop):
+                yield number, episode, None
+        yield from _token_episodes(self.run, self.config.episodes)
+
+    def _explained(self, rows: Sequence[tuple[int, Episode, Extras | None]]) -> list[Extras]:
+        """Predictions and counterfactuals of some episodes, as far as the config's counts go."""
+        foresight = self.foresight()
+        if foresight is None:
+            return [Extras() for _ in rows]
+        foretold: dict[int, Any] = {}
+        asked = {n: e for n, e, known in rows if known is None and n - self.config.first < self.config.predicted}
+        if foresight.imagination is not None:
+            foretold = dict(zip(asked, foresight.predict(list(asked.values())), strict=True))
+        tried = {n: e for n, e, known in rows if known is None and n - self.config.first < self.config.forked}
+        forks = dict(zip(tried, foresight.forks(list(tried.values())), strict=True))
+        return [Extras(foretold=foretold.get(n, ()), forks=forks.get(n, ())) for n, *_ in rows]
+
+
+def _batches(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while batch := list(itertools.islice(rows, size)):
+        yield batch
+
+
+def _curves(run: Run) -> list[dict[str, Any]]:
+    found = []
+    for name in CURVES:
+        rows = [row for row in run.curve if isinstance(row.get(name), int | float)]
+        if len(rows) > 1:
+            values = [row[name] for row in rows]
+            found.append({"name": name, "steps": [row["step"] for row in rows], "values": values})
+    return found
+
+
+def _token_episodes(run: Run, most: int) -> Iterator[tuple[int, Episode, Extras | None]]:
+    return iter(())
+
+
+def _about(run: Run) -> list[tuple[str, str]]:
+    """What a reader wants to know of a run, as rows."""
+    rows = [("kind", run.kind), ("folder", str(run.folder))]
+    for part in ("before", "after"):
+        if part in run.manifest:
+            figure = run.manifest[part]
+            rows.append((part, f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}], n = {figure['n']}"))
+    rows += [
+        (f"baseline: {name}", f"{value:.3f}") for name, value in run.manifest.get("baselines", {}).items() if value
+    ]
+    if run.certificate is not None:
+        horizon = f"safe horizon {run.certificate.safe_horizon}"
+        rows.append(("certificate", horizon if run.certificate.certified else "NOT CERTIFIED"))
+    if run.world is None:
+        rows.append(("world", "cannot be built here: no counterfactuals"))
+    return [*rows, ("config", json.dumps(run.config, indent=1))]

@@ -1,0 +1,97 @@
+// One episode, one step: what was seen, what came, what was predicted, what the verdict says.
+import { draw } from "./renderers";
+import { el, short } from "./dom";
+import type { Episode, PageData, Predicted, Step, Verdict } from "./data";
+import { ending } from "./data";
+import { ForkPanel } from "./forks";
+import { ribbon } from "./ribbon";
+import { tokenPanel } from "./tokens";
+
+function verdictTable(verdict: Verdict): HTMLElement {
+  const rows: [string, string][] = [["value", verdict.value === null ? "masked" : short(verdict.value)], ["status", verdict.status],
+    ...Object.entries(verdict.parts).map(([name, value]): [string, string] => [name, short(value)])];
+  if (verdict.evidence) rows.push(["evidence", verdict.evidence]);
+  return el("table", { class: "facts" }, el("tbody", {}, ...rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));
+}
+
+function outcome(step: { reward: number; terminated: boolean; truncated?: boolean; success?: boolean }): string {
+  const end = step.terminated ? (step.success ? ", over: won" : ", over") : step.truncated ? ", out of steps" : "";
+  return `reward ${short(step.reward)}${end}`;
+}
+
+function pane(title: string, note: string, ...body: Node[]): HTMLElement {
+  return el("div", { class: "pane" }, el("h4", {}, title), el("p", { class: "quiet" }, note), ...body);
+}
+
+function predictionPane(data: PageData, predicted: Predicted, step: Step): HTMLElement {
+  const real = data.observations[step.seen]!;
+  const seen = typeof predicted.seen === "number" ? data.observations[predicted.seen]! : predicted.seen;
+  const right = predicted.verdict.value === 1 ? "right" : predicted.verdict.value === null ? "masked" : "wrong";
+  return el("div", { class: `pane predicted ${right}` }, el("h4", {}, `Predicted: ${right}`),
+    el("p", { class: "quiet" }, `${outcome(predicted)}; ${short(100 * predicted.chance)} % by the model`), draw(seen, real, "predicted"));
+}
+
+export class EpisodeView {
+  readonly node = el("main", { class: "episode", tabindex: -1 });
+  private episode: Episode | null = null;
+  private forks: ForkPanel | null = null;
+  at = 0; // 0 shows the beginning, n what came of step n
+
+  constructor(private readonly data: PageData, private readonly moved: () => void) {}
+
+  show(episode: Episode | null, at: number): void {
+    this.episode = episode;
+    this.go(at);
+  }
+
+  go(at: number): void {
+    const episode = this.episode;
+    if (!episode) return this.node.replaceChildren(el("p", {}, "No episode fits the filters."));
+    this.at = Math.min(Math.max(at, 0), episode.steps.length);
+    this.forks = this.at < episode.steps.length && episode.steps[this.at]!.forks ? new ForkPanel(this.data, episode, this.at) : null;
+    this.node.replaceChildren(this.heading(episode), this.stepper(episode), this.panes(episode), this.forks?.node ?? "",
+      ...(episode.tokens ? [tokenPanel(episode.tokens)] : []));
+    this.moved();
+  }
+
+  step(by: number): void { this.go(this.at + by); }
+  last(): void { this.go(Number.MAX_SAFE_INTEGER); }
+  fork(place: number): void { this.forks?.choose(place); }
+
+  private heading(episode: Episode): HTMLElement {
+    const facts = [episode.split, `seed ${episode.seed}`, `noise ${episode.noise_seed}`, episode.policy, episode.stop.replaceAll("_", " "), `instance ${episode.instance.slice(0, 12)}`, episode.note];
+    return el("header", {}, el("h2", { id: "episode-title" }, `${episode.world} ${episode.id}: ${ending(episode)}`),
+      el("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")), episode.error ? el("p", { class: "error" }, episode.error) : null,
+      el("details", {}, el("summary", {}, `Outcome: ${short(episode.outcome.value)} (${episode.outcome.status})`), verdictTable(episode.outcome)));
+  }
+
+  private stepper(episode: Episode): HTMLElement {
+    const button = (name: string, label: string, act: () => void) => el("button", { type: "button", "aria-label": label, title: label, click: act }, name);
+    const step = episode.steps[this.at - 1];
+    return el("nav", { class: "stepper", "aria-label": "Steps" }, button("«", "First step", () => this.go(0)), button("◀", "Previous step", () => this.step(-1)),
+      el("output", { id: "step", "aria-live": "polite" }, step ? `step ${this.at} of ${episode.steps.length}: ${step.action}` : `beginning, ${episode.steps.length} steps`),
+      button("▶", "Next step", () => this.step(1)), button("»", "Last step", () => this.last()),
+      ribbon(episode, this.at, this.data.threshold, (at) => this.go(at)));
+  }
+
+  private panes(episode: Episode): HTMLElement {
+    const step = episode.steps[this.at - 1];
+    const seen = this.data.observations;
+    if (!step) return el("div", { class: "panes" }, pane("Beginning", "what reset showed", draw(seen[episode.first]!, undefined, "beginning")));
+    const before = seen[this.at > 1 ? episode.steps[this.at - 2]!.seen : episode.first]!;
+    const came = { ...step, success: step.info["success"] === true };
+    const after = seen[step.seen]!;
+    const made = [pane("Before", "", draw(before, undefined, "before")), pane(`After ${step.action}`, outcome(came), draw(after, before, "after, changes marked"))];
+    if (step.predicted) made.push(predictionPane(this.data, step.predicted, step));
+    const facts = el("div", { class: "pane facts-pane" }, el("h4", {}, "Facts"), this.facts(step));
+    return el("div", { class: "panes" }, ...made, facts);
+  }
+
+  private facts(step: Step): HTMLElement {
+    const rows: [string, string][] = step.risk === null ? [] : [["risk", short(step.risk)]];
+    if (step.predicted) rows.push(["trust", step.predicted.trust.replaceAll("_", " ")]);
+    rows.push(...Object.entries(step.info).map(([name, value]): [string, string] => [name, JSON.stringify(value)]));
+    const table = el("table", { class: "facts" }, el("tbody", {}, ...rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));
+    return el("div", {}, table, step.predicted ? el("h4", {}, "Verdict on the prediction") : null, step.predicted ? verdictTable(step.predicted.verdict) : null);
+  }
+}

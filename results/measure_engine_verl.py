@@ -64,12 +64,15 @@ def curve_of(recipe, out, *extra):
 
 
 def curve(folder):
-    return curve_of("tiny_counter", folder / "curve", "rlvr.steps=12", "rlvr.save_every=6", "warmup_rows=3000")
+    """Counter, eight turns, GRPO, from the recipe's own warm-up."""
+    extra = ("rlvr.steps=40", "rlvr.groups=16", "rlvr.group_size=8", "rlvr.learning_rate=0.0008", "rlvr.save_every=10")
+    return curve_of("tiny_counter", folder / "curve", *extra)
 
 
 def lake(folder):
     """Frozen lake, several turns, PPO with a critic."""
-    extra = ("rlvr.steps=4", "rlvr.algorithm=ppo", "rlvr.critic=separate", "warmup_rows=1500")
+    extra = ("rlvr.steps=40", "rlvr.groups=16", "rlvr.group_size=8", "rlvr.algorithm=ppo", "rlvr.critic=separate",
+             "rlvr.learning_rate=0.001", "rlvr.save_every=20")  # fmt: skip
     return curve_of("tiny_lake_agent", folder / "lake", *extra)
 
 

@@ -47,7 +47,7 @@ def run(recipe, cwd):
 def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path):
     shown = run("spa_frozen_lake", tmp_path)
     table = json.loads((tmp_path / "run/table.json").read_text())
-    wanted = {"base", "vanilla", "spa", "state", "online", "masked", "self_belief", "random_actions", "spa_forward"}
+    wanted = {"base", "vanilla", "spa", "state", "online", "echo", "masked", "self_belief", "spa_tagged", "spa_forward"}
     assert wanted <= set(table["arms"])
     for name, arm in table["arms"].items():
         (steps,) = arm["world_steps"]

@@ -24,6 +24,9 @@ class InterleavedCodec:
         self.tokenizer = tokenizer
         self.stop_ids: tuple[int, ...] = (self._mark(END),)
         self._observation, self._action = self._mark(OBSERVATION), self._mark(ACTION)
+        self.allowed_ids: tuple[int, ...] | None = None
+        self.open_action: tuple[int, ...] = (self._action,)
+        """What stands between an observation and the action that follows it."""
 
     def _mark(self, mark: str) -> int:
         (token_id,) = self.tokenizer.encode(mark, add_special_tokens=False)
@@ -32,13 +35,17 @@ class InterleavedCodec:
     def _span(self, mark: int, text: str) -> tuple[int, ...]:
         return (mark, *self.tokenizer.encode(text, add_special_tokens=False), *self.stop_ids)
 
+    def shown(self, text: str) -> tuple[int, ...]:
+        """What the world shows, as a closed span."""
+        return self._span(self._observation, text)
+
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         """What is seen, and an open action."""
-        return (*self._span(self._observation, show_text(situation.observation)), self._action)
+        return (*self.shown(show_text(situation.observation)), *self.open_action)
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         """What is seen, what is done, and an open observation."""
-        seen = self._span(self._observation, show_text(situation.observation))
+        seen = self.shown(show_text(situation.observation))
         return (*seen, *self._span(self._action, action), self._observation)
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
@@ -64,6 +71,14 @@ class InterleavedCodec:
         if text is None:
             return None
         return State(text) if isinstance(like, State) else Text(text)
+
+    def go_on(self, action: str) -> tuple[int, ...]:
+        """What is forced after a predicted observation: what is done next, and an open observation."""
+        return (*self._span(self._action, action), self._observation)
+
+    def read_rollout(self, situation: Situation, replies: Sequence[Sequence[int]]) -> list[Observation | None]:
+        """The predicted observations, of the same kind as the one they began with."""
+        return [self.read_observation(reply, like=situation.observation) for reply in replies]
 
     def write(self, text: str) -> list[int]:
         """Words inside a reply."""

@@ -2,6 +2,7 @@
 
     worldmodel           <observation> now </observation><prediction> next </prediction><answer> Up || Left </answer>
     worldmodel_forward   <observation> now </observation><answer> Up || Left </answer><prediction> next </prediction>
+    shown                Up      (no tags: the states are what the world shows between the replies)
 The first is SPA's published order (goal, then the way there), the second a forward model. Tags are found by plain
 search and states are exchanged on token ids: sampled tokens outside a state stay as they were. The hook: `with_states`.
     codec = TaggedCodec(InterleavedCodec(tokenizer), form="worldmodel")
@@ -21,12 +22,13 @@ from terrella.codecs.chat import SEPARATOR, read_answer
 from terrella.core.protocols import Codec
 from terrella.core.types import Observation, Situation
 
-Form = Literal["plain", "worldmodel", "worldmodel_forward"]
+Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown"]
 OBSERVATION, PREDICTION, ANSWER = "observation", "prediction", "answer"
 ORDERS: dict[str, tuple[str, ...]] = {
     "plain": (ANSWER,),
     "worldmodel": (OBSERVATION, PREDICTION, ANSWER),
     "worldmodel_forward": (OBSERVATION, ANSWER, PREDICTION),
+    "shown": (),
 }
 TAG_WORDS = (*(f"<{slash}{tag}>" for tag in (OBSERVATION, PREDICTION, ANSWER) for slash in ("", "/")), SEPARATOR)
 """What a character tokenizer should know as single tokens."""
@@ -88,6 +90,11 @@ class TaggedCodec:
         self.stop_ids = inner.stop_ids
         self._lengths: dict[int, int] = {}
 
+    @property
+    def states_in_replies(self) -> bool:
+        """Whether a reply says what is seen and what will be seen."""
+        return OBSERVATION in ORDERS[self.form]
+
     # --- questions: the inner codec's ------------------------------------------------------------------------------
 
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
@@ -118,6 +125,9 @@ class TaggedCodec:
 
     def answer(self, actions: Sequence[str], *, before: str, after: str) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         """The canonical reply with these states, and what each of its tokens belongs to."""
+        if not ORDERS[self.form]:
+            bare = self.inner.answer_action(actions)
+            return bare, (Span.WORDS,) * len(bare)
         states = {OBSERVATION: before, PREDICTION: after}
         inside = {tag: f"{self.blank}{state}{self.blank}" for tag, state in states.items()}
         inside[ANSWER] = SEPARATOR.join(actions)
@@ -132,7 +142,9 @@ class TaggedCodec:
         return (*ids, self.stop_ids[0]), (*spans, Span.WORDS)
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The actions of the last complete answer tag."""
+        """The actions of the last complete answer tag; without tags, of the whole reply."""
+        if not ORDERS[self.form]:
+            return self.inner.read_actions(token_ids)
         return read_answer(self.inner.text(token_ids))
 
     def read_states(self, token_ids: Sequence[int]) -> tuple[str | None, str | None]:

@@ -19,7 +19,8 @@ from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.types import Split
 from terrella.core.world import StateWorld, World
 from terrella.engines.episodes.driver import Driver
-from terrella.stages.tagged_rows import turns
+from terrella.stages.tagged_rows import Turn, turns
+from terrella.stages.tasks import PredictionTasks
 from terrella.use.pass_at_k import bootstrap_mean, pass_at_k
 
 ROUND = 512
@@ -62,6 +63,7 @@ def evaluate_agent(config: Evaluate.Config, driver: Driver, sampler: Sampler, co
     groups = [episodes[at : at + config.samples] for at in range(0, len(episodes), config.samples)]
     successes = [sum(_won(episode) for episode in group) for group in groups]
     return {"successes": successes, "samples": config.samples, "pass": pass_figures(successes, config.samples),
+            **(true_continuations(config, driver, sampler) if codec.form == "shown" else {}),
             **reply_figures(episodes, codec, max_actions=driver.config.max_actions)}  # fmt: skip
 
 
@@ -81,18 +83,33 @@ def reply_figures(episodes: Sequence[TokenEpisode], codec: TaggedCodec, *, max_a
     """Shares of valid and effective actions, of well-formed replies, and of true states inside replies."""
     played = [turn for episode in episodes for turn in turns(episode, codec, max_actions=max_actions)]
     steps = [step for turn in played for step in turn.steps]
-    said = [codec.read_states(turn.reply) for turn in played]
-    truths = [(turn.before.strip(), turn.after.strip()) for turn in played]
     return {
         "valid_actions": _share([step.info["valid"] for step in steps]),
         "effective_actions": _share([step.info["effective"] for step in steps]),
         "well_formed": _share([codec.well_formed(turn.reply) for turn in played]),
-        "true_observations": _share([one[0] == truth[0] for one, truth in zip(said, truths, strict=True)]),
-        "true_predictions": _share([one[1] == truth[1] for one, truth in zip(said, truths, strict=True)]),
+        **(_true_states(played, codec) if codec.states_in_replies else {}),
         "turns": len(played) / len(episodes),
         "actions": len(steps) / len(episodes),
         "reply_tokens": sum(len(turn.reply) for turn in played) / len(played),
     }
+
+
+def _true_states(played: Sequence[Turn], codec: TaggedCodec) -> dict[str, float]:
+    said = [codec.read_states(turn.reply) for turn in played]
+    truths = [(turn.before.strip(), turn.after.strip()) for turn in played]
+    pairs = list(zip(said, truths, strict=True))
+    return {"true_observations": _share([one[0] == truth[0] for one, truth in pairs]),
+            "true_predictions": _share([one[1] == truth[1] for one, truth in pairs])}  # fmt: skip
+
+
+def true_continuations(
+    config: Evaluate.Config, driver: Driver, sampler: Sampler, *, tokens: int = 96
+) -> dict[str, float]:
+    """Asked what the world will show next: how often is the model's sample the truth, where replies hold no states?"""
+    asker = Driver(driver.config.replace(turn_tokens=tokens), driver.codec)
+    questions = PredictionTasks(driver.config.world, split=config.split, seed=config.seed)
+    answers = asker.run(sampler, [questions(n) for n in range(config.instances)], group_size=1, seed=config.seed)
+    return {"true_predictions": _share([answer.outcome.value == 1.0 for answer in answers])}
 
 
 def _share(flags: Sequence[bool]) -> float:

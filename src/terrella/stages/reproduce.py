@@ -149,7 +149,8 @@ def arm_figures(runs: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
 
 def _glance(part: Mapping[str, Any]) -> dict[str, float]:
     means = {f"pass@{k}": found["mean"] for k, found in part["pass"].items() if k in ("1", "8")}
-    return {**means, "true_observations": part["true_observations"], "true_predictions": part["true_predictions"]}
+    said = {name: part[name] for name in ("true_observations", "true_predictions") if name in part}
+    return {**means, **said}
 
 
 def _over_seeds(values: Sequence[float]) -> dict[str, Any]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.config import Configurable
 from terrella.core.protocols import Sampler, TokenEpisode
 from terrella.core.types import Split
 from terrella.engines.episodes.driver import Driver
+from terrella.engines.trl.packs import TrainingRow
 from terrella.engines.trl.sft_trainer import SftSettings
-from terrella.stages.tagged_rows import Collected, Loss, Script, States, played_row, scripted_rows, turns
+from terrella.stages.shown_rows import believed_states, script_of_form, shown_row
+from terrella.stages.tagged_rows import Collected, Loss, Script, States, played_row, turns
 from terrella.stages.tasks import AgentTasks
 
 FIRST = 2**30
@@ -54,11 +55,24 @@ def collect_rows(
     if config.actions == "random":
         script = Script(max_turns=limits.max_turns, max_actions=limits.max_actions, truthful=True, loss=config.loss)
         # Numbers of its own: the format was learnt on the first ones.
-        return scripted_rows(limits.world, codec, script, count=config.trajectories, seed=seed + 2**20)
+        return script_of_form(limits.world, codec, script, count=config.trajectories, seed=seed + 2**20)
     episodes = play_rounds(driver, sampler, config, seed=seed)
     kept = [e for e in episodes if worth_keeping(e, codec, config.keep, max_actions=limits.max_actions)]
-    put_right = partial(played_row, codec=codec, max_actions=limits.max_actions, states=config.states, loss=config.loss)
-    return Collected([row for row in map(put_right, kept) if row is not None], world_steps(episodes), len(episodes))
+    rows = _rows_of(config, driver, sampler, kept, codec, seed=seed)
+    return Collected(rows, world_steps(episodes), len(episodes))
+
+
+def _rows_of(
+    config: SelfPlay.Config, driver: Driver, sampler: Sampler, kept: Sequence[TokenEpisode], codec: TaggedCodec, *,
+    seed: int,
+) -> list[TrainingRow]:  # fmt: skip
+    """States put into the tags of the replies, or between the replies where these have no tags."""
+    settings: dict[str, Any] = {"max_actions": driver.config.max_actions, "states": config.states, "loss": config.loss}
+    if codec.form != "shown":
+        return [row for row in (played_row(episode, codec, **settings) for episode in kept) if row is not None]
+    believed = config.states == "believed"
+    beliefs = believed_states(driver, sampler, kept, codec, seed=seed) if believed else [[] for _ in kept]
+    return [shown_row(e, codec, **settings, beliefs=said) for e, said in zip(kept, beliefs, strict=True)]
 
 
 def play_rounds(driver: Driver, sampler: Sampler, config: SelfPlay.Config, *, seed: int) -> list[TokenEpisode]:

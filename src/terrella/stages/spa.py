@@ -37,7 +37,8 @@ from terrella.models.presets import load_model
 from terrella.stages.agent_pay import AgentPay, PaidDriver
 from terrella.stages.evaluate import Evaluate, evaluate_agent
 from terrella.stages.self_play import SelfPlay, collect_rows
-from terrella.stages.tagged_rows import Script, scripted_rows
+from terrella.stages.shown_rows import script_of_form
+from terrella.stages.tagged_rows import Script
 from terrella.stages.tasks import AgentTasks
 
 
@@ -158,7 +159,7 @@ class Spa(Configurable):
         model, tokenizer = load_model(config.model, words=(*world.words(), *TAG_WORDS), seed=config.base_seed)
         script = Script(max_turns=config.max_turns, max_actions=config.max_actions, truthful=False)
         seed, codec = config.base_seed, self.codec(tokenizer)
-        rows = scripted_rows(config.world, codec, script, count=config.format_rows, seed=seed).rows
+        rows = script_of_form(config.world, codec, script, count=config.format_rows, seed=seed).rows
         self._fit(model, tokenizer, config.format_sft.replace(seed=seed), rows, folder / "model", progress, "format")
 
     def _fit(

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -133,19 +133,25 @@ class Script:
     loss: Loss = "reply"
 
 
-def scripted_rows(world: World.Config, codec: TaggedCodec, script: Script, *, count: int, seed: int) -> Collected:
+WriteRow = Callable[[EpisodeRun, TaggedCodec, Script, Iterator[str]], TrainingRow]
+"""(a fresh episode, the codec, the script, made-up states) -> the row."""
+
+
+def scripted_rows(
+    world: World.Config, codec: TaggedCodec, script: Script, *, count: int, seed: int, write: WriteRow | None = None
+) -> Collected:
     """`count` episodes of random actions, one row each, on train instances that RLVR does not meet by number."""
+    write = write or _scripted_row
     played, elsewhere = world.build(), world.build()
     found = Collected([], 0, count)
     for number in range(seed * SEED_STRIDE + SCRIPT_FIRST, seed * SEED_STRIDE + SCRIPT_FIRST + count):
         run = EpisodeRun(played, seed=number, split=Split.TRAIN, policy="random")
-        found.rows.append(_scripted_row(run, elsewhere, codec, script, number))
+        found.rows.append(write(run, codec, script, _inventions(elsewhere, number)))
         found = found._replace(world_steps=found.world_steps + len(run.transitions))
     return found
 
 
-def _scripted_row(run: EpisodeRun, elsewhere: World, codec: TaggedCodec, script: Script, seed: int) -> TrainingRow:
-    inventions = _inventions(elsewhere, seed)
+def _scripted_row(run: EpisodeRun, codec: TaggedCodec, script: Script, inventions: Iterator[str]) -> TrainingRow:
     prompt = codec.ask_action(run.situation)
     ids: list[int] = []
     mask: list[bool] = []

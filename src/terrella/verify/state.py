@@ -65,10 +65,11 @@ def leaves(value: Any) -> dict[Path, str]:
 
 def diff(before: Any, after: Any) -> Diff:
     """What must be created, modified and removed to get from `before` to `after`."""
-    return _compare(leaves(before), leaves(after))
+    return compare(leaves(before), leaves(after))
 
 
-def _compare(old: Mapping[Path, str], new: Mapping[Path, str]) -> Diff:
+def compare(old: Mapping[Path, str], new: Mapping[Path, str]) -> Diff:
+    """The difference of two sets of properties."""
     return Diff(
         created={path: value for path, value in new.items() if path not in old},
         modified={path: value for path, value in new.items() if path in old and old[path] != value},
@@ -136,7 +137,7 @@ class StateDiff(Configurable):
         except ValueError as error:
             return Verdict.unparsable(f"not a JSON state: {error}")
         start = leaves(json.loads(old))
-        return compare_changes(_compare(start, predicted), _compare(start, leaves(json.loads(true))))
+        return compare_changes(compare(start, predicted), compare(start, leaves(json.loads(true))))
 
 
 def compare_changes(predicted: Diff, true: Diff) -> Verdict:

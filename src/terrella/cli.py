@@ -291,6 +291,22 @@ def view(run: Positional[Path], /, *, assignments: Assignments = ()) -> None:
     console.print(f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}", highlight=False, soft_wrap=True)
 
 
+@app.command(name="serve")
+def serve(model: Positional[Path], /, *, world: str | None = None, assignments: Assignments = ()) -> None:
+    """Serve a world model on loopback, with a token: episodes (OpenEnv), predictions with their risk, chat (OpenAI).
+
+    Args:
+        model: the folder that `train-world-model` wrote.
+        world: the world or preset whose beginnings are imagined from; the one it was trained on unless given.
+        assignments: config overrides, such as limits.port=8800, limits.max_sessions=64 or sampler=vllm.
+    """
+    from terrella.stages.serve import Serve
+    from terrella.worlds import world_config
+
+    config = Serve.Config(folder=model, world=world_config(world) if world else None)
+    Serve(override(config, assignments)).run(lambda line: console.print(line, highlight=False, soft_wrap=True))
+
+
 @app.command(name="doctor")
 def doctor(*, cluster: bool = False, nodes: int = 0, out: Path = Path("runs")) -> None:
     """Say what is installed, what is missing for which extra, and what this machine has.

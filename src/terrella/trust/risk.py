@@ -132,7 +132,10 @@ class Assessor:
 
     def assess(self, questions: Sequence[Question]) -> list[tuple[Belief, float]]:
         """A belief and its risk for each question."""
-        beliefs = self.model.believe(questions)
+        return self.rate(questions, self.model.believe(questions))
+
+    def rate(self, questions: Sequence[Question], beliefs: Sequence[Belief]) -> list[tuple[Belief, float]]:
+        """Beliefs that are already there, with their risks."""
         if self.risk is None:
             return [(belief, 1.0) for belief in beliefs]
         pairs = [(question.situation.observation, question.action) for question in questions]

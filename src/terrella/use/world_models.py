@@ -12,6 +12,7 @@ import functools
 import math
 import threading
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from terrella.trust.beliefs import Belief, Question
 
 T = TypeVar("T")
 MOST_KEPT = 400_000
-"""Beliefs kept; past it all are forgotten and asked again when needed."""
+"""Beliefs kept; past it all are forgotten and asked again when needed. 0 keeps none."""
 
 
 class LearnedWorldModel:
@@ -39,6 +40,7 @@ class LearnedWorldModel:
         self.outcome = OutcomeWords(tokenizer, codec.stop_ids)
         self.instruction, self.seed = instruction, seed
         self.kept: dict[tuple[int, ...], Belief] = {}
+        self.most_kept = MOST_KEPT
         self.asked = 0
         """Questions that were put to the model; those answered from memory are not."""
 
@@ -54,15 +56,25 @@ class LearnedWorldModel:
 
     def believe(self, questions: Sequence[Question]) -> list[Belief]:
         """A belief per question; all that are not known yet share the sampler's batches."""
-        if len(self.kept) > MOST_KEPT:
-            self.kept.clear()
+        return in_background(self.believe_soon(questions)).result()
+
+    async def believe_soon(self, questions: Sequence[Question]) -> list[Belief]:
+        """As `believe`, on the loop of `in_background` and nowhere else: calls that run together share batches."""
         prompts = [self.codec.ask_observation(question.situation, question.action) for question in questions]
-        new = {p: q.situation.observation for p, q in zip(prompts, questions, strict=True) if p not in self.kept}
+        answers = {prompt: self.kept[prompt] for prompt in prompts if prompt in self.kept}
+        new = {p: q.situation.observation for p, q in zip(prompts, questions, strict=True) if p not in answers}
         if new:
             self.asked += len(new)
-            found = _in_background(self._ask_all(list(new.items())))
-            self.kept.update(zip(new, found, strict=True))
-        return [self.kept[prompt] for prompt in prompts]
+            found = dict(zip(new, await self._ask_all(list(new.items())), strict=True))
+            self._keep(found)
+            answers.update(found)
+        return [answers[prompt] for prompt in prompts]
+
+    def _keep(self, found: dict[tuple[int, ...], Belief]) -> None:
+        if self.most_kept and len(self.kept) + len(found) > self.most_kept:
+            self.kept.clear()
+        if self.most_kept:
+            self.kept.update(found)
 
     async def _ask_all(self, new: Sequence[tuple[tuple[int, ...], Observation]]) -> list[Belief]:
         return list(await asyncio.gather(*(self._ask(prompt, like) for prompt, like in new)))
@@ -115,8 +127,9 @@ def _background() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _in_background(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run_coroutine_threadsafe(work, _background()).result()
+def in_background(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start work on the loop that all models share."""
+    return asyncio.run_coroutine_threadsafe(work, _background())
 
 
 def codec_for(tokenizer: Any) -> Codec:

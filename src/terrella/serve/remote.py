@@ -1,0 +1,100 @@
+"""The client's side: a world behind a server, as a `gymnasium.Env`.
+
+The messages are OpenEnv's, so it plays against any server that speaks them with our observations. Observations come as
+records; `info` holds risk, depth, trust and the safe horizon of each step.
+    env = gymnasium.make("terrella/Remote-v0", url="http://127.0.0.1:8800", token=token)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.parse
+from typing import Any
+
+import gymnasium
+
+from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.spaces import Names, Observations
+from terrella.core.types import Observation
+from terrella.serve.settings import ServeSettings
+from terrella.serve.wire import RequestError, read_observation
+
+LIMITS = ServeSettings.Config()
+
+
+class RemoteEnv(gymnasium.Env[Observation, str]):
+    """An imagined world on a server; one connection is one session."""
+
+    def __init__(self, url: str, token: str, *, seconds: float = 60.0) -> None:
+        """Connects at once, and asks what the world's actions and observations are."""
+        try:
+            from websockets.sync.client import connect
+        except ImportError as error:
+            raise MissingExtraError("serve", "worlds on a server") from error
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise WorldError(url, "is no address of a server", "http://host:port")
+        self.seconds, self.headers = seconds, {"Authorization": f"Bearer {token}"}
+        schema = self._get(f"{parts.scheme}://{parts.netloc}/schema")
+        example = self._observation(schema["example"])
+        self.observation_space = Observations(example.kind, example)
+        self.action_space = Names(schema["names"]) if schema["names"] else gymnasium.spaces.Text(4096)
+        scheme = "wss" if parts.scheme == "https" else "ws"
+        connection = connect(
+            f"{scheme}://{parts.netloc}/ws", additional_headers=self.headers, open_timeout=seconds, proxy=None,
+            max_size=LIMITS.max_body * 16,
+        )  # fmt: skip
+        self.open_things = contextlib.ExitStack()
+        self.socket = self.open_things.enter_context(connection)
+
+    def _get(self, url: str) -> Any:
+        import urllib.request
+
+        request = urllib.request.Request(url, headers=self.headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self.seconds) as reply:
+                return json.loads(reply.read())
+        except (OSError, ValueError) as error:
+            raise WorldError(url, f"cannot be asked: {error}", "check the address and the token") from error
+
+    def _observation(self, value: Any) -> Observation:
+        try:
+            return read_observation(value, LIMITS.replace(max_text=10**8))
+        except RequestError as error:
+            raise WorldError("server", f"sent no observation: {error.message}") from error
+
+    def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.socket.send(json.dumps({"type": kind, "data": data}))
+        reply = json.loads(self.socket.recv(timeout=self.seconds))
+        if reply.get("type") == "error":
+            raise WorldError("server", str(reply["data"].get("message")))
+        return dict(reply["data"])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """As for any world; options are `split` and `noise_seed`."""
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        reply = self._ask("reset", {"seed": seed, **(options or {})})
+        return self._observation(reply["observation"]), {
+            **reply["metadata"],
+            "actions": reply["observation"]["actions"],
+        }
+
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """As for any world; `info["risk"]` says how far not to believe it."""
+        reply = self._ask("step", {"action": action})
+        info = {**reply["metadata"], "actions": reply["observation"]["actions"]}
+        return (
+            self._observation(reply["observation"]),
+            float(reply["reward"]),
+            info["terminated"],
+            info["truncated"],
+            info,
+        )
+
+    def close(self) -> None:
+        """End the session."""
+        self.open_things.close()

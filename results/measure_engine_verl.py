@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def curve_of(recipe, out, *extra):
     return {
         "recipe": recipe, "settings": [*SMALL, *extra], **ended, "steps": len(rows),
         "reward_by_step": [round(row["reward"], 3) for row in rows],
+        "last_ten_minus_first_ten": rise([row["reward"] for row in rows]),
         "held_out": {name: summary.get(name) for name in ("before", "after", "baselines")},
         "mismatch_max": max(row["mismatch/max"] for row in rows),
         "mismatch_mean": max(row["mismatch/mean"] for row in rows),
@@ -61,6 +63,14 @@ def curve_of(recipe, out, *extra):
             for name in ("step", "generate", "train", "sync", "lessons")
         },
     }  # fmt: skip
+
+
+def rise(rewards):
+    """The difference of the means, with its 95% interval; steps are different questions."""
+    first, last = rewards[:10], rewards[-10:]
+    mean = statistics.mean(last) - statistics.mean(first)
+    half = 1.96 * ((statistics.variance(first) + statistics.variance(last)) / 10) ** 0.5
+    return {"mean": round(mean, 3), "low": round(mean - half, 3), "high": round(mean + half, 3)}
 
 
 def curve(folder):

@@ -1,6 +1,6 @@
 """Measures how far world models may be believed and writes results/trust_*.json, part by part.
 
-    python results/measure_trust.py models coverage certificates gate plan        (any subset; resumes)
+    python results/measure_trust.py models coverage certificates gate gate_sokoban plan        (any subset; resumes)
 Models are trained into `--runs` (default: runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1.
 """
 
@@ -172,6 +172,11 @@ def gate_trusts(name):
 LEAN = {"calibration": 500, "held_out": 300, "horizon_episodes": 150, "policies": (), "exploited_on": 0}
 """What the gate needs of a certificate: risk and horizon. Ranking and exploitability are measured elsewhere."""
 STEPS = 100_000
+GATES = {"lake": "gate", "sokoban": "gate_sokoban"}
+"""World models behind a gate, and the part of the results that tells of them."""
+GATE_WORLDS = {"lake": recipes.lake_model().world,
+               "sokoban": recipes.sokoban_model().world.replace(longest=5, max_steps=6)}  # fmt: skip
+"""What the agent plays. The sokoban model knows all rooms of 6x6; this learner masters those of five steps."""
 
 
 class Remembering(Assessor):
@@ -187,22 +192,23 @@ class Remembering(Assessor):
         return [belief for belief, _ in self.assess(questions)]
 
 
-def gate():
+def gate(name="lake"):
     """The same DQN in the real world, behind the gate, in imagination alone, and real with as few real steps.
 
     One world model and one certificate serve all seeds of the agent; each seed is charged for them in full.
     """
     from trust_learner import Greedy, learn
 
-    path = ROOT / "results/trust_gate.json"
+    part = GATES[name]
+    path = ROOT / f"results/trust_{part}.json"
     rows = json.loads(path.read_text())["seeds"] if path.exists() else {}
-    world, kept = recipes.lake_model().world, folder("lake") / "certificate/lean.json"
-    paid = train("lake")["real_steps"]
+    world, kept = GATE_WORLDS[name], folder(name) / "certificate/lean.json"
+    paid = train(name)["real_steps"]
     if not kept.exists():
-        config = Certify.Config(world=world, folder=folder("lake"), samples=SAMPLES["lake"], seed=100, **LEAN)
+        config = Certify.Config(world=world, folder=folder(name), samples=SAMPLES[name], seed=100, **LEAN)
         Certificate(Certify(config).measure()).save(kept)
     certificate = Certificate.load(kept)
-    base = load_imagination(folder("lake"), SAMPLES["lake"]).assessor
+    base = load_imagination(folder(name), SAMPLES[name]).assessor
     assessor = Remembering(base.model, base.data, certificate.risk)
     assessor.known = {}
     imagination = Imagination(assessor, certificate)
@@ -215,9 +221,9 @@ def gate():
     def keep(seed, row):
         rows[str(seed)] = row
         print(seed, row, flush=True)
-        write("gate", {"world": "frozen_lake 3x3, firm", "learner": "results/trust_learner.py", "steps": STEPS,
-                       "evaluated_on": "1000 real test instances, greedy", "summary": gate_summary(rows),
-                       "seeds": rows})  # fmt: skip
+        write(part, {"world": str(world), "learner": "results/trust_learner.py", "steps": STEPS,
+                     "evaluated_on": "1000 real test instances, greedy", "summary": gate_summary(rows),
+                     "seeds": rows})  # fmt: skip
 
     for seed in SEEDS:
         if str(seed) in rows:
@@ -314,4 +320,11 @@ if __name__ == "__main__":
     if words and words[0] == "--runs":
         RUNS, words = Path(words[1]), words[2:]
     for word in words:
-        {"models": models, "coverage": coverage, "certificates": certificates, "gate": gate, "plan": plan}[word]()
+        {
+            "models": models,
+            "coverage": coverage,
+            "certificates": certificates,
+            "gate": gate,
+            "gate_sokoban": partial(gate, "sokoban"),
+            "plan": plan,
+        }[word]()

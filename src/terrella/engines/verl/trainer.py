@@ -38,6 +38,8 @@ SECONDS = {
 RENAMED = {"actor/loss": "loss", "actor/grad_norm": "grad_norm", "actor/clip_share": "clip_share",
            "actor/kl_loss": "kl", "critic/value_loss": "value_loss"}  # fmt: skip
 
+POLL_SECONDS = 0.1
+"""How often the buffer is asked whether a batch is whole; verl's two seconds are longer than small batches take."""
 RESUMES = "the log above names the server or process; the run goes on from its last checkpoint"
 
 
@@ -51,6 +53,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.settings = self.source.config.rlvr
         self.longest = int(self.source.config.turn_tokens)
         self.figures: dict[str, float] = {}
+        self.replay_buffer.poll_interval = POLL_SECONDS
 
     def _setup(self) -> None:
         super()._setup()

@@ -199,16 +199,19 @@ def train_world_model(
         dry_run: print the resolved config and stop.
     """
     from terrella.recipes import find_recipe
-    from terrella.stages.train_world_model import TrainWorldModel, run
+    from terrella.stages import train_world_model as texts
+    from terrella.stages import video_model as videos
 
     config = find_recipe(recipe)()
-    if not isinstance(config, TrainWorldModel.Config):
+    if not isinstance(config, texts.TrainWorldModel.Config | videos.VideoModel.Config):
         raise ConfigError(recipe, "is not a recipe for a world model")
     config = override(config.replace(out=out or Path("runs") / recipe), assignments)
     if dry_run:
         console.print_json(canonical_json(dump(config)))
+    elif isinstance(config, videos.VideoModel.Config):
+        videos.run(config)
     else:
-        run(config)
+        texts.run(config)
 
 
 @app.command(name="certify")

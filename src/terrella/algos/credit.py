@@ -30,6 +30,20 @@ def turn_rewards(rewards: Sequence[float], turn_ends: Sequence[int], length: int
     return paid
 
 
+def to_go(rewards: Sequence[float]) -> list[float]:
+    """What each turn and those after it earned, as a mean per turn, so that late turns weigh as much as early ones."""
+    return [sum(rewards[place:]) / (len(rewards) - place) for place in range(len(rewards))]
+
+
+def per_turn(values: Sequence[float], turn_ends: Sequence[int], length: int) -> list[float]:
+    """One value per turn on each of its tokens."""
+    found, start = [0.0] * length, 0
+    for value, end in zip(values, turn_ends, strict=True):
+        found[start:end] = [value] * (end - start)
+        start = end
+    return found
+
+
 def spread(advantages_B: Tensor, mask_BT: Tensor) -> Tensor:
     """One advantage per episode on each of its model tokens."""
     return advantages_B[:, None] * mask_BT

@@ -48,6 +48,15 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
+class BatchVerifier(Verifier, Protocol):
+    """A verifier that judges many replies faster together than one by one."""
+
+    def verify_many(self, replies: Sequence[Observation | None], truths: Sequence[Observation]) -> list[Verdict]:
+        """As `verify`, in order; None is a reply that could not be read."""
+        ...
+
+
+@runtime_checkable
 class Policy(Protocol):
     """Chooses an action. The same object serves any number of episodes: it keeps no state between moments."""
 
@@ -192,6 +201,22 @@ class Codec(Protocol):
         ...
 
 
+@runtime_checkable
+class RolloutCodec(Codec, Protocol):
+    """What a codec adds to predict many steps in a row: actions are forced between the model's observations."""
+
+    allowed_ids: tuple[int, ...] | None
+    """Ids that an observation may be written with; others are masked at sampling. None allows all."""
+
+    def go_on(self, action: str) -> tuple[int, ...]:
+        """What is forced after a predicted observation: the next action, up to where the model writes again."""
+        ...
+
+    def read_rollout(self, situation: Situation, replies: Sequence[Sequence[int]]) -> list[Observation | None]:
+        """The observations that were predicted one after another from a situation; None where one cannot be read."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A question for a model, as a value: play this instance, or say what comes after this step."""
@@ -203,6 +228,8 @@ class Task:
     """For a world model: where the episode stood."""
     transition: Transition | None = None
     """For a world model: the step whose result is asked for. None asks for actions, in the live world."""
+    following: tuple[Transition, ...] = ()
+    """For a world model: steps to predict after it, each upon the model's own prediction; their actions are forced."""
 
 
 @runtime_checkable

@@ -6,7 +6,6 @@ folder = smollm2_folder()    # ~30 s the first time, then at once
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 from pathlib import Path
 
@@ -14,16 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from terrella.core.errors import MissingExtraError
+from terrella.models.cache import cache_folder
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def cache_folder() -> Path:
-    """Where converted weights are kept: $TERRELLA_CACHE, else the user's cache folder."""
-    base = (
-        os.environ.get("TERRELLA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "terrella"
-    )
-    return Path(base)
 
 
 def smollm2_folder() -> Path:

@@ -23,15 +23,18 @@ from terrella.core.config import dump, load
 from terrella.core.episode import play
 from terrella.core.instances import CORRUPTION_STREAM, plain, split_of, stream
 from terrella.core.judge import judge
-from terrella.core.types import Episode, Observation, Split, State, Text, Transition, show_text
+from terrella.core.types import Episode, Frames, Observation, Split, State, Text, Transition, show_text
 from terrella.core.world import StateWorld, World
 from terrella.policies.basic import Expert, Mixture, Random
 from terrella.use.baselines import exact_random
+from terrella.verify.attacks_frames import DAMAGES, FRAME_ATTACKS
 from terrella.verify.battery import Example, run_battery
 
 EPISODES = 24
 INSTANCES_PER_SPLIT = 150
 CANDIDATES = 4
+FEW_FRAMES = 40
+"""Frames are slower to judge than texts."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -205,6 +208,8 @@ def corrupted_truth_scores_less(subject: Subject) -> str:
     """A truth with a changed character, a lost line or an added one is not a full 1."""
     rng = stream(CORRUPTION_STREAM, 0)
     count = 0
+    if isinstance(subject.transitions[0].next_observation, Frames):
+        return _damaged_frames(subject, rng)
     for step in subject.transitions:
         text = show_text(step.next_observation)
         for corrupt in (_change_character, _drop_line, _add_line):
@@ -216,6 +221,16 @@ def corrupted_truth_scores_less(subject: Subject) -> str:
             count += 1
     promise(count > 0, "nothing could be corrupted")
     return f"{count} corruptions"
+
+
+def _damaged_frames(subject: Subject, rng: np.random.Generator) -> str:
+    steps = subject.transitions[:FEW_FRAMES]
+    for step in steps:
+        assert isinstance(step.next_observation, Frames)
+        for damage in DAMAGES:
+            value = _verdict(subject, step, damage(step.next_observation, rng))
+            promise(value is not None and value < 1.0, f"a truth that was {damage.__name__} scores {value}")
+    return f"{len(steps) * len(DAMAGES)} damaged frames"
 
 
 def _change_character(text: str, rng: np.random.Generator) -> str:
@@ -237,11 +252,26 @@ def _add_line(text: str, rng: np.random.Generator) -> str:
 def battery_wins_nothing(subject: Subject) -> str:
     """No reply of the exploit battery beats predicting 'nothing happens' on changed transitions."""
     tried = 0
+    if isinstance(subject.transitions[0].next_observation, Frames):
+        return _attacked_frames(subject)
     for seen in subject.views:
         report = run_battery(subject.world.verifier, _examples(seen))
         promise(report.passed, f"view {seen.config.view!r}: {report.summary()}")
         tried += report.tried
     return f"{tried} attacks, {len(subject.views)} views"
+
+
+def _attacked_frames(subject: Subject) -> str:
+    changed = [step for step in subject.transitions if step.changed][:FEW_FRAMES]
+    for step in changed:
+        before, truth = step.observation, step.next_observation
+        assert isinstance(before, Frames) and isinstance(truth, Frames)
+        allowed = _verdict(subject, step, before)
+        for name, attack in FRAME_ATTACKS.items():
+            value = _verdict(subject, step, attack(before, truth))
+            promise(value is not None, f"{name} broke the verifier")
+            promise((value or 0.0) <= (allowed or 0.0), f"{name} scores {value}, nothing happens {allowed}")
+    return f"{len(changed) * len(FRAME_ATTACKS)} attacks"
 
 
 def _examples(subject: Subject) -> list[Example]:

@@ -1,7 +1,8 @@
 """The episode driver: thousands of live episodes feed one sampler; what comes out is what is trained on.
 
-An agent's episode alternates the model's tokens and the world's; a world model's is one question and one answer. Both
-come out as a `TokenEpisode`. A world that raises, hangs or dies ends its own episode, masked and named.
+An agent's episode alternates the model's tokens and the world's; so does a world model's that predicts many steps:
+there the world forces the actions. Both come out as a `TokenEpisode`. A world that raises, hangs or dies ends its own
+episode, masked and named.
     episodes = Driver(config, codec).run(sampler, tasks, group_size=8, seed=0)
 """
 
@@ -13,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
 from terrella.core.instances import SAMPLE_STREAM, stream
-from terrella.core.judge import judge
-from terrella.core.protocols import Codec, Sampled, Sampler, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Episode, Situation, Status, Stop, Verdict
+from terrella.core.judge import judge_steps, mean_verdict
+from terrella.core.protocols import Codec, RolloutCodec, Sampled, Sampler, Task, TokenEpisode, TokenRequest
+from terrella.core.types import Episode, Observation, Situation, Status, Stop, Transition, Verdict
 from terrella.core.world import World
 from terrella.engines.episodes.seats import Seat, SeatLostError, Seats
 from terrella.engines.episodes.watchdog import Watchdog, WatchedSeat
@@ -104,28 +106,54 @@ class Driver(Configurable):
         rng = stream(SAMPLE_STREAM, seed, task.seed, task.noise_seed, member)
         seeds = [int(number) for number in rng.integers(2**62, size=self.config.max_turns)]
         if task.transition is not None:
-            return await self._predict(sampler, task, seeds[0])
+            return await self._predict(sampler, task, member, seeds)
         return await self._act(sampler, task, member, seeds)
 
-    # --- world models: one question, one answer ------------------------------------------------------------------
+    # --- world models: a question, an answer, and on from there --------------------------------------------------
 
-    async def _predict(self, sampler: Sampler, task: Task, seed: int) -> TokenEpisode:
+    async def _predict(self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]) -> TokenEpisode:
         if task.transition is None or task.situation is None:
             raise ValueError("a prediction task needs its situation and its transition")
+        steps = (task.transition, *task.following)
+        if len(steps) > len(seeds):
+            raise ConfigError("max_turns", f"{len(steps)} steps are asked for, {len(seeds)} turns allowed")
         tape = Tape(self.codec.ask_observation(task.situation, task.transition.action))
-        sampled = await sampler.sample(self._request(tape, seed))
-        tape.model_writes(sampled)
-        verdict = self._judge_prediction(sampled, task)
-        tape.end_turn(verdict.value or 0.0)
-        return tape.episode(task, verdict, None)
+        session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
+        try:
+            replies = await self._write_steps(sampler, tape, steps, seeds, session)
+        finally:
+            if session:
+                sampler.release(session)
+        verdicts = judge_steps(self.verifier, self._read_steps(task.situation, replies, steps), steps)
+        tape.turn_rewards = [verdict.value or 0.0 for verdict in verdicts]
+        return tape.episode(task, mean_verdict(verdicts), None)
 
-    def _judge_prediction(self, sampled: Sampled, task: Task) -> Verdict:
-        assert task.transition is not None
-        before, truth = task.transition.observation, task.transition.next_observation
-        predicted = self.codec.read_observation(sampled.token_ids, like=truth)
-        if predicted is None:
-            return Verdict.unparsable("the reply did not end, or cannot be read")
-        return judge(self.verifier, reply=predicted, truth=truth, before=before)
+    async def _write_steps(
+        self, sampler: Sampler, tape: Tape, steps: Sequence[Transition], seeds: Sequence[int], session: str | None
+    ) -> list[tuple[int, ...]]:
+        """The model's prediction of each step, the next action forced in between."""
+        replies = []
+        for place, (step, seed) in enumerate(zip(steps, seeds, strict=False)):
+            if place:
+                tape.world_writes(self._rolling.go_on(step.action))
+            sampled = await sampler.sample(self._request(tape, seed, session))
+            tape.model_writes(sampled)
+            tape.end_turn(0.0)
+            replies.append(sampled.token_ids)
+        return replies
+
+    def _read_steps(
+        self, situation: Situation, replies: Sequence[tuple[int, ...]], steps: Sequence[Transition]
+    ) -> list[Observation | None]:
+        if isinstance(self.codec, RolloutCodec):
+            return self.codec.read_rollout(situation, replies)
+        return [self.codec.read_observation(replies[0], like=steps[0].next_observation)]
+
+    @property
+    def _rolling(self) -> RolloutCodec:
+        if not isinstance(self.codec, RolloutCodec):
+            raise ConfigError("codec", f"{type(self.codec).__name__} predicts one step at a time")
+        return self.codec
 
     # --- agents: turn by turn ------------------------------------------------------------------------------------
 
@@ -185,4 +213,5 @@ class Driver(Configurable):
         return TokenRequest(
             prompt_ids=(*tape.prompt_ids, *tape.ids), max_new_tokens=room, seed=seed, stop_ids=self.codec.stop_ids,
             temperature=self.config.temperature, session=session,
+            allowed_ids=self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None,
         )  # fmt: skip

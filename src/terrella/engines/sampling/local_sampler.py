@@ -252,12 +252,15 @@ def sample_tokens(
 def _allow(logprobs: Tensor, requests: Sequence[TokenRequest]) -> Tensor:
     if all(request.allowed_ids is None for request in requests):
         return logprobs
-    scores = logprobs.clone()
+    rows: dict[tuple[int, ...], list[int]] = {}
     for row, request in enumerate(requests):
         if request.allowed_ids is not None:
-            forbidden = torch.ones(logprobs.shape[-1], dtype=torch.bool, device=logprobs.device)
-            forbidden[list(request.allowed_ids)] = False
-            scores[row, forbidden] = -torch.inf
+            rows.setdefault(request.allowed_ids, []).append(row)
+    scores = logprobs.clone()
+    for allowed, some in rows.items():  # few masks, many rows: a video model's requests all allow the same thousand
+        barred = torch.full_like(logprobs[0], -torch.inf)
+        barred[list(allowed)] = 0.0
+        scores[some] += barred
     return scores
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from terrella.algos.advantages import group_advantages, zero_variance
-from terrella.algos.credit import turn_payments, turn_rewards
+from terrella.algos.credit import per_turn, to_go, turn_payments, turn_rewards
 from terrella.algos.diagnostics import diversity
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
@@ -31,6 +31,13 @@ class Kept(NamedTuple):
 
     episode: TokenEpisode
     advantage: float
+    turns: tuple[float, ...] = ()
+    """Where turns are credited: the advantage of each."""
+
+    @property
+    def moves(self) -> bool:
+        """An average member of a group pulls nowhere."""
+        return any(self.turns) or self.advantage != 0.0
 
 
 class Counts(NamedTuple):
@@ -75,7 +82,9 @@ def chosen_groups(rewards: Tensor, config: RlvrSettings.Config) -> Tensor:
     return torch.where(wanted[:, None], rewards, torch.nan)
 
 
-def kept_episodes(episodes: Sequence[TokenEpisode], rewards: Tensor, algorithm: str) -> list[Kept]:
+def kept_episodes(
+    episodes: Sequence[TokenEpisode], rewards: Tensor, algorithm: str, credit: str = "episode"
+) -> list[Kept]:
     """Known verdicts of the groups that teach something."""
     estimator = ESTIMATORS[algorithm]
     if algorithm == "ppo":
@@ -83,8 +92,22 @@ def kept_episodes(episodes: Sequence[TokenEpisode], rewards: Tensor, algorithm: 
     else:
         advantages = group_advantages(rewards, scale=estimator.scale, baseline=estimator.baseline)
     wanted = teaching(rewards, algorithm)[:, None] & ~rewards.isnan()
-    rows = zip(episodes, advantages.flatten().tolist(), wanted.flatten().tolist(), strict=True)
-    return [Kept(episode, advantage) for episode, advantage, counts in rows if counts]
+    turns = turn_advantages(episodes, rewards, algorithm) if credit == "turn" else [()] * len(episodes)
+    rows = zip(episodes, advantages.flatten().tolist(), turns, wanted.flatten().tolist(), strict=True)
+    return [Kept(episode, advantage, each) for episode, advantage, each, counts in rows if counts]
+
+
+def turn_advantages(episodes: Sequence[TokenEpisode], rewards: Tensor, algorithm: str) -> list[tuple[float, ...]]:
+    """Each turn against the same turn of its siblings, by what it and later turns earned."""
+    estimator, size, longest = ESTIMATORS[algorithm], rewards.shape[1], max(len(e.turn_ends) for e in episodes)
+    returns = torch.full((len(episodes), longest), torch.nan)
+    for row, episode, known in zip(returns, episodes, (~rewards.isnan()).flatten().tolist(), strict=True):
+        if known:
+            row[: len(episode.turn_rewards)] = torch.tensor(to_go(episode.turn_rewards))
+    by_turn = returns.view(-1, size, longest).transpose(1, 2).reshape(-1, size)
+    found = group_advantages(by_turn, scale=estimator.scale, baseline=estimator.baseline)
+    per_episode = found.view(-1, longest, size).transpose(1, 2).reshape(len(episodes), longest)
+    return [tuple(row[: len(e.turn_ends)]) for row, e in zip(per_episode.tolist(), episodes, strict=True)]
 
 
 def training_row(kept: Kept, counts: Counts, config: RlvrSettings.Config, *, longest: int) -> TrainingRow:
@@ -98,7 +121,8 @@ def training_row(kept: Kept, counts: Counts, config: RlvrSettings.Config, *, lon
     if config.algorithm == "ppo":
         columns["paid"] = turn_rewards(turn_payments(episode, config.reward), episode.turn_ends, length).tolist()
     else:
-        columns["advantage"] = [kept.advantage] * length
+        turns = per_turn(kept.turns, episode.turn_ends, length) if kept.turns else None
+        columns["advantage"] = turns or [kept.advantage] * length
     mask = episode.model_mask
     if config.world_loss:  # every token is a target; which loss it carries, and how much of it, is in its columns
         columns["world"] = [0.0 if mine else 1.0 / counts.world_tokens for mine in mask]

@@ -36,6 +36,8 @@ class RlvrSettings(Configurable):
         algorithm: Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"] = "grpo"
         reward: Literal["outcome", "return"] = "outcome"
         """The verdict on the episode, or the sum of the world's own rewards (PPO pays them turn by turn)."""
+        credit: Literal["episode", "turn"] = "episode"
+        """episode: one advantage for all tokens; turn: each turn's own, from what it and later turns earned."""
         clip_low: float = 0.2
         clip_high: float = 0.2
         """Larger than `clip_low` is clip-higher."""
@@ -86,6 +88,8 @@ class RlvrSettings(Configurable):
             if self.save_every % self.updates:
                 raise ConfigError("save_every", f"{self.save_every} is no multiple of updates = {self.updates}",
                                   "a checkpoint lies between two batches")  # fmt: skip
+            if self.credit == "turn" and self.algorithm == "ppo":
+                raise ConfigError("credit", "a critic says what each token is worth", "use a group estimator")
             if self.world_loss and self.algorithm == "ppo":
                 raise ConfigError("world_loss", "a critic values the model's own tokens only", "use a group estimator")
             if self.lora_rank and sharded():

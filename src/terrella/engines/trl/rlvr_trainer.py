@@ -147,7 +147,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             episodes, rewards = self._ask(list(dict.fromkeys(indices)))
         self.note(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
-            batch = self._prepare(kept_episodes(episodes, chosen_groups(rewards, self.rlvr), self.rlvr.algorithm))
+            chosen = chosen_groups(rewards, self.rlvr)
+            batch = self._prepare(kept_episodes(episodes, chosen, self.rlvr.algorithm, self.rlvr.credit))
             self._freeze(batch)
         return batch
 
@@ -189,7 +190,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         mine = torch.tensor(batch_counts(kept), dtype=torch.float)
         counts = Counts(*self.accelerator.reduce(mine.to(self.accelerator.device)).tolist())
         # An average member of a group pulls nowhere: it counts in the mean, and need not be computed.
-        moving = [k for k in kept if k.advantage or self.rlvr.kl or self.critic or self.rlvr.world_loss]
+        moving = [k for k in kept if k.moves or self.rlvr.kl or self.critic or self.rlvr.world_loss]
         longest = self.driver.config.turn_tokens
         rows = [training_row(k, counts, self.rlvr, longest=longest) for k in moving]
         packed = self.packed(rows, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix)

@@ -23,7 +23,7 @@ PACKAGE = "terrella.engines.verl"
 AGGREGATION = {"episode": "seq-mean-token-mean", "token": "token-mean", "constant": "seq-mean-token-sum-norm"}
 """verl's words for the three normalisations: only its KL term and entropy read them, our loss brings its own shares."""
 
-TRL_ONLY = {"refill": 0, "keep_share": 1.0, "keep_top_p": 1.0, "world_loss": 0.0}
+TRL_ONLY = {"refill": 0, "keep_share": 1.0, "keep_top_p": 1.0, "world_loss": 0.0, "credit": "episode"}
 """Settings that only the other engine has, and the values that ask for nothing."""
 
 

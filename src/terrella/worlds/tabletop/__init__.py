@@ -1,0 +1,5 @@
+"""A hand, a block and a goal on a table, seen by a camera; see env.py and README.md."""
+
+from terrella.worlds.tabletop.env import Tabletop
+
+__all__ = ["Tabletop"]

@@ -31,11 +31,16 @@ SETTINGS = (
 """Two processes stand in for two GPUs."""
 
 
+RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What a process group leaves behind in the environment."""
+
+
 def environment() -> dict[str, str]:
-    """The environment of a command that runs verl on this machine."""
+    """The environment of a command that runs verl on this machine: whole, not a rank of whatever runs us."""
+    ours = {name: value for name, value in os.environ.items() if name not in RANK}
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
     return {
-        **os.environ, "PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "VERL_PLATFORM": "cpu",
+        **ours, "PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "VERL_PLATFORM": "cpu",
         "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "VLLM_CPU_KVCACHE_SPACE": "1",
         "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
         "TOKENIZERS_PARALLELISM": "false", "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1",

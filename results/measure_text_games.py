@@ -32,7 +32,7 @@ def write(name: str, part: str, found: Any) -> None:
     """One file per topic; a part is replaced, the others stay."""
     path = HERE / f"{name}.json"
     told = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    command = " ".join(["python", "results/measure_text_games.py", *sys.argv[1:]])
+    command = " ".join(["TERRELLA_BYTESIZED32=FOLDER", "python", "results/measure_text_games.py", *sys.argv[1:]])
     machine = f"{platform.machine()}, one core, no GPU"
     told[part] = {"command": command, "machine": machine, "when": time.strftime("%Y-%m-%d"), **found}
     path.write_text(json.dumps(told, indent=1) + "\n", "utf-8")

@@ -294,6 +294,21 @@ def view(run: Positional[Path], /, *, assignments: Assignments = ()) -> None:
     console.print(f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}", highlight=False, soft_wrap=True)
 
 
+@app.command(name="report")
+def report(runs: Positional[tuple[Path, ...]] = (), /, *, out: Path = Path("report"), title: str = "Report") -> None:
+    """Write one report (Markdown, HTML, PDF) about runs: curves, baselines, certificates, cost, config differences.
+
+    Args:
+        runs: folders of runs, and files of results; seeds of one config become one figure with an interval.
+        out: the folder of the report.
+        title: its heading.
+    """
+    from terrella.stages.report import Report
+
+    for path in Report(Report.Config(runs=runs, out=out, title=title)).write():
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
 @app.command(name="serve")
 def serve(model: Positional[Path], /, *, world: str | None = None, assignments: Assignments = ()) -> None:
     """Serve a world model on loopback, with a token: episodes (OpenEnv), predictions with their risk, chat (OpenAI).
@@ -308,6 +323,36 @@ def serve(model: Positional[Path], /, *, world: str | None = None, assignments: 
 
     config = Serve.Config(folder=model, world=world_config(world) if world else None)
     Serve(override(config, assignments)).run(lambda line: console.print(line, highlight=False, soft_wrap=True))
+
+
+@app.command(name="push")
+def push(folder: Positional[Path], repo: Positional[str], /, *, public: bool = False) -> None:
+    """Upload a run and a card made from its manifest to a Hugging Face hub (HF_TOKEN, HF_ENDPOINT).
+
+    Args:
+        folder: an episode store, a world model or a training run.
+        repo: owner/name.
+        public: make the repository public; private unless said.
+    """
+    from terrella.stages.hub import push as upload
+
+    console.print(upload(folder, repo, private=not public), highlight=False, soft_wrap=True)
+
+
+@app.command(name="pull")
+def pull(repo: Positional[str], folder: Positional[Path], /, *, dataset: bool = False, revision: str = "") -> None:
+    """Download a run from a hub, pinned to a commit; files that could run code are refused.
+
+    Args:
+        repo: owner/name.
+        folder: a new folder.
+        dataset: it is a dataset (an episode store), not a model.
+        revision: a commit, tag or branch; the newest unless given.
+    """
+    from terrella.stages.hub import pull as download
+
+    commit = download(repo, folder, kind="dataset" if dataset else "model", revision=revision or None)
+    console.print(f"{repo} at {commit} in {folder}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="doctor")

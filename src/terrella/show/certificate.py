@@ -31,7 +31,7 @@ def write_report(certificate: Certificate, folder: Path) -> Path:
     encoded = base64.b64encode(picture.read_bytes()).decode()
     verdict = "certified" if certificate.certified else "NOT CERTIFIED"
     reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in certificate.reasons)
-    body = "".join(_table(name, rows) for name, rows in _tables(certificate.sections))
+    body = "".join(_table(name, rows) for name, rows in figure_tables(certificate.sections))
     page = folder / "certificate.html"
     page.write_text(
         "<!doctype html><meta charset=utf-8><title>Certificate</title><style>body{font:15px sans-serif;max-width:70em;"
@@ -48,7 +48,8 @@ def _table(name: str, rows: Sequence[tuple[str, str]]) -> str:
     return f"<h2>{html.escape(name)}</h2><table>{cells}</table>"
 
 
-def _tables(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+def figure_tables(found: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What it holds for and its figures, as named rows."""
     about, risk = found["about"], found["risk"]
     holds = [
         ("world", str(about["world"])), ("weights", str(about["weights_sha256"])),
@@ -99,19 +100,24 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def draw(found: Mapping[str, Any], path: Path) -> Path:
     """All sections in one picture."""
+    figure(found).savefig(path, dpi=110)
+    return path
+
+
+def figure(found: Mapping[str, Any]) -> Any:
+    """All sections as panels of one matplotlib figure."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("plots", "the plots of a certificate") from error
-    figure = Figure(figsize=(13, 7.5), layout="constrained")
+    drawing = Figure(figsize=(13, 7.5), layout="constrained")
     panels: tuple[Callable[[Any, Mapping[str, Any]], None], ...] = (
         _draw_horizon, _draw_one_step, _draw_risk, _draw_ranking, _draw_exploit, _draw_coverage,
     )  # fmt: skip
-    for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
+    for axes, panel in zip(drawing.subplots(2, 3).flat, panels, strict=True):
         panel(axes, found)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    return path
+    return drawing
 
 
 def _draw_horizon(axes: Any, found: Mapping[str, Any]) -> None:

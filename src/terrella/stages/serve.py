@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 import secrets
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ class Serve(Configurable):
                 ws_max_size=limits.max_body, server_header=False, limit_concurrency=4 * limits.max_sessions,
                 h11_max_incomplete_event_size=65536, lifespan="on",
             )  # fmt: skip
-            uvicorn.Server(settings).run(sockets=[listening])
+            _polite_server(uvicorn, settings).run(sockets=[listening])
             say("ended: what was running was let finish")
 
     def app(self, token: str, sampler: Sampler | None = None) -> Any:
@@ -131,6 +132,22 @@ def _uvicorn() -> Any:
     except ImportError as error:
         raise MissingExtraError("serve", "the world-model server") from error
     return uvicorn
+
+
+def _polite_server(uvicorn: Any, settings: Any) -> Any:
+    """Uvicorn's server raises the signal again when it has ended; ours has done what it was told, and returns."""
+
+    class Polite(uvicorn.Server):  # type: ignore[misc]
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            before = {name: signal.signal(name, self.handle_exit) for name in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield
+            finally:
+                for name, handler in before.items():
+                    signal.signal(name, handler)
+
+    return Polite(settings)
 
 
 def serve_token(limits: ServeSettings.Config) -> str:

@@ -140,9 +140,8 @@ def _about(run: Run) -> list[tuple[str, str]]:
         if part in run.manifest:
             figure = run.manifest[part]
             rows.append((part, f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}], n = {figure['n']}"))
-    rows += [
-        (f"baseline: {name}", f"{value:.3f}") for name, value in run.manifest.get("baselines", {}).items() if value
-    ]
+    known = run.manifest.get("baselines", {}).items()
+    rows += [(f"baseline: {name}", f"{value:.3f}") for name, value in known if value is not None]
     if run.certificate is not None:
         horizon = f"safe horizon {run.certificate.safe_horizon}"
         rows.append(("certificate", horizon if run.certificate.certified else "NOT CERTIFIED"))

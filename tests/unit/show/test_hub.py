@@ -1,0 +1,97 @@
+"""Push and pull against a hub on loopback: what goes, what comes, what is refused."""
+
+import json
+
+import pytest
+
+hub_library = pytest.importorskip("huggingface_hub", reason="needs the extra: pip install 'terrella[hub]'")
+
+from tests.support.fake_hub import fake_hub
+from tests.support.made_episodes import made
+
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.types import Text
+from terrella.data.parts import encode_part
+from terrella.data.store import EpisodeStore, finish, settle_plan, write_part
+from terrella.show.cards import card
+from terrella.show.runs import read_run
+from terrella.stages.hub import pull, push
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with fake_hub() as server:
+        from huggingface_hub import constants
+
+        monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        real = hub_library.HfApi
+        monkeypatch.setattr(hub_library, "HfApi", lambda: real(endpoint=server.address))
+        download = hub_library.snapshot_download
+        monkeypatch.setattr(
+            hub_library, "snapshot_download", lambda *a, **k: download(*a, endpoint=server.address, **k)
+        )
+        yield server
+
+
+def store(folder):
+    folder.mkdir()
+    config = {"class": "terrella.stages.collect:Collect", "world": {"class": "terrella.worlds.counter:Counter"}}
+    plan = settle_plan(folder, {"config": config})
+    episodes = [made("x", [Text("a"), Text("b")], ["go"], seed=n, value=float(n % 2)) for n in range(4)]
+    part = write_part(folder, encode_part(episodes, first=0, plan=plan))
+    finish(folder, [part], {"config": config})
+    return folder
+
+
+def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
+    folder = store(tmp_path / "store")
+    (folder / "secrets.env").write_text("KEY=1")
+    (folder / "run.log").write_text("words")
+    assert push(folder, "me/eps").startswith(f"{hub.address}/me/eps/commit/")
+    repo = hub.repos["me/eps"]
+    assert repo["asked"]["type"] == "dataset" and hub.tokens == {"Bearer hf_of_the_test"}
+    assert repo["asked"].get("private") is True or repo["asked"].get("visibility") == "private"
+    assert {name.split(".")[-1] for name in repo["files"]} == {"parquet", "json", "md"}  # no log, no secret
+    words = repo["files"]["README.md"].decode()
+    assert words.startswith("---\ntags:") and "| episodes | 4 |" in words and "| successes | 2 |" in words
+    commit = pull("me/eps", tmp_path / "again", kind="dataset")
+    assert json.loads((tmp_path / "again/pulled.json").read_text()) == {"repo": "me/eps", "commit": commit}
+    again, first = (list(EpisodeStore.open(tmp_path / name).episodes()) for name in ("again", "store"))
+    assert again == first
+
+
+def test_code_and_tampering_are_refused(hub, tmp_path):
+    push(store(tmp_path / "store"), "me/eps")
+    files = hub.repos["me/eps"]["files"]
+    part = next(name for name in files if name.endswith(".parquet"))
+    whole = files[part]
+    files[part] = whole[:-20] + bytes(20)
+    with pytest.raises(StoreError, match="differs from its manifest"):
+        pull("me/eps", tmp_path / "tampered", kind="dataset")
+    files[part], files["modeling_x.py"] = whole, b"import os"
+    with pytest.raises(ConfigError, match=r"could run code: modeling_x\.py"):
+        pull("me/eps", tmp_path / "code", kind="dataset")
+    assert not (tmp_path / "code").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        pull("me/eps", tmp_path / "full")
+
+
+def test_a_model_card_says_what_was_measured_and_that_nobody_certified_it(tmp_path):
+    config = {
+        "class": "terrella.stages.rlvr:Rlvr",
+        "ask": "observation",
+        "out": "/home/somebody",
+        "world": {"class": "a:B"},
+    }
+    figure = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
+    manifest = {"config": config, "before": {**figure, "mean": 0.2}, "after": figure, "baselines": {"no_change": 0.0}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    words = card(read_run(tmp_path))
+    assert "| after training | 0.900 [0.850, 0.950] | 256 |" in words and "| baseline: no_change | 0.000 |" in words
+    assert "there is no certificate" in words and "/home/somebody" not in words

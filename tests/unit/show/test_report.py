@@ -1,0 +1,160 @@
+"""The report's numbers are those of the results, and of the runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
+
+from terrella.core.errors import ConfigError
+from terrella.core.stats import mean_interval
+from terrella.show.facts import config_differences, gather
+from terrella.show.report import write_report
+from terrella.stages.report import Report
+
+RESULTS = Path(__file__).parents[3] / "results"
+REPRODUCTIONS = sorted(path for path in RESULTS.glob("*.json") if "claims" in json.loads(path.read_text()))
+
+
+def tables(folder):
+    """All rows of the Markdown report by section; the HTML must hold the same cells."""
+    words, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
+    found, section = {}, ""
+    for line in words.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        elif line.startswith("| ") and not line.startswith("| ---"):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            found.setdefault(section, []).append([cell.strip() for cell in cells])
+            assert all(
+                cell.replace("&", "&amp;") in page for cell in cells if cell and "'" not in cell and ">" not in cell
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    Report(Report.Config(runs=(RESULTS / "engine.json", RESULTS / "trust_certificates.json"), out=folder)).write()
+    return folder
+
+
+def test_the_finished_recipes_are_reported_as_they_were_measured(engine):
+    recipes = json.loads((RESULTS / "engine.json").read_text())["curves"]["recipes"]
+    rows = {(row[0], row[1]): row[2:] for row in tables(engine)["Trained with verdicts"]}
+    assert len(recipes) >= 3
+    for name, seeds in recipes.items():
+        for part in ("before", "after"):
+            values = [run[part]["mean"] for _, run in sorted(seeds.items())]
+            low, high = mean_interval(values)
+            figure, each, count = rows[name, f"{part} training"]
+            assert figure == f"{sum(values) / len(values):.3f} [{low:.3f}, {high:.3f}]"
+            assert each == ", ".join(f"{value:.3f}" for value in values) and count == str(len(seeds))
+        for baseline, value in next(iter(seeds.values()))["baselines"].items():
+            assert value is None or (name, f"baseline: {baseline}") in rows
+
+
+def test_certificates_are_reported_with_their_verdict_and_horizon(engine):
+    models, words = (
+        json.loads((RESULTS / "trust_certificates.json").read_text())["models"],
+        (engine / "report.md").read_text(),
+    )
+    found = tables(engine)
+    for name, model in models.items():
+        rows = dict(row for row in found[f"Certificate of {name}"] if len(row) == 2)
+        assert rows["safe horizon"].startswith(f"{model['safe_horizon']} steps")
+        assert rows["weights"] == str(model["about"]["weights_sha256"])
+        assert ("NOT CERTIFIED" in words.split(f"## Certificate of {name}\n")[1].split("\n## ")[0]) != model[
+            "certified"
+        ]
+    assert (engine / "certificate_of_lake.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", REPRODUCTIONS, ids=lambda path: path.stem)
+def test_a_finished_reproduction_is_reported_as_it_was_measured(path, tmp_path):
+    record = json.loads(path.read_text())
+    write_report(gather([path]), tmp_path)
+    found = tables(tmp_path)
+    header, *rows = found[f"Reproduction {path.stem}: arms"]
+    arms = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    for name, arm in record["arms"].items():
+        for metric in (key for key in arm if key.startswith("pass@")):
+            spread = arm[metric]["interval"]
+            wanted = f"{arm[metric]['mean']:.3f}" + (f" [{spread[0]:.3f}, {spread[1]:.3f}]" if spread else "")
+            assert arms[name][metric] == wanted
+        assert arms[name]["seeds"] == str(len(arm["seeds"]))
+    claims = found[f"Reproduction {path.stem}: claims"][1:]
+    for row, claim in zip(claims, record["claims"], strict=True):
+        assert row[2] == {True: "holds", False: "DOES NOT HOLD", None: "not run"}[claim["holds"]]
+        if claim["holds"] is not None:
+            assert row[1] == f"{claim['mean']:+.3f} [{claim['low']:+.3f}, {claim['high']:+.3f}]"
+
+
+def table_of(arms=(0.5, 0.7), holds=True):
+    """A reproduction's table as `terrella reproduce` writes it."""
+    values = {"pass@1": arms[0], "pass@8": arms[1]}
+    one = {name: {"mean": v, "interval": [v - 0.1, v + 0.1], "per_seed": [v] * 2} for name, v in values.items()}
+    arm = {"seeds": [0, 1], **one, "world_steps": [100, 200], "seconds": [3600, 1800]}
+    claim = {"better": "spa", "worse": "vanilla", "k": 1, "not_below": False, "seeds": 2, "mean": 0.1, "low": 0.02,
+             "high": 0.18, "holds": holds}  # fmt: skip
+    known = {"random": {"1": 0.2, "8": 0.6}, "optimal": 1.0}
+    return {"arms": {"spa": arm, "vanilla": arm}, "claims": [claim], "known": known, "paper": {"pass@1": "43.5"}}
+
+
+def test_a_reproduction_says_what_held_beside_random_and_optimal_play(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/table.json").write_text(json.dumps(table_of(holds=False)))
+    write_report(gather([tmp_path / "run"]), tmp_path / "out")
+    found = tables(tmp_path / "out")
+    assert found["Reproduction run: arms"][1:3] == [["random play (exact)", "0.200", "0.600", "", ""],
+                                                    ["optimal play (exact)", "1.000", "", "", ""]]  # fmt: skip
+    assert found["Reproduction run: claims"][1][1:3] == ["+0.100 [+0.020, +0.180]", "DOES NOT HOLD"]
+    assert ["run: spa", "300", "1.50"] in found["Cost"]
+
+
+def trained(folder, seed, reward, **rlvr):
+    """The folder of a finished `terrella rlvr`."""
+    config = {"class": "terrella.stages.rlvr:Rlvr", "seed": seed, "out": str(folder), "ask": "action",
+              "rlvr": {"groups": 2, "group_size": 4, "learning_rate": 1e-3, **rlvr}}  # fmt: skip
+    figure = {"mean": reward, "low": reward - 0.1, "high": reward + 0.1, "n": 64, "masked": 0}
+    manifest = {
+        "config": config,
+        "before": {**figure, "mean": 0.2},
+        "after": figure,
+        "baselines": {"random": 0.25},
+        "steps": 3,
+    }
+    curve = [{"step": n, "reward": 0.2 * n, "tokens": 5.0, "turns": 2.0, "seconds/train": 9.0} for n in (1, 2, 3)]
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
+    return folder
+
+
+def test_seeds_of_one_config_are_one_group_and_other_configs_are_told_apart(tmp_path):
+    runs = [
+        trained(tmp_path / "a-0", 0, 0.8),
+        trained(tmp_path / "a-1", 1, 0.6),
+        trained(tmp_path / "b-0", 0, 0.5, kl=0.1),
+    ]
+    facts = gather(runs)
+    assert [(group.name, len(group.runs)) for group in facts.groups] == [("a", 2), ("b-0", 1)]
+    assert facts.groups[0].after.mean == pytest.approx(0.7) and facts.groups[1].after.low is None
+    assert facts.groups[0].cost() == {"real steps": 2 * 3 * 2 * 8, "tokens": 2 * 3 * 5 * 8, "hours": 2 * 27 / 3600}
+    assert dict(config_differences(facts.configs)) == {"seed": ["0", "1", "0"], "rlvr.kl": ["", "", "0.1"]}
+    files = write_report(facts, tmp_path / "report")
+    assert [file.suffix for file in files] == [".md", ".html", ".pdf"] and files[2].read_bytes()[:4] == b"%PDF"
+    assert (tmp_path / "report/curve_of_a.png").exists()
+    assert not re.findall(r"(?:src|href)=\"http", files[1].read_text())
+
+
+def test_what_is_no_run_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(ConfigError, match="no run named"):
+        Report.Config(runs=())
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    with pytest.raises(ConfigError, match="nothing that a report can show"):
+        gather([tmp_path / "x.json"])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        gather([RESULTS / "measure_serve.py"])

@@ -281,16 +281,21 @@ def reproduce(
 
 
 @app.command(name="view")
-def view(run: Positional[Path], /, *, assignments: Assignments = ()) -> None:
+def view(run: Positional[Path], /, *, live: bool = False, assignments: Assignments = ()) -> None:
     """Write a page to step through a run: what happened, what was predicted, what else could have come.
 
     Args:
         run: an episode store, a world model or a training run.
+        live: serve the page on loopback, with a token, so that any action can be tried at any step.
         assignments: config overrides, such as episodes=5000, model=runs/lake or out=page.
     """
     from terrella.stages.view import View
 
-    pages = View(override(View.Config(run=run), assignments)).write()
+    stage = View(override(View.Config(run=run), assignments))
+    if live:
+        stage.serve(lambda line: console.print(line, highlight=False, soft_wrap=True))
+        return
+    pages = stage.write()
     console.print(f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}", highlight=False, soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra:
 from terrella.core.config import override
 from terrella.core.types import Text
 from terrella.policies.basic import Random
+from terrella.serve.settings import ServeSettings
 from terrella.show.page import write_pages
 from terrella.show.page_data import PageBook
 from terrella.show.progress import SilentProgress
@@ -132,7 +133,7 @@ def test_every_modality_marks_what_was_predicted_wrongly(kind, tmp_path, open_pa
 def test_tokens_are_coloured_by_what_is_chosen(tmp_path, open_page):
     episode, wrong = EPISODES["state"]
     tokens = {"prompt": ["<obs>", "3"], "texts": ["up", "<end>", "4", "up"], "model": [1, 1, 0, 1],
-              "logprobs": [-0.1, -2.5, 0.0, -0.5], "advantage": -0.7}  # fmt: skip
+              "logprobs": [-0.1, -2.5, 0.0, -0.5], "advantages": [-0.7, -0.7, 0.0, -0.7]}  # fmt: skip
     book = PageBook("tokens")
     book.add(episode, 0, extras_of(episode, wrong).__class__(tokens=tokens))
     book.curves = [{"name": "reward", "steps": [1, 2, 3], "values": [0.1, 0.4, 0.8]}]
@@ -149,6 +150,56 @@ def test_tokens_are_coloured_by_what_is_chosen(tmp_path, open_page):
     page.select_option("#token-mode", "logprob")
     shares = [int(colour.split("%")[0].split()[-1]) for colour in colours() if colour]
     assert shares[1] > shares[2] > shares[0]  # the less likely, the stronger
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tiny_counter", "tiny_lake_model"])
+def test_a_training_run_shows_its_curves_and_its_tokens(recipe, tmp_path, open_page):
+    pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+    import tests.support.quiet_trl  # noqa: F401
+
+    from terrella.recipes import find_recipe
+    from terrella.stages.rlvr import Rlvr
+
+    small = ["rlvr.steps=3", "rlvr.groups=3", "rlvr.group_size=4", "warmup_rows=64", "evaluate_on=4", "record_every=2"]
+    Rlvr(override(find_recipe(recipe)().replace(out=tmp_path / "run"), small)).run(SilentProgress())
+    page = open_page(View(View.Config(run=tmp_path / "run")).write()[0])
+    assert page.locator("#count").inner_text() == "24 of 24 episodes"  # steps 0 and 2, 3 groups of 4
+    assert page.locator("figure").count() >= 5
+    model, world = (page.locator(f".tokens .token{kind}").count() for kind in (":not(.world)", ".world"))
+    assert model > 0 and world >= 1
+    page.keyboard.press("ArrowRight")
+    if recipe == "tiny_lake_model":
+        assert page.get_by_role("heading", name="Predicted").count() == 1
+    flat = page.locator("#filter-look option[value=flat]").inner_text()
+    assert int(flat.split("(")[1].rstrip(")")) % 4 == 0  # whole groups
+
+
+def test_a_live_page_tries_any_action_and_goes_on_from_there(tmp_path, browser):
+    pytest.importorskip("uvicorn", reason="needs the extra: pip install 'terrella[serve]'")
+    from tests.support.served import running_app
+
+    config = FrozenLake.Config(size=3, success_rate=1.0)
+    Collect(Collect.Config(world=config, policy=Random.Config(), out=tmp_path, episodes=20)).run(SilentProgress())
+    with running_app(View(View.Config(run=tmp_path, forked=0)).live_app("a-live-token", ServeSettings.Config())) as url:
+        page = browser.new_page()
+        assert page.goto(f"{url}/").status == 401 and page.goto(f"{url}/?token=wrong").status == 401
+        assert page.request.post(f"{url}/fork", data="{}").status == 401
+        page.goto(f"{url}/?token=a-live-token")
+        page.wait_for_selector("html[data-ready]")
+        page.keyboard.press("3")
+        page.get_by_role("heading", name="Really").wait_for()
+        assert page.locator(".forks button.chosen").inner_text().startswith("Right")
+        real = config.build()
+        real.reset(
+            seed=0, options={"noise_seed": int(page.locator("main header p").inner_text().split("noise ")[1][0])}
+        )
+        first = real.step("Right")[0].text
+        shown = lambda: page.locator(".forks .pane").first.locator(".cell").all_inner_texts()  # noqa: E731
+        assert "".join(shown()) == first.replace("\n", "")
+        page.locator("button.then", has_text="Down").click()
+        page.get_by_text("after Right").wait_for()
+        page.close()
 
 
 def test_hostile_text_stays_text(tmp_path, open_page):

@@ -60,12 +60,16 @@ async def call(app, method, path, body=b"", token=TOKEN, headers=(), query=b""):
     return reply
 
 
-@contextlib.contextmanager
 def running(oracle, token=TOKEN):
     """The application on a free port of loopback; yields its address."""
+    return running_app(make_app(oracle, token), oracle.limits.max_body)
+
+
+@contextlib.contextmanager
+def running_app(app, max_body=4_000_000):
+    """Any application."""
     listening = listen("127.0.0.1", 0)
-    config = uvicorn.Config(make_app(oracle, token), log_level="warning", timeout_graceful_shutdown=5, lifespan="on",
-                            ws_max_size=oracle.limits.max_body)  # fmt: skip
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, ws_max_size=max_body)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ export interface Step {
   info: Record<string, unknown>; risk: number | null; predicted?: Predicted; forks?: Fork[];
 }
 export interface Tokens {
-  prompt: string[]; texts: string[]; model: number[]; logprobs: number[]; advantage: number | null;
+  prompt: string[]; texts: string[]; model: number[]; logprobs: number[]; advantages: number[] | null;
 }
 export interface Episode {
   id: number; world: string; policy: string; split: string; seed: number; noise_seed: number; instance: string;

@@ -10,14 +10,14 @@ let mode: Mode = "mask";
 function colour(tokens: Tokens, n: number): string {
   if (!tokens.model[n]) return "";
   if (mode === "mask") return "color-mix(in srgb, var(--blue) 35%, transparent)";
-  const value = mode === "logprob" ? tokens.logprobs[n]! : tokens.advantage ?? 0;
+  const value = mode === "logprob" ? tokens.logprobs[n]! : tokens.advantages?.[n] ?? 0;
   const strength = Math.min(100, Math.round(mode === "logprob" ? -value * 25 : Math.abs(value) * 45));
   return `color-mix(in srgb, var(${value < 0 ? "--orange" : "--blue"}) ${strength}%, transparent)`;
 }
 
 function token(tokens: Tokens, text: string, n: number): HTMLElement {
   const mine = Boolean(tokens.model[n]);
-  const title = mine ? `log-probability ${short(tokens.logprobs[n])}, advantage ${short(tokens.advantage)}` : "the world's: no loss";
+  const title = mine ? `log-probability ${short(tokens.logprobs[n])}, advantage ${short(tokens.advantages?.[n])}` : "the world's: no loss";
   const node = el("span", { class: mine ? "token" : "token world", title }, text.replaceAll("\n", "⏎\n"));
   node.style.background = colour(tokens, n);
   return node;
@@ -30,7 +30,7 @@ export function tokenPanel(tokens: Tokens): HTMLElement {
     written.replaceChildren(el("span", { class: "token world", title: "the prompt" }, tokens.prompt.join("")),
       ...tokens.texts.map((text, n) => token(tokens, text, n)));
     const told = { mask: "Blue: the model's. Plain: the world's, masked from the loss.",
-      advantage: `Advantage ${short(tokens.advantage)}: blue was pushed up, orange down; no colour taught nothing.`,
+      advantage: tokens.advantages ? "Blue was pushed up, orange down; the number is in the tooltip." : "This episode taught nothing: its group did not vary, or its verdict was masked.",
       logprob: "The stronger the orange, the less likely the token was when it was sampled." };
     legend.textContent = told[mode];
   };

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -66,12 +67,15 @@ class Guard:
         headers = dict(scope["headers"])
         if scope["path"] not in OPEN_PATHS and not hmac.compare_digest(headers.get(b"authorization", b""), self.wanted):
             return RequestError(401, "a bearer token is needed", "UNAUTHORIZED")
-        host = headers.get(b"host", b"").decode("latin-1").rpartition(":")[0] or headers.get(b"host", b"").decode(
-            "latin-1"
-        )
-        if self.limits.host in LOOPBACK and host.strip("[]") not in LOOPBACK:
-            return RequestError(421, "this server answers to its loopback name only", "MISDIRECTED")
-        return None
+        return self.wrong_host(scope)
+
+    def wrong_host(self, scope: Scope) -> RequestError | None:
+        """A page elsewhere whose name was rebound to loopback says so in this header."""
+        told = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        host = re.sub(r":\d+$", "", told).strip("[]")
+        if self.limits.host not in LOOPBACK or host in LOOPBACK:
+            return None
+        return RequestError(421, "this server answers to its loopback name only", "MISDIRECTED")
 
     async def _body(self, scope: Scope, receive: Any) -> bytes:
         """All of it, or 413 as soon as it is too much."""
@@ -122,8 +126,13 @@ class _Reply:
             logger.warning("a reply was cut off: %s", error.message)
             return
         self.status = error.status
-        await self.send({"type": "http.response.start", "status": error.status, "headers": _headers(error)})
-        await self.send({"type": "http.response.body", "body": json.dumps(error.json()).encode()})
+        await send_error(self.send, error)
+
+
+async def send_error(send: Any, error: RequestError) -> None:
+    """A refusal as a whole reply."""
+    await send({"type": "http.response.start", "status": error.status, "headers": _headers(error)})
+    await send({"type": "http.response.body", "body": json.dumps(error.json()).encode()})
 
 
 def _headers(error: RequestError) -> list[tuple[bytes, bytes]]:

@@ -94,10 +94,6 @@ class Foresight:
 
     # --- what was not done -----------------------------------------------------------------------------------------
 
-    def actions(self, episode: Episode, step: int) -> tuple[str, ...]:
-        """What could have been done at this step."""
-        return self._standing(episode, step, ()).actions()
-
     def forks(self, episodes: Sequence[Episode]) -> list[list[list[Branch]]]:
         """For each step of each episode, every action that was legal; what the model imagines is asked together."""
         told_once = [self._begin(episode) for episode in episodes]
@@ -114,6 +110,15 @@ class Foresight:
             [[self._imagined(branch, *next(told), depth=1) for branch in branches] for branches in steps]
             for steps in found
         ]
+
+    def names(self, episode: Episode) -> list[list[Branch]]:
+        """The actions of each step without what comes of them: for a page that can ask."""
+        self._begin(episode)
+        found: list[list[Branch]] = []
+        for step in episode.transitions:
+            found.append([Branch(action, ()) for action in self.world.actions()])
+            self.world.step(step.action)
+        return found
 
     def _real_forks(self, episode: Episode) -> list[list[Branch]]:
         """The world walks along the episode once and looks to the side at each step."""

@@ -57,7 +57,7 @@ class Serve(Configurable):
 
     def run(self, say: Callable[[str], None]) -> None:
         """Load, listen, say where, serve."""
-        uvicorn = _uvicorn()
+        _uvicorn()  # refuses before anything is loaded
         limits = self.config.limits
         token = serve_token(limits)
         with self._sampler() as sampler:
@@ -67,12 +67,7 @@ class Serve(Configurable):
             say(f"serving {self.config.folder} on http://{host}:{port}")
             if not os.environ.get(limits.token_variable):
                 say(f"token (made for this run; set {limits.token_variable} to choose it): {token}")
-            settings = uvicorn.Config(
-                app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(limits.drain_seconds),
-                ws_max_size=limits.max_body, server_header=False, limit_concurrency=4 * limits.max_sessions,
-                h11_max_incomplete_event_size=65536, lifespan="on",
-            )  # fmt: skip
-            _polite_server(uvicorn, settings).run(sockets=[listening])
+            serve_app(app, listening, limits)
             say("ended: what was running was let finish")
 
     def app(self, token: str, sampler: Sampler | None = None) -> Any:
@@ -132,6 +127,16 @@ def _uvicorn() -> Any:
     except ImportError as error:
         raise MissingExtraError("serve", "the world-model server") from error
     return uvicorn
+
+
+def serve_app(app: Any, listening: socket.socket, limits: ServeSettings.Config) -> None:
+    """Serve until a signal; what is running may end. No access log: a page's address holds its token."""
+    uvicorn = _uvicorn()
+    settings = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(limits.drain_seconds),
+        ws_max_size=limits.max_body, server_header=False, limit_concurrency=4 * limits.max_sessions,
+    )  # fmt: skip
+    _polite_server(uvicorn, settings).run(sockets=[listening])
 
 
 def _polite_server(uvicorn: Any, settings: Any) -> Any:

@@ -1,7 +1,7 @@
 """`terrella view RUN`: a page to step through what happened, what was predicted, and what else could have.
 
 For an episode store, a world model (its data, with its predictions beside them) or a training run (its curves, and its
-tokens if it kept them: `--set rlvr.record_every=10`). The page is one file, opens from disk and calls nobody.
+tokens if it kept them: `--set record_every=10`). The page is one file, opens from disk and calls nobody.
     View(View.Config(run=Path("runs/lake"))).write()
 """
 
@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
-from terrella.core.types import Episode
-from terrella.show.counterfactuals import Foresight
-from terrella.show.page import write_pages
-from terrella.show.page_data import Extras, PageBook
+from terrella.core.types import Episode, Frames, Prediction, Stop, Transition, Verdict
+from terrella.data.token_records import read_records, recorded_episode, recorded_verdict
+from terrella.serve.settings import ServeSettings
+from terrella.serve.wire import RequestError
+from terrella.show.counterfactuals import EndedError, Foresight, Foretold
+from terrella.show.page import render_page, write_pages
+from terrella.show.page_data import Extras, PageBook, branch_json, seen_json
 from terrella.show.runs import Run, read_run
+from terrella.stages.tasks import PredictionTasks
 from terrella.use.imagine import Imagination, load_imagination
 
 CURVES = (
@@ -59,6 +66,8 @@ class View(Configurable):
         """Read the run; nothing is computed before `book`."""
         super().__init__(config)
         self.run: Run = read_run(config.run)
+        self.live = False
+        """Whether the page will have a server to ask."""
         self.shown: dict[int, Episode] = {}
         """Episodes of the page by number: a live page forks them."""
 
@@ -68,6 +77,38 @@ class View(Configurable):
         return write_pages(
             self.book().data(), config.out or config.run / "view", most_bytes=int(config.page_megabytes * 1e6)
         )
+
+    def serve(self, say: Callable[[str], None], limits: ServeSettings.Config | None = None) -> None:
+        """The page on loopback, with a server that tries any action at any step; Ctrl-C ends it."""
+        from terrella.stages.serve import listen, serve_app
+
+        limits = limits or ServeSettings.Config(port=0)
+        token = secrets.token_urlsafe(32)
+        app = self.live_app(token, limits)
+        listening = listen(limits.host, limits.port)
+        host, port = listening.getsockname()[:2]
+        say(f"open http://{host}:{port}/?token={token}")
+        serve_app(app, listening, limits)
+
+    def live_app(self, token: str, limits: ServeSettings.Config) -> Any:
+        """The ASGI application of a live page."""
+        from terrella.serve.live import make_live_app
+
+        self.live = True
+        foresight = self.foresight()
+        if foresight is None:
+            raise ConfigError(str(self.config.run), "its world cannot be built here", "there is nothing to ask live")
+        page = render_page({**self.book().data(), "pages": [], "live": token})
+        return make_live_app(page, partial(self._fork, foresight), token, limits)
+
+    def _fork(self, foresight: Foresight, number: int, step: int, actions: Sequence[str]) -> dict[str, Any]:
+        episode = self.shown.get(number)
+        if episode is None or step > len(episode.transitions):
+            raise RequestError(404, "no such step on this page", "NOT_FOUND")
+        try:
+            return branch_json(foresight.fork(episode, step, actions), seen_json)
+        except EndedError as error:
+            raise RequestError(409, str(error), "EXECUTION_ERROR") from error
 
     def book(self) -> PageBook:
         """Everything that the page holds."""
@@ -110,7 +151,9 @@ class View(Configurable):
         if foresight.imagination is not None:
             foretold = dict(zip(asked, foresight.predict(list(asked.values())), strict=True))
         tried = {n: e for n, e, known in rows if known is None and n - self.config.first < self.config.forked}
-        forks = dict(zip(tried, foresight.forks(list(tried.values())), strict=True))
+        forks: dict[int, Any] = dict(zip(tried, foresight.forks(list(tried.values())), strict=True))
+        if self.live:
+            forks = {n: foresight.names(e) for n, e, known in rows if known is None} | forks
         return [Extras(foretold=foretold.get(n, ()), forks=forks.get(n, ())) for n, *_ in rows]
 
 
@@ -130,7 +173,44 @@ def _curves(run: Run) -> list[dict[str, Any]]:
 
 
 def _token_episodes(run: Run, most: int) -> Iterator[tuple[int, Episode, Extras | None]]:
-    return iter(())
+    """What was kept of a training run, first step first; with a limit, evenly many of each kept step."""
+    each = max(1, most // len(run.token_files)) if most and run.token_files else None
+    number = itertools.count()
+    for path in run.token_files:
+        for record in itertools.islice(read_records(path), each):
+            found = recorded_episode(record)
+            told: list[Foretold] = []
+            if found is None:
+                found, told = _asked(run, record)
+            if found is not None:
+                tokens = {key: record[key] for key in ("prompt", "texts", "model", "logprobs", "advantages")}
+                yield next(number), found, Extras(foretold=told, tokens=tokens, note=f"step {record['step']}")
+
+
+def _asked(run: Run, record: Mapping[str, Any]) -> tuple[Episode | None, list[Foretold]]:
+    """A question to a world model, as an episode of one step: questions are a function of their number."""
+    if run.world is None:
+        return None, []
+    task = PredictionTasks(run.world, seed=int(run.config["seed"]))(record["noise_seed"])
+    step, verdict = task.transition, recorded_verdict(record["outcome"])
+    assert step is not None
+    episode = Episode(
+        world=run.world.owner.name, instance="", split=task.split, seed=record["seed"],  # type: ignore[attr-defined]
+        noise_seed=record["noise_seed"], policy="question", first=step.observation, transitions=(step,),
+        stop=Stop.OUT_OF_STEPS, outcome=verdict,
+    )  # fmt: skip
+    return episode, [_answered(step, record, verdict)]
+
+
+def _answered(step: Transition, record: Mapping[str, Any], verdict: Verdict) -> Foretold:
+    """What was sampled, as a prediction; its risk is the probability that the model gave to everything else."""
+    logprob = min(0.0, sum(record["logprobs"]))
+    risk, truth = 1.0 - math.exp(logprob), step.next_observation
+    if record["predicted"] is None or isinstance(truth, Frames):
+        return Foretold(None, risk, "", verdict)
+    seen = type(truth)(record["predicted"])
+    said = Prediction(observation=seen, reward=step.reward, terminated=step.terminated, logprob=logprob, risk=risk)
+    return Foretold(said, risk, "", verdict)
 
 
 def _about(run: Run) -> list[tuple[str, str]]:

@@ -80,6 +80,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         # Replace it by one with weights of its own (a vLLM server's) and it gets the trainer's before each batch.
         self.sampler: Any = LocalSampler(sampled, beat=self.watchdog.beat)
         self.batch: Batch | None = None
+        self.recorder: Callable[[int, Sequence[TokenEpisode], Sequence[Kept]], None] | None = None
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """As TRL's, with the watchdog awake."""
@@ -148,7 +149,10 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.note(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
             chosen = chosen_groups(rewards, self.rlvr)
-            batch = self._prepare(kept_episodes(episodes, chosen, self.rlvr.algorithm, self.rlvr.credit))
+            kept = kept_episodes(episodes, chosen, self.rlvr.algorithm, self.rlvr.credit)
+            if self.recorder is not None:
+                self.recorder(self.state.global_step, episodes, kept)
+            batch = self._prepare(kept)
             self._freeze(batch)
         return batch
 

@@ -23,6 +23,9 @@ from terrella.engines.trl.packed_steps import PackedSteps, processes
 from terrella.engines.trl.packs import Pack, TrainingRow, token_logprobs
 from terrella.engines.trl.tree_attention import use_tree_attention
 
+Row = TrainingRow | Sequence[TrainingRow]
+"""A row, or several that share a prompt: they stay together, so that it is read once."""
+
 
 class SftSettings(Configurable):
     """What an SFT run turns."""
@@ -48,7 +51,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     """See the module's docstring."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, config: SftSettings.Config, rows: Sequence[TrainingRow], out: Path,
+        self, model: Any, tokenizer: Any, config: SftSettings.Config, rows: Sequence[Row], out: Path,
         callbacks: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         """`rows` are read by index: a list, or anything that loads on demand."""
@@ -62,7 +65,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None) -> Tensor:
         """Cross-entropy over the masked tokens of this batch, a mean over all of them on all processes."""
         model.train()
-        rows = [self.rows[item["index"]] for item in inputs]
+        rows = [row for item in inputs for row in _bundle(self.rows[item["index"]])]
         targets = torch.tensor(float(sum(sum(row.mask) for row in rows)), device=self.accelerator.device)
         total = self.accelerator.reduce(targets).clamp(min=1)
         packs = self.packed(rows, max_tokens=self.settings.pack_tokens)
@@ -72,6 +75,10 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         with self.compute_loss_context_manager():
             logprobs, _ = token_logprobs(model, pack, attention=self.attention)
         return -logprobs.sum() / total
+
+
+def _bundle(row: Row) -> Sequence[TrainingRow]:
+    return (row,) if isinstance(row, TrainingRow) else row
 
 
 def _arguments(config: SftSettings.Config, rows: int, out: Path) -> SFTConfig:

@@ -16,9 +16,10 @@ from terrella.worlds.bytesized32.compact import show_difference, show_state
 from terrella.worlds.bytesized32.records import Asked, GameState, Record
 from terrella.worlds.bytesized32.things import IN, NAME, TYPE, Things, action_text
 
+PER_GAME = 500
 Shown = set[tuple[str, str]]
 _FRAGMENTS = re.compile(
-    r' "?[A-Za-z_][\w.#]*"?=|[-+][0-9.]+(?= |;|$)|"(?:[^"\\]|\\.)*"<|:?"(?:[^"\\]|\\.)*"|#[0-9]+|[\w./-]+|[^\w#"]'
+    r' "?[A-Za-z_][\w.#]*"?=?|[-+][0-9.]+(?= |;|$)|"(?:[^"\\]|\\.)*"<|:?"(?:[^"\\]|\\.)*"|#[0-9]+|[\w./-]+|[^\w#"]'
 )
 
 
@@ -43,9 +44,16 @@ class Focus:
         return found
 
     def _changed_train_rows(self) -> Iterator[Record]:
-        """One row per question: most of a large game's rows repeat another's change."""
-        rows = self.pools[Split.TRAIN]
-        return (row for row in rows if row.act.modified or row.tick.modified or row.score != row.state.score)
+        """Of each game, an even choice of the rows in which something changes: a large game's repeat each other."""
+        games: dict[str, list[Record]] = {}
+        for row in self.pools[Split.TRAIN]:
+            if row.act.modified or row.tick.modified or row.score != row.state.score:
+                games.setdefault(row.game, []).append(row)
+        return (row for rows in games.values() for row in rows[:: 1 + len(rows) // PER_GAME])
+
+    def _actions(self) -> Iterator[Record]:
+        """One train row per action of a game."""
+        return iter({(row.game, row.action): row for row in self.pools[Split.TRAIN]}.values())
 
     def question(self, record: Record, asked: Asked) -> tuple[Things, Things]:
         """The state a question starts from, as shown, and the state after it: shown, or changed."""
@@ -68,22 +76,13 @@ class Focus:
 
     def words(self) -> tuple[str, ...]:
         """Fragments that states, actions and train answers are made of, longest first."""
-        texts: set[str] = set()
-        for row in {row.state.key: row for rows in self.pools.values() for row in rows}.values():
-            texts.add(show_state(row.game, self.question(row, "full")[0]))
-        for row in self.pools[Split.TRAIN]:
-            texts.add(action_text(row.action, row.state.things))
-        texts.update(show_difference(*self.question(row, "full")) for row in self._changed_train_rows())
-        pieces = {piece for text in texts for piece in _pieces(text)}
+        states = {id(row.state): row for rows in self.pools.values() for row in rows}.values()
+        texts = {show_state(row.game, self._state(row)) for row in states}
+        texts |= {show_difference(*self.question(row, "full")) for row in self._changed_train_rows()}
+        pieces = {found for text in texts for found in _FRAGMENTS.findall(text) if len(found) > 1}
+        for action in {action_text(row.action, row.state.things) for row in self._actions()}:
+            pieces.update(part for part in re.split("(#[0-9]+)", action) if len(part) > 1)
         return tuple(sorted(pieces, key=lambda piece: (-len(piece), piece)))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Fragments of more than one character; an action's words between objects stay together."""
-    if ";" not in text and "=" not in text and not re.search(r'["<]', text):
-        yield from (part for part in re.split("(#[0-9]+)", text) if len(part) > 1)
-        return
-    yield from (found for found in _FRAGMENTS.findall(text) if len(found) > 1)
 
 
 def _kept(key: str, thing: dict[str, str], kept: Shown, was: dict[str, str] | None) -> dict[str, str]:

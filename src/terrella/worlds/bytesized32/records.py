@@ -74,6 +74,10 @@ def _uuid(one: Object) -> int:
     return int(one["uuid"])
 
 
+def _unordered(one: Object) -> dict[str, Any]:
+    return {**one, "contains": sorted(one["contains"])}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One row."""
@@ -109,8 +113,15 @@ class Record:
     @functools.cached_property
     def changed(self) -> bool:
         """Whether an object or the score differs in the end: the order of contents does not count."""
-        before, _, after = self.stages()
-        return before != after
+        if self.score != self.state.score:
+            return True
+        touched = {one["uuid"] for patch in (self.act, self.tick) for one in patch.modified}
+        touched |= {*self.act.removed, *self.tick.removed}
+        if not touched:
+            return False
+        old = {one["uuid"]: _unordered(one) for one in self.state.objects if one["uuid"] in touched}
+        after = self.tick.apply(self.act.apply(self.state.objects))
+        return old != {one["uuid"]: _unordered(one) for one in after if one["uuid"] in touched}
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -1,0 +1,46 @@
+"""World models of text games: `terrella reproduce bytesized32_tiny`, and RLVR-World's settings for real models.
+
+The data are not shipped: $TERRELLA_BYTESIZED32 names the folder (docs/text_games.md). Figures of the tiny arms stand in
+results/bytesized32_tiny.json; the paper-size recipes were only resolved (`--dry-run`), never run here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from terrella.engines.trl.rlvr_settings import RlvrSettings
+from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.stages.game_model import GameModel
+from terrella.stages.reproduce import Reproduce
+from terrella.worlds.bytesized32 import ByteSized32
+
+PACK = 2048
+PUBLISHED = {
+    "R1-Distill-Qwen-1.5B, SFT": "unchanged 38.88, changed 24.21, overall 32.87",
+    "R1-Distill-Qwen-1.5B, RLVR exact": "73.57, 33.14, 57.01",
+    "R1-Distill-Qwen-1.5B, RLVR task-specific": "83.66, 33.80, 63.24",
+    "7B, RLVR exact": "83.08, 40.33, 65.53",
+    "GPT-4": "73.90, 51.60, 64.76",
+}
+
+
+def bytesized32_tiny() -> Reproduce.Config:
+    """SFT on a quarter of the questions, then RLVR on all of them, with 1M parameters; one core, about an hour."""
+    sft = GameModel.Config(
+        world=ByteSized32.Config(focus="varying", gold_share=0.6), model="tiny-1m", sft_share=0.25, states=3500,
+        actions=12, sft=SftSettings.Config(batch_rows=4, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK),
+    )  # fmt: skip
+    rlvr = RlvrSettings.Config(steps=60, groups=32, group_size=8, learning_rate=2e-4, warmup_steps=3, pack_tokens=PACK)
+    arms = {
+        "sft": sft,
+        "exact": sft.replace(rlvr=rlvr),
+        "task_specific": sft.replace(rlvr=rlvr, world=sft.world.replace(reward="task_specific")),
+        "sft_all": sft.replace(sft_share=1.0),
+        "nearest_neighbour": sft.replace(model="nearest_neighbour"),
+    }
+    return Reproduce.Config(
+        arms=arms, first=("sft", "exact", "nearest_neighbour"), seeds=3, paper=PUBLISHED,
+        claims=(("exact", "sft", 1, False), ("task_specific", "sft", 1, False), ("task_specific", "exact", 1, True),
+                ("sft_all", "nearest_neighbour", 1, False)),
+        out=Path("runs/bytesized32_tiny"),
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""One arm of a text-game world model, one seed: SFT on recorded rows, RLVR on verified answers, every test row asked.
+
+Rows that start from one state share its tokens: in training a state is read once for all actions asked about it. The
+base (SFT) is kept in `bases` and shared by the arms of a seed. Run again, the folder goes on where it was killed.
+    GameModel(bytesized32_tiny().arms["exact"].replace(out=Path("runs/x"))).run(progress)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from terrella.core.config import Configurable, dump
+from terrella.core.protocols import Progress
+from terrella.core.types import canonical_json
+from terrella.data.store import locked, settle_plan, write_atomic
+from terrella.engines.trl.rlvr_settings import RlvrSettings
+from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
+from terrella.engines.trl.trainer_progress import ShowProgress
+from terrella.models.export import export_model
+from terrella.models.presets import load_model
+from terrella.stages.game_rows import answered, bundles
+from terrella.stages.game_scores import ask_all, baseline_marks, figures
+from terrella.stages.rlvr import Rlvr
+from terrella.use.world_models import codec_for
+from terrella.worlds.bytesized32 import ByteSized32
+
+BASE_FIELDS = ("model", "sft_share", "states", "actions", "sft", "seed")
+"""What makes two bases the same, beside the world."""
+BASELINES = ("no_change", "nearest_neighbour", "nearest_neighbour_inside_tables")
+
+
+class GameModel(Configurable):
+    """The stage: `run` returns what was measured."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """A whole arm."""
+
+        world: ByteSized32.Config
+        model: str = "tiny-1m"
+        """A model, or a baseline that needs none: no_change, nearest_neighbour, nearest_neighbour_inside_tables."""
+        sft_share: float = 1.0
+        """Share of the train questions that SFT may see; RLVR asks all of them."""
+        states: int = 4000
+        """Bundles of SFT: a state and `actions` questions about it."""
+        actions: int = 12
+        sft: SftSettings.Config = field(default_factory=SftSettings.Config)
+        rlvr: RlvrSettings.Config = field(default_factory=lambda: RlvrSettings.Config(steps=0))
+        """`steps` 0 leaves RLVR out."""
+        turn_tokens: int = 48
+        bases: Path = Path("runs/game-bases")
+        seed: int = 0
+        out: Path = Path("runs/game_model")
+
+    config: Config
+
+    def run(self, progress: Progress) -> dict[str, Any]:
+        """Each part once, the manifest last."""
+        config, out = self.config, self.config.out
+        out.mkdir(parents=True, exist_ok=True)
+        settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k not in ("out", "bases")}})
+        if (out / "manifest.json").exists():
+            return dict(json.loads((out / "manifest.json").read_text("utf-8")))
+        began = time.perf_counter()
+        marks, rl = self._baseline() if config.model in BASELINES else self._trained(progress)
+        world: ByteSized32 = config.world.build()
+        manifest = {
+            "config": dump(config), "test": figures(world, marks), "rl": rl, "learnt": {},
+            "marks": {status: "".join(column) for status, column in marks.items()},
+            "seconds": time.perf_counter() - began,
+        }  # fmt: skip
+        write_atomic(out / "manifest.json", json.dumps(manifest, indent=1).encode())
+        return manifest
+
+    def _baseline(self) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        world: ByteSized32 = self.config.world.build()
+        return baseline_marks(world, self.config.model), {"world_steps": 0}
+
+    def _trained(self, progress: Progress) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        folder = self._base(progress)
+        rl: dict[str, Any] = {"world_steps": 0}
+        if self.config.rlvr.steps:
+            rl = self._sharpen(folder, progress)
+            folder = self.config.out / "sharpened" / "model"
+        return self._asked(folder, progress), rl
+
+    def known(self) -> dict[str, Any]:
+        """Nothing is played here: what needs no model is an arm of its own."""
+        return {}
+
+    # --- SFT ----------------------------------------------------------------------------------------------------------
+
+    def _base(self, progress: Progress) -> Path:
+        """The model after SFT: made once per seed, whichever arm comes first."""
+        config = self.config
+        parts = {k: v for k, v in dump(config).items() if k in BASE_FIELDS}
+        parts["world"] = {k: v for k, v in dump(config.world).items() if k not in ("reward", "path")}
+        name = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:12]
+        folder = config.bases / f"sft-{name}"
+        config.bases.mkdir(parents=True, exist_ok=True)
+        with locked(config.bases):
+            if not (folder / "config.json").exists():
+                self._fit(folder, progress)
+        return folder
+
+    def _fit(self, folder: Path, progress: Progress) -> None:
+        config = self.config
+        world: ByteSized32 = config.world.build()
+        model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
+        chosen = bundles(world, states=config.states, actions=config.actions, share=config.sft_share, seed=config.seed)
+        rows = [answered(world, codec_for(tokenizer), records) for records in chosen]
+        settings = config.sft.replace(seed=config.seed)
+        log = folder.with_name(folder.name + "-trainer")
+        trainer = SftTrainer(model, tokenizer, settings, rows, log, [ShowProgress(progress, "fit")])
+        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+        export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+
+    # --- RLVR ---------------------------------------------------------------------------------------------------------
+
+    def _sharpen(self, base: Path, progress: Progress) -> dict[str, Any]:
+        config = self.config
+        stage = Rlvr.Config(
+            world=config.world, ask="observation", model=str(base), turn_tokens=config.turn_tokens, seed=config.seed,
+            rlvr=config.rlvr, evaluate_on=256, out=config.out / "sharpened",
+        )  # fmt: skip
+        found = Rlvr(stage).run(progress)
+        curve = [json.loads(line) for line in (stage.out / "curve.jsonl").read_text("utf-8").splitlines()]
+        return {"world_steps": config.rlvr.steps * config.rlvr.groups, "validation": [found["before"], found["after"]],
+                "curve": [round(row["reward"], 4) for row in curve]}  # fmt: skip
+
+    # --- every test row -----------------------------------------------------------------------------------------------
+
+    def _asked(self, folder: Path, progress: Progress) -> dict[str, list[str]]:
+        model, tokenizer = load_model(str(folder))
+        world: ByteSized32 = self.config.world.replace(reward="exact").build()
+        return ask_all(world, model.eval(), codec_for(tokenizer), turn_tokens=self.config.turn_tokens)

@@ -1,0 +1,96 @@
+"""How good a model of text games is: every test row asked once, greedily; a mark per row, and figures made of them.
+
+A mark is `1` (right), `0` (wrong) or `?` (cannot be read). Marks travel in the manifest, so that any two arms can be
+compared row by row. Figures: unchanged, changed, overall; without rows that occur in train; per game; what is created.
+    marks = ask_all(world, model, codec, turn_tokens=48); figures(world, marks)["changed"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from terrella.core.protocols import Codec, Task
+from terrella.core.types import Split, Status
+from terrella.engines.episodes.driver import Driver
+from terrella.engines.sampling.local_sampler import LocalSampler
+from terrella.stages.game_rows import situation_of
+from terrella.worlds.bytesized32 import ByteSized32
+from terrella.worlds.bytesized32.baselines import NearestNeighbour, no_change
+from terrella.worlds.bytesized32.records import Record
+from terrella.worlds.bytesized32.things import Things
+
+ROUND = 512
+"""Questions asked at once."""
+Marks = dict[str, list[str]]
+"""By split (the world's own), one mark per test row, in the order of the world's pool."""
+
+
+def ask_all(world: ByteSized32, model: Any, codec: Codec, *, turn_tokens: int) -> Marks:
+    """One greedy answer to every test row."""
+    rows, marks = world.pools[Split.TEST], list[str]()
+    driver = Driver(Driver.Config(world=world.config, max_turns=1, turn_tokens=turn_tokens, temperature=0.0), codec)
+    for start in range(0, len(rows), ROUND):
+        tasks = [_task(world, row, start + place) for place, row in enumerate(rows[start : start + ROUND])]
+        episodes = driver.run(LocalSampler(model), tasks, group_size=1, seed=0)
+        marks += ["?" if episode.outcome.status is Status.UNPARSABLE else str(int(episode.outcome.value == 1.0))
+                  for episode in episodes]  # fmt: skip
+    driver.seats.close()
+    return {world.config.splits: marks}
+
+
+def _task(world: ByteSized32, row: Record, place: int) -> Task:
+    return Task(seed=place, split=Split.TEST, situation=situation_of(world, row), transition=world.transition(row))
+
+
+def baseline_marks(world: ByteSized32, name: str) -> Marks:
+    """The marks of what needs no model."""
+    asked, rows = world.config.asked, world.pools[Split.TEST]
+    learnt = [*world.pools[Split.TRAIN], *world.pools[Split.VALIDATION]]
+    predict: Callable[[Record], Things] = lambda row: no_change(row, asked)  # noqa: E731
+    if name != "no_change":
+        predict = NearestNeighbour(learnt, asked, inside_tables=name.endswith("tables")).predict
+    return {world.config.splits: [str(int(predict(row) == row.question(asked)[1])) for row in rows]}
+
+
+def figures(world: ByteSized32, marks: Marks) -> dict[str, Any]:
+    """Shares of right answers. The claim's instances (`successes`) are the rows in which something changes."""
+    rows, told = world.pools[Split.TEST], marks[world.config.splits]
+    right = [mark == "1" for mark in told]
+    known = {row.key for split in (Split.TRAIN, Split.VALIDATION) for row in world.pools[split]}
+    groups = {name: [ok for ok, row in zip(right, rows, strict=True) if wanted(row, known)]
+              for name, wanted in GROUPS.items()}  # fmt: skip
+    shares = {name: sum(group) / len(group) for name, group in groups.items() if group}
+    passed = {"1": {"mean": shares["changed"]}}
+    return {"successes": [int(ok) for ok in groups["changed"]], "samples": 1, "pass": passed,
+            "invalid": told.count("?") / len(told), **shares}  # fmt: skip
+
+
+def _created(row: Record) -> bool:
+    before, _, after = row.stages()
+    return bool(after.keys() - before.keys())
+
+
+def _removed(row: Record) -> bool:
+    before, _, after = row.stages()
+    return bool(before.keys() - after.keys())
+
+
+GROUPS: Mapping[str, Callable[[Record, set[tuple[str, str, str]]], bool]] = {
+    "unchanged": lambda row, known: not row.changed,
+    "changed": lambda row, known: row.changed,
+    "overall": lambda row, known: True,
+    "dedup_unchanged": lambda row, known: row.key not in known and not row.changed,
+    "dedup_changed": lambda row, known: row.key not in known and row.changed,
+    "dedup_overall": lambda row, known: row.key not in known,
+    "created": lambda row, known: _created(row),
+    "removed": lambda row, known: _removed(row),
+}
+
+
+def by_game(rows: Sequence[Record], marks: Sequence[str]) -> dict[str, float]:
+    """Share of right answers per game."""
+    found: dict[str, list[bool]] = {}
+    for row, mark in zip(rows, marks, strict=True):
+        found.setdefault(row.game, []).append(mark == "1")
+    return {game: sum(right) / len(right) for game, right in sorted(found.items())}

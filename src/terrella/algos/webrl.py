@@ -153,8 +153,3 @@ def critic_loss(heads: tuple[Tensor, Tensor], heads_after: tuple[Tensor, Tensor]
     wanted = torch.stack([1 - outcome, outcome], -1)
     logits = [*heads, *(heads_after or ())]
     return sum((functional.cross_entropy(one, wanted) for one in logits), start=torch.zeros(()))
-
-
-def in_band(value: Tensor, *, low: float, high: float) -> Tensor:
-    """Whether a chance of success is worth practising: neither hopeless nor known. The one rule for tasks."""
-    return (value >= low) & (value <= high)

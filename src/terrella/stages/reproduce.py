@@ -1,7 +1,8 @@
 """`terrella reproduce NAME`: arms x seeds as jobs of their own, a table with intervals, and whether the claims hold.
 
 A job is a folder with a manifest; a folder that has one is not run again, so a table of hours can be killed, resumed
-and extended. Jobs run one at a time, each in a process of its own. Claims are paired on the same instances.
+and extended. Jobs run one at a time, each in a process of its own. Claims are paired on the same instances. An arm is
+the config of any stage with `seed` and `out` whose `run` leaves a manifest with `test` successes, and with `known`.
     Reproduce(spa_frozen_lake()).run(lambda line: print(line))
 """
 
@@ -14,7 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,6 @@ from terrella.core.errors import EngineError
 from terrella.core.stats import mean_interval
 from terrella.data.store import write_atomic
 from terrella.show.progress import make_progress
-from terrella.stages.evaluate import known_policies
-from terrella.stages.spa import Spa
 from terrella.use.pass_at_k import paired_difference, pass_at_k
 
 
@@ -50,7 +49,7 @@ class Reproduce(Configurable):
     class Config(Configurable.Config):
         """Arms by name; those of `first` are run first, for all seeds."""
 
-        arms: Mapping[str, Spa.Config]
+        arms: Mapping[str, Configurable.Config]
         first: tuple[str, ...] = ("base", "vanilla", "spa")
         seeds: int = 5
         claims: tuple[tuple[str, str, int, bool], ...] = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))
@@ -71,7 +70,7 @@ class Reproduce(Configurable):
             folder = self.config.out / f"{arm}-{seed}"
             if not (folder / "manifest.json").exists():
                 say(f"{arm}, seed {seed}: started")
-                run_job(self.config.arms[arm].replace(seed=seed, out=folder, bases=self.config.out / "bases"))
+                run_job(self._job_config(arm, seed))
                 say(f"{arm}, seed {seed}: {_short(_manifest(folder))}")
             self.write_table()
         return self.write_table()
@@ -81,6 +80,12 @@ class Reproduce(Configurable):
         rest = [name for name in self.config.arms if name not in self.config.first]
         for names in (self.config.first, *([name] for name in rest)):
             yield from ((name, seed) for seed in range(self.config.seeds) for name in names)
+
+    def _job_config(self, arm: str, seed: int) -> Configurable.Config:
+        """The arm in its own folder; what arms can share goes beside them."""
+        config = self.config.arms[arm].replace(seed=seed, out=self.config.out / f"{arm}-{seed}")
+        shares = any(one.name == "bases" for one in fields(config))
+        return config.replace(bases=self.config.out / "bases") if shares else config
 
     # --- the table ---------------------------------------------------------------------------------------------------
 
@@ -104,11 +109,11 @@ class Reproduce(Configurable):
         return {arm: {seed: _manifest(folder) for seed, folder in seeds.items() if (folder / "manifest.json").exists()}
                 for arm, seeds in folders.items()}  # fmt: skip
 
-    def _known(self, arm: Spa.Config) -> dict[str, Any]:
-        """Random and optimal play on the same instances: computed once."""
+    def _known(self, arm: Configurable.Config) -> dict[str, Any]:
+        """Random and optimal play on the same instances, where the stage can tell: computed once."""
         path = self.config.out / "known.json"
         if not path.exists():
-            write_atomic(path, json.dumps(known_policies(arm.world, arm.evaluate)).encode())
+            write_atomic(path, json.dumps(arm.build().known()).encode())
         return dict(json.loads(path.read_text("utf-8")))
 
     def judge(self, claim: Claim, found: Mapping[str, Mapping[int, dict[str, Any]]]) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def instance_values(manifest: Mapping[str, Any], k: int) -> Any:
 def arm_figures(runs: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds with Student's interval, and each seed's own."""
     tests = [run["test"] for run in runs.values()]
-    shown = [name for name in tests[0] if name not in ("successes", "samples", "pass")]
+    shown = [name for name, value in tests[0].items() if isinstance(value, float)]
     passes = {f"pass@{k}": [test["pass"][k]["mean"] for test in tests] for k in tests[0]["pass"]}
     return {
         "seeds": sorted(runs),
@@ -170,7 +175,7 @@ def _short(manifest: Mapping[str, Any]) -> str:
     return f"{means}; {manifest['rl']['world_steps']:,} world steps, {manifest['seconds']:.0f} s"
 
 
-def run_job(config: Spa.Config) -> None:
+def run_job(config: Any) -> None:
     """One arm, one seed, in a process of its own; its words go to a file beside its folder.
 
     Forked before anything was computed here: imports are paid once, memory is given back, and a death is one job's.
@@ -185,14 +190,14 @@ def run_job(config: Spa.Config) -> None:
         raise EngineError(config.out.name, f"ended with code {child.exitcode}:\n{tail}", f"the whole log is in {log}")
 
 
-def _job(config: Spa.Config, log: Path) -> None:
+def _job(config: Configurable.Config, log: Path) -> None:
     with log.open("w", encoding="utf-8", buffering=1) as words:
         os.dup2(words.fileno(), 1)
         os.dup2(words.fileno(), 2)
         with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
             try:
                 with make_progress() as progress:
-                    Spa(config).run(progress)
+                    config.build().run(progress)
             except Exception:  # noqa: BLE001  the parent reads the reason from the log
                 traceback.print_exc()
                 sys.exit(1)

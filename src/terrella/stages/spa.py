@@ -35,7 +35,7 @@ from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.stages.agent_pay import AgentPay, PaidDriver
-from terrella.stages.evaluate import Evaluate, evaluate_agent
+from terrella.stages.evaluate import Evaluate, evaluate_agent, known_policies
 from terrella.stages.self_play import SelfPlay, collect_rows
 from terrella.stages.shown_rows import script_of_form
 from terrella.stages.tagged_rows import Script
@@ -98,6 +98,10 @@ class Spa(Configurable):
         found["seconds"] = time.perf_counter() - began
         write_atomic(out / "manifest.json", json.dumps({"config": dump(config), **found}, indent=1).encode())
         return found
+
+    def known(self) -> dict[str, Any]:
+        """Random and optimal play on the instances of the evaluation."""
+        return known_policies(self.config.world, self.config.evaluate)
 
     # --- what it is made of ------------------------------------------------------------------------------------------
 

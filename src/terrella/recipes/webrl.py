@@ -1,0 +1,66 @@
+"""WebRL's loop with a pointing policy of 0.6M parameters: `terrella reproduce webrl_sokoban`, `... webrl_miniwob`.
+
+All arms of a seed begin with the same policy, which has imitated a few demonstrations and is far from sure of itself
+(an over-trained start explores nothing), and have the same number of real steps of the world. What each reached
+stands in results/webrl_*.json.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from terrella.data.replay import Replay
+from terrella.engines.pointer.learn import Learner
+from terrella.stages.reproduce import Reproduce
+from terrella.stages.self_evolving import SelfEvolving
+from terrella.worlds.sokoban import Sokoban
+
+PAPER = {"Llama-3.1-8B, WebArena-Lite": "SFT 20.6, filtered BC 23.0, AWR 28.5, DigiRL 30.3, WebRL 42.4 (%, one run)"}
+NO_REPLAY = Replay.Config(ratio=0.0)
+
+
+def webrl_sokoban_run() -> SelfEvolving.Config:
+    """One run on Sokoban 6x6, rooms of up to 12 steps, easy ones shown; one core, minutes. For `terrella rlvr`."""
+    levels = (1, 2, 3, 4, 6, 8, 10, 12)
+    rooms = {f"steps_{n}": Sokoban.Config(longest=n, max_steps=16, view="coordinates") for n in levels}
+    return SelfEvolving.Config(
+        families=rooms, demonstrated=("steps_1", "steps_2"), demonstrations=100, imitation_updates=80,
+        phases=8, phase_steps=3000, glance=24, evaluate=64, learner=Learner.Config(beta=0.2, epochs=2, critic_epochs=1),
+    )  # fmt: skip
+
+
+def webrl_sokoban() -> Reproduce.Config:
+    """Sokoban from easy to hard rooms: WebRL beside RL on fixed tasks, equal real steps; one core, minutes an arm."""
+    webrl = webrl_sokoban_run()
+    arms = _arms(webrl)
+    claims = (("webrl_paper", "fixed", 1, False), ("webrl_paper", "sft", 1, False))
+    return Reproduce.Config(
+        arms=arms, first=("sft", "fixed", "webrl_paper"), seeds=3, claims=claims, paper=PAPER,
+        out=Path("runs/webrl_sokoban"),
+    )  # fmt: skip
+
+
+def _arms(webrl: SelfEvolving.Config) -> dict[str, SelfEvolving.Config]:
+    """WebRL and what is held beside it; each arm is WebRL with something changed or left out."""
+    fixed = webrl.replace(curriculum="fixed")
+    return {
+        "sft": webrl.replace(phases=0),
+        "fixed": fixed,
+        "webrl_paper": webrl,
+        "webrl_released": webrl.replace(loss="webrl_released"),
+        "filtered_bc": fixed.replace(loss="filtered_bc"),
+        "grpo": _grpo(fixed),
+        "no_replay": webrl.replace(replay=NO_REPLAY),
+        "no_kl": webrl.replace(loss="awr"),
+        "awr": fixed.replace(loss="awr"),
+        "digirl": fixed.replace(loss="digirl"),
+        "judged": webrl.replace(judge="model"),
+    }
+
+
+def _grpo(fixed: SelfEvolving.Config) -> SelfEvolving.Config:
+    """On policy, so with smaller and more frequent phases; the same steps in all."""
+    return fixed.replace(
+        loss="grpo", group_size=8, phases=fixed.phases * 4, phase_steps=fixed.phase_steps // 4,
+        learner=fixed.learner.replace(epochs=1), replay=NO_REPLAY,
+    )  # fmt: skip

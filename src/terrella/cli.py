@@ -174,16 +174,18 @@ def rlvr(
         dry_run: print the resolved config and stop.
     """
     from terrella.recipes import find_recipe
-    from terrella.stages.rlvr import Rlvr, run
+    from terrella.stages import rlvr, self_evolving
 
     config = find_recipe(recipe)()
-    if not isinstance(config, Rlvr.Config):
+    if not isinstance(config, rlvr.Rlvr.Config | self_evolving.SelfEvolving.Config):
         raise ConfigError(recipe, "is not a recipe for rlvr")
     config = override(config.replace(out=out or Path("runs") / recipe), assignments)
     if dry_run:
         console.print_json(canonical_json(dump(config)))
+    elif isinstance(config, rlvr.Rlvr.Config):
+        rlvr.run(config)
     else:
-        run(config)
+        self_evolving.run(config)
 
 
 @app.command(name="train-world-model")

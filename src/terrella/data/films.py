@@ -54,15 +54,18 @@ def write_video(path: Path, film: Pictures, *, fps: int = 10, codec: str = "libx
             container.mux(packet)
 
 
-def read_video(path: Path, start: float = 0.0, end: float = float("inf")) -> Pictures:
-    """Frames whose time (in seconds) lies in [start, end)."""
+def read_video(
+    path: Path, start: float = 0.0, end: float = float("inf"), size: tuple[int, int] | None = None
+) -> Pictures:
+    """Frames whose time (in seconds) lies in [start, end), resized to (height, width) if asked."""
     av = av_module()
     frames = []
     with av.open(str(path)) as container:
         for frame in container.decode(video=0):
             time = float(frame.pts * frame.time_base)
             if start - 1e-4 <= time < end - 1e-4:
-                frames.append(frame.to_ndarray(format="rgb24"))
+                height, width = size or (frame.height, frame.width)
+                frames.append(frame.reformat(width, height).to_ndarray(format="rgb24"))
     if not frames:
         raise StoreError(str(path), f"no frame between {start:g} s and {end:g} s")
     return np.stack(frames)
@@ -77,4 +80,11 @@ def decode_picture(data: bytes) -> Pictures:
     if len(frames) != 1:
         raise StoreError("picture", f"{len(data)} bytes are not one {kind} picture")
     found: Pictures = frames[0].to_ndarray(format="rgb24")
+    return found
+
+
+def resize(picture: Pictures, size: tuple[int, int]) -> Pictures:
+    """A picture (H, W, 3) at another (height, width)."""
+    frame = av_module().VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+    found: Pictures = frame.reformat(size[1], size[0], interpolation="AREA").to_ndarray(format="rgb24")
     return found

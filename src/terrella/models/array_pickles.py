@@ -17,7 +17,7 @@ import numpy as np
 from terrella.core.errors import StoreError
 
 MAKE_ARRAY, ARRAY, DTYPE = "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"
-ADMITTED = {MAKE_ARRAY, ARRAY, DTYPE}
+ADMITTED = {MAKE_ARRAY, MAKE_ARRAY.replace("core", "_core"), ARRAY, DTYPE}
 PLAIN_TYPES = {"f4", "f8", "i4", "i8", "f2", "u1"}
 
 
@@ -104,7 +104,7 @@ class _Machine:
 
     def _make(self) -> None:
         name, arguments = self._last(2)
-        if name == _Name(MAKE_ARRAY):
+        if isinstance(name, _Name) and name.path.endswith("_reconstruct"):
             self.stack.append(_Array())
         elif name == _Name(DTYPE):
             self.stack.append(_Type(arguments[0]))

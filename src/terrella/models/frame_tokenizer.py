@@ -1,6 +1,6 @@
 """Frame tokenizers: a picture to a few ids and back. Per frame, or compressive: what changed since a context frame.
 
-A frame alone takes (size / 8)^2 ids. The compressive tokenizer writes every later frame in (size / 16)^2 ids: encoder
+A frame alone takes (size / 8)^2 ids. The compressive tokenizer writes every later frame in (size / stride)^2: encoder
 and decoder are shown the context frame (the real one that an episode began with), by skip connections and by
 cross-attention, so that ids only say what is new. Both build on what never changes: the background of the data.
     tokenizer = FrameTokenizer.Config(size=64).build(); film = tokenizer.encode(frames)
@@ -149,8 +149,8 @@ class FrameTokenizer(Configurable, nn.Module):
         quantizer: Literal["fsq", "vq"] = "fsq"
         levels: tuple[int, ...] = (8, 5, 5, 5)
         """Their product is the number of codes, of context and of later frames alike."""
-        depth: int = 1
-        """Ids for each place of a later frame: small pictures have few places, and may need more than one."""
+        stride: Literal[8, 16] = 16
+        """Pixels of a side that one id of a later frame stands for; small pictures need 8."""
         width: int = 32
         seed: int = 0
 
@@ -161,16 +161,17 @@ class FrameTokenizer(Configurable, nn.Module):
         """All weights, from the seed; the background is grey until `learn_background`."""
         nn.Module.__init__(self)
         Configurable.__init__(self, config)
-        self.grid, self.places = config.size // 8, (config.size // 16) ** 2 * config.depth
+        self.grid, self.side = config.size // 8, config.size // config.stride
+        self.places = self.side**2
         width, dimensions = config.width, len(config.levels)
         self.register_buffer("background", torch.full((3, config.size, config.size), 0.5))
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.context_codes, self.frame_codes = (make_quantizer(config.quantizer, config.levels) for _ in range(2))
             self.codes = int(self.context_codes.codes)
-            deep = dimensions * config.depth
-            self.context_down, self.frame_down = _Down(3, width, 1, dimensions), _Down(6, width, 2, deep)
-            self.context_in, self.frame_in = nn.Conv2d(dimensions, width * 2, 1), nn.Conv2d(deep, width * 2, 1)
+            self.context_down = _Down(3, width, 1, dimensions)
+            self.frame_down = _Down(6, width, config.stride // 8, dimensions)
+            self.context_in, self.frame_in = (nn.Conv2d(dimensions, width * 2, 1) for _ in range(2))
             self.context_pixels, self.frame_pixels = _Pixels(width, 0), _Pixels(width, width)
             self.shown, self.attend = _Shown(width), _Attend(width * 2, self.grid**2)
 
@@ -184,7 +185,7 @@ class FrameTokenizer(Configurable, nn.Module):
 
     def _frame_vectors(self, frames: Tensor, context: Tensor) -> Tensor:
         seen = torch.cat([2.0 * (frames - context), 2.0 * (context - self.background)], 1)
-        found: Tensor = self.frame_down(seen).unflatten(-1, (self.config.depth, -1))
+        found: Tensor = self.frame_down(seen)
         return found
 
     def _rebuild_context(self, codes: Tensor) -> Tensor:
@@ -194,8 +195,7 @@ class FrameTokenizer(Configurable, nn.Module):
         shown = self.shown(2.0 * (context - self.background))
         if len(context) == 1:
             shown = [part.expand(len(codes), -1, -1, -1) for part in shown]
-        places = codes.flatten(-2).permute(0, 3, 1, 2)
-        grid = functional.interpolate(self.frame_in(places), scale_factor=2)
+        grid = functional.interpolate(self.frame_in(codes.permute(0, 3, 1, 2)), size=(self.grid, self.grid))
         return context + cast(Tensor, self.frame_pixels(self.attend(grid, shown[0]), shown))
 
     def forward(self, context: Tensor, frames: Tensor) -> Coded:
@@ -216,8 +216,7 @@ class FrameTokenizer(Configurable, nn.Module):
     @torch.inference_mode()
     def decode(self, context: Tensor, frames: Tensor) -> Tensor:
         """Pictures of the ids of frames [T, N] in a film that began with a context (3, H, W): (T, 3, H, W)."""
-        side = self.grid // 2
-        codes = self.frame_codes.look_up(frames.view(-1, side, side, self.config.depth))
+        codes = self.frame_codes.look_up(frames.view(-1, self.side, self.side))
         return self._rebuild(codes, context[None]).clamp(0.0, 1.0)
 
     @torch.inference_mode()

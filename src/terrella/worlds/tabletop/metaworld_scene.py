@@ -60,7 +60,7 @@ class MetaWorldScene:
         """Meta-World draws goal and objects from its own generator, which gets a seed of ours."""
         seed = int(rng.integers(2**31))
         self.env.seed(seed)
-        self.env._freeze_rand_vec = False
+        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # from its generator, not numpy's global one
         self.seen, _ = self.env.reset()
         self.done = False
         return [round(float(number), 4) for number in self.seen]

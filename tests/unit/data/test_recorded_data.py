@@ -1,0 +1,163 @@
+"""LeRobot (v3) and RLDS datasets, written here in their layouts and read as episodes."""
+
+import json
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+av = pytest.importorskip("av", reason="pip install 'terrella[video]'")
+
+from terrella.core.errors import StoreError
+from terrella.core.instances import split_of
+from terrella.data.films import film_of, read_video, resize, write_video
+from terrella.data.lerobot import read_lerobot, write_lerobot
+from terrella.data.recorded import Recording, recorded_episode
+from terrella.data.rlds import read_rlds
+
+SHARED = Path(__file__).parents[4] / "shared/data/robot_video"
+
+
+def film(frames=6, size=32, seed=0):
+    """A bright square that moves: something that video codecs keep."""
+    rng = np.random.default_rng(seed)
+    pictures = np.full((frames, size, size, 3), 90, np.uint8)
+    for t in range(frames):
+        pictures[t, 4 : 4 + 8, 2 * t + 2 : 2 * t + 10] = rng.integers(150, 255, 3)
+    return pictures
+
+
+def episode(number, frames=6, success=None):
+    actions = np.random.default_rng(number).uniform(-1, 1, (frames, 3))
+    return recorded_episode(
+        Recording(source="mine", number=number, film=film(frames, seed=number), actions=actions, success=success)
+    )
+
+
+def test_a_recording_without_a_word_on_success_is_masked_not_failed():
+    unknown, won = episode(0), episode(1, success=True)
+    assert unknown.outcome.value is None and unknown.split is split_of(unknown.instance)
+    assert won.success and won.transitions[-1].terminated and len(won.transitions) == 5
+    with pytest.raises(StoreError, match="2 frames"):
+        recorded_episode(Recording(source="x", number=0, film=film(2), actions=np.zeros((0, 3))))
+
+
+def test_video_comes_back_nearly_as_it_was(tmp_path):
+    write_video(tmp_path / "a.mp4", film(), fps=10)
+    back = read_video(tmp_path / "a.mp4")
+    assert back.shape == film().shape and np.abs(back.astype(int) - film()).mean() < 3
+    assert len(read_video(tmp_path / "a.mp4", 0.2, 0.5)) == 3
+    assert resize(film()[0], (16, 24)).shape == (16, 24, 3)
+    with pytest.raises(StoreError, match="no frame"):
+        read_video(tmp_path / "a.mp4", 99.0)
+
+
+def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
+    episodes = [episode(0, 6, success=True), episode(1, 4, success=False), episode(2, 5, success=True)]
+    write_lerobot(tmp_path / "set", episodes, fps=10, task="move the square")
+    back = list(read_lerobot(tmp_path / "set"))
+
+    assert [len(e.transitions) for e in back] == [5, 3, 4]
+    assert [e.success for e in back] == [True, False, True]
+    for before, after in zip(episodes, back, strict=True):
+        assert [s.action for s in after.transitions] == [s.action for s in before.transitions]
+        assert np.abs(film_of(after).astype(int) - film_of(before)).mean() < 4
+    assert back[0].transitions[0].info["task"] == "move the square"
+    small = next(read_lerobot(tmp_path / "set", size=(16, 16)))
+    assert film_of(small).shape == (6, 16, 16, 3)
+
+    rows = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")
+    assert rows["index"].to_pylist() == list(range(15)) and rows["episode_index"].to_pylist()[6] == 1
+
+
+def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
+    with pytest.raises(StoreError, match=r"meta/info\.json"):
+        next(read_lerobot(tmp_path))
+    write_lerobot(tmp_path / "set", [episode(0)])
+    path = tmp_path / "set/meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "codebase_version": "v2.1"}))
+    with pytest.raises(StoreError, match=r"v2\.1"):
+        next(read_lerobot(tmp_path / "set"))
+
+
+# --- RLDS: a writer of the format, independent of the reader --------------------------------------------------------
+
+
+def varint(value):
+    out = b""
+    while True:
+        value, low = value >> 7, value & 127
+        if not value:
+            return out + bytes([low])
+        out += bytes([low | 128])
+
+
+def field(number, data):
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def feature(values):
+    if isinstance(values[0], bytes):
+        return field(1, b"".join(field(1, value) for value in values))
+    if isinstance(values[0], float):
+        return field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
+    return field(3, field(1, b"".join(varint(value % 2**64) for value in values)))
+
+
+def record(columns):
+    entries = b"".join(field(1, field(1, name.encode()) + field(2, feature(v))) for name, v in columns.items())
+    data = field(1, entries)
+    return struct.pack("<Q", len(data)) + b"CRC1" + data + b"CRC2"
+
+
+def picture_bytes(picture, codec):
+    frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+    encoder = av.CodecContext.create(codec, "w")
+    encoder.width, encoder.height = frame.width, frame.height
+    encoder.pix_fmt = "rgb24" if codec == "png" else "yuvj444p"
+    encoder.time_base = Fraction(1, 10)
+    return b"".join(bytes(p) for p in [*encoder.encode(frame), *encoder.encode(None)])
+
+
+def shard(codec="png", steps=4):
+    pictures = film(steps)
+    return record({
+        "steps/observation/image": [picture_bytes(p, codec) for p in pictures],
+        "steps/action/world_vector": [0.1 * k for k in range(3 * steps)],
+        "steps/action/gripper": [float(k % 2) for k in range(steps)],
+        "steps/reward": [0.0] * (steps - 1) + [1.0], "steps/is_last": [0] * (steps - 1) + [1],
+        "steps/language_instruction": [b"open the drawer"] * steps, "steps/discount": [-1] * steps,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["png", "mjpeg"])
+def test_rlds_shards_are_read_without_tensorflow(codec, tmp_path):
+    (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(shard(codec, 4) + shard(codec, 3))
+    first, second = read_rlds(tmp_path, actions=("action/world_vector", "action/gripper"))
+    assert np.abs(film_of(first).astype(int) - film(4)).mean() < (1 if codec == "png" else 6)
+    assert first.transitions[1].action == "+0.3000 +0.4000 +0.5000 +1.0000" and first.success
+    assert len(second.transitions) == 2 and second.transitions[0].info["task"] == "open the drawer"
+
+
+def test_a_damaged_shard_or_an_unknown_column_says_so(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(shard()[:-10])
+    with pytest.raises(StoreError, match="cut off"):
+        list(read_rlds(path))
+    path.write_bytes(shard())
+    with pytest.raises(StoreError, match="no column 'action'"):
+        list(read_rlds(path))
+    with pytest.raises(StoreError, match=r"no \.tfrecord"):
+        list(read_rlds(tmp_path / "nowhere"))
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared robot clips are not here")
+def test_a_real_robot_clip_becomes_an_episode():
+    clip = np.load(SHARED / "bair_sample.npz", allow_pickle=False)
+    pictures = next(clip[k] for k in clip.files if clip[k].ndim == 4)
+    actions = next(clip[k] for k in clip.files if clip[k].ndim == 2)
+    made = recorded_episode(Recording(source="bair", number=0, film=pictures.astype(np.uint8), actions=actions))
+    assert len(made.transitions) == len(pictures) - 1 and film_of(made).shape == pictures.shape

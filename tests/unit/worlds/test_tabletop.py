@@ -1,0 +1,75 @@
+"""The tabletop: pictures, numbers as actions, success from the state, forks; Meta-World where it is installed."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("mujoco") is None:  # not imported here: the world says first how it shall draw
+    pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
+
+from terrella.core.episode import play
+from terrella.core.errors import ConfigError
+from terrella.policies.basic import Expert, Mixture, Random
+from terrella.worlds.tabletop import Tabletop
+from terrella.worlds.tabletop.env import read_action, write_action
+
+
+@pytest.fixture(scope="module")
+def world():
+    return Tabletop.Config(task="push", size=32).build()
+
+
+def test_actions_are_numbers_and_nothing_else():
+    assert write_action([1.5, -0.004]) == "+1.00 +0.00" and list(read_action("+1.00 -0.25", 2)) == [1.0, -0.25]
+    for text in ("", "1", "1 2 3", "nan 0", "inf 0", "up left", "1" * 100):
+        assert read_action(text, 2) is None
+
+
+def test_the_hand_moves_and_a_still_hand_leaves_the_picture_as_it_is(world):
+    first, _ = world.reset(seed=0)
+    still, *_, info = world.step("+0.00 +0.00")
+    assert np.abs(still.array.astype(int) - first.array).max() <= 2 and info["valid"]
+    moved, *_ = world.step("+1.00 +0.00")
+    assert np.abs(moved.array.astype(int) - first.array).max() > 50
+    before, _ = world.reset(seed=0)
+    after, *_, info = world.step("not numbers")
+    assert after == before == first and not info["valid"]
+
+
+def test_the_script_pushes_the_block_home_and_noise_makes_a_ladder(world):
+    rates = [sum(play(world, policy.build(), seed=seed).success for seed in range(10)) / 10
+             for policy in (Expert.Config(), Mixture.Config(share=0.6), Random.Config())]  # fmt: skip
+    assert rates[0] >= 0.9 and rates[0] > rates[1] >= rates[2] and rates[2] < 0.2
+
+
+def test_reach_and_push_share_their_pictures_but_not_their_success():
+    push, reach = (Tabletop.Config(task=task, size=32).build() for task in ("push", "reach"))
+    assert push.reset(seed=4)[0] == reach.reset(seed=4)[0]
+    episode = play(reach, Expert.Config().build(), seed=4)
+    assert episode.success and len(episode.transitions) < 8
+
+
+def test_a_fork_goes_its_own_way(world):
+    world.reset(seed=1)
+    world.step("+0.50 +0.50")
+    twin = world.fork()
+    ahead = [twin.step("+1.00 -1.00")[0] for _ in range(3)]
+    assert [world.step("+1.00 -1.00")[0] for _ in range(3)] == ahead
+
+
+def test_unknown_tasks_are_refused():
+    with pytest.raises(ConfigError, match="no task 'juggle'"):
+        Tabletop.Config(task="juggle")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("metaworld") is None, reason="pip install 'terrella[metaworld]'")
+@pytest.mark.filterwarnings("ignore")
+def test_a_metaworld_task_is_a_scene_like_ours():
+    world = Tabletop.Config(task="metaworld/reach", size=32).build()
+    episode = play(world, Expert.Config().build(), seed=0)
+    assert episode.success and episode.first.shape == (1, 32, 32, 3) and episode.transitions[0].changed
+    assert play(world, Expert.Config().build(), seed=0) == episode
+    with pytest.raises(ConfigError, match="no juggle-v3"):
+        Tabletop.Config(task="metaworld/juggle").build()

@@ -1,12 +1,13 @@
 """Figures of the cluster engine, on CPUs: results/engine_verl.json. In the environment that .ci/verl makes:
 
-    python results/measure_engine_verl.py curve|lake|stale|killed|nodes|share [FOLDER]
+    python results/measure_engine_verl.py curve|lake|sft|stale|killed|nodes|share [FOLDER]
 Each measures one thing and replaces its entry; with a folder, runs are kept there and resumed.
 """
 
 import asyncio
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -84,6 +85,13 @@ def lake(folder):
     extra = ("rlvr.steps=40", "rlvr.groups=16", "rlvr.group_size=8", "rlvr.algorithm=ppo", "rlvr.critic=separate",
              "rlvr.learning_rate=0.001", "rlvr.save_every=20")  # fmt: skip
     return curve_of("tiny_lake_agent", folder / "lake", *extra)
+
+
+def sft(folder):
+    """The warm-up through verl's SFT trainer, two workers: the loss by step."""
+    _, _, ended = run("tiny_counter", folder / "sft", "rlvr.steps=1", "warmup_rows=640", "verl.restarts=0")
+    losses = re.findall(r"train/loss:([0-9.]+)", (folder / "sft.log").read_text())
+    return {**ended, "rows": 640, "loss_by_step": [round(float(loss), 3) for loss in losses]}
 
 
 def stale(folder):

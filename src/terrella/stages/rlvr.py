@@ -28,6 +28,7 @@ from terrella.engines.episodes.driver import Driver
 from terrella.engines.episodes.seats import Seats
 from terrella.engines.sampling.local_sampler import LocalSampler
 from terrella.engines.sampling.vllm_server import VllmServer
+from terrella.engines.trl.packs import TrainingRow
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.token_recorder import TokenRecorder
@@ -91,7 +92,7 @@ class Rlvr(Configurable):
         cluster = self._cluster_engine() if config.engine == "verl" else None  # refuses before anything is loaded
         # Where it goes and what is kept to look at change no result.
         settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k not in ("out", "record_every")}})
-        model, tokenizer = self._warm_model(progress)
+        model, tokenizer = self._warm_model(progress, cluster)
         driver = self.driver(self.codec(tokenizer))
         with contextlib.closing(driver.seats):
             before = self._once(out / "before.json", lambda: self.evaluate(driver, model))
@@ -147,7 +148,7 @@ class Rlvr(Configurable):
             write_atomic(path, json.dumps(measure()).encode())
         return dict(json.loads(path.read_text("utf-8")))
 
-    def _warm_model(self, progress: Progress) -> tuple[Any, Any]:
+    def _warm_model(self, progress: Progress, cluster: VerlEngine | None) -> tuple[Any, Any]:
         """The model that RLVR starts from: as loaded, or after the format warm-up (done once, then read back)."""
         config, folder = self.config, self.config.out / "warm"
         if (folder / "config.json").exists():
@@ -160,14 +161,21 @@ class Rlvr(Configurable):
                 config.world, self.codec(tokenizer), ask=config.ask, count=config.warmup_rows, seed=config.seed,
                 learn_world=config.learn_world, hint=config.hint,
             )  # fmt: skip
-            callbacks = [ShowProgress(progress, "warm up")]
-            trainer = SftTrainer(model, tokenizer, config.warmup, rows, config.out / "sft", callbacks)
-            trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-            if trainer.accelerator.is_main_process:
-                export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
-            trainer.accelerator.wait_for_everyone()
+            if cluster is not None:
+                export_model(model, tokenizer, config.out / "start")
+                cluster.fit(rows, config.out / "start", folder)
+            else:
+                self._fit(model, tokenizer, rows, folder, progress)
             return load_model(str(folder))  # as a resumed run reads it: both start from the same bytes
         return model, tokenizer
+
+    def _fit(self, model: Any, tokenizer: Any, rows: Sequence[TrainingRow], folder: Path, progress: Progress) -> None:
+        callbacks = [ShowProgress(progress, "warm up")]
+        trainer = SftTrainer(model, tokenizer, self.config.warmup, rows, self.config.out / "sft", callbacks)
+        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
+        if trainer.accelerator.is_main_process:
+            export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+        trainer.accelerator.wait_for_everyone()
 
     def codec(self, tokenizer: Any) -> Codec:
         """Chat models are spoken to through their template; models of our own in the interleaved format."""

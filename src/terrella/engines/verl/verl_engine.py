@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ class VerlEngine:
             driver=driver, verl=config.verl, device=get_device_name(), devices=config.verl.devices or _devices(),
         )  # fmt: skip
         self.composed = compose(verl_keys(self.job), config.verl.keys)
+
+    def fit(self, rows: Sequence[Any], start: Path, folder: Path) -> None:
+        """SFT of the model in `start` on rows, through verl's SFT trainer; the result as a plain folder."""
+        from terrella.engines.verl.sft import fit_rows
+
+        settings = self.config.warmup.replace(seed=self.config.seed)
+        _copy(fit_rows(rows, self.composed, settings, start.resolve(), self.job.folder / "sft"), folder)
 
     def train(self, progress: Progress) -> list[dict[str, Any]]:
         """Train to the last step; returns the curve. A lost process costs a restart, not the run."""
@@ -90,11 +97,16 @@ class VerlEngine:
         last = self.last_checkpoint()
         if last is None:
             raise EngineError("verl", f"{self.job.folder} holds no checkpoint to export")
-        fresh = folder.with_name(folder.name + ".tmp")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(last / "actor" / "huggingface", fresh)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
+        _copy(last / "actor" / "huggingface", folder)
+
+
+def _copy(model: Path, folder: Path) -> None:
+    """Whole or absent."""
+    fresh = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(model, fresh)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
 
 
 def _devices() -> int:

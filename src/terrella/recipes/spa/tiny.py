@@ -35,8 +35,8 @@ def spa_frozen_lake() -> Reproduce.Config:
 
 
 def spa_sokoban() -> Reproduce.Config:
-    """Sokoban 6x6, one box, solvable in five steps, six allowed; one core, minutes an arm and seed."""
-    spa = _arm(Sokoban.Config(view="coordinates", max_steps=6, longest=5), max_turns=6, budget=150_000)
+    """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, three minutes an arm and seed."""
+    spa = _arm(Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000)
     paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
     return Reproduce.Config(arms=_arms(spa, raw_view="grid"), paper=paper, out=Path("runs/spa_sokoban"))
 

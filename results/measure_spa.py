@@ -1,0 +1,97 @@
+"""SPA's figures beside the tables that `terrella reproduce` writes; results/spa_*.json.
+
+    python results/measure_spa.py table spa_frozen_lake RUNS     the table of the jobs that are done, none is started
+    python results/measure_spa.py passes spa_frozen_lake RUNS    pass@k to 64 of the models of seed 0
+    python results/measure_spa.py smollm2 FOLDER                 the pipeline on SmolLM2-135M-Instruct, a few steps each
+RUNS is the `--out` of `terrella reproduce`.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+warnings.simplefilter("ignore")
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+# isort: off
+import tests.support.quiet_trl  # noqa: E402, F401  before anything else imports TRL
+
+# isort: on
+from terrella.core.types import Split  # noqa: E402
+from terrella.engines.sampling.local_sampler import LocalSampler  # noqa: E402
+from terrella.engines.trl.rlvr_settings import RlvrSettings  # noqa: E402
+from terrella.engines.trl.sft_trainer import SftSettings  # noqa: E402
+from terrella.models.presets import load_model  # noqa: E402
+from terrella.recipes import find_recipe  # noqa: E402
+from terrella.show.progress import SilentProgress  # noqa: E402
+from terrella.stages.agent_pay import AgentPay  # noqa: E402
+from terrella.stages.evaluate import Evaluate, evaluate_agent  # noqa: E402
+from terrella.stages.reproduce import Reproduce  # noqa: E402
+from terrella.stages.self_play import SelfPlay  # noqa: E402
+from terrella.stages.spa import Spa  # noqa: E402
+from terrella.worlds.frozen_lake import FrozenLake  # noqa: E402
+
+
+def write(name, found):
+    path = ROOT / f"results/{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**known, **found}, indent=1) + "\n")
+
+
+def table(recipe, runs):
+    config = find_recipe(recipe)()
+    found = Reproduce(config.replace(out=Path(runs))).write_table()
+    arms = config.arms["spa"]
+    setting = {"world": str(arms.world), "budget_of_world_steps": arms.budget, "parameters": "0.3M, from scratch"}
+    write(recipe, {"command": f"terrella reproduce {recipe}", "setting": setting, **found})
+    for name, arm in found["arms"].items():
+        print(name, arm["seeds"], {k: round(arm[k]["mean"], 3) for k in ("pass@1", "pass@8")}, arm["world_steps"])
+    for claim in found["claims"]:
+        print(claim)
+
+
+def passes(recipe, runs):
+    """Whether RL gave something or only made the likely likelier: pass@k to 64, same instances, one seed."""
+    config, found = find_recipe(recipe)(), {}
+    for name in ("base", "vanilla", "spa"):
+        arm = config.arms[name].replace(bases=Path(runs) / "bases")
+        stage = Spa(arm)
+        folder = Path(runs) / f"{name}-0/model"
+        model, tokenizer = load_model(str(folder)) if folder.exists() else stage._base(SilentProgress())
+        model.eval()
+        codec = stage.codec(tokenizer)
+        look = Evaluate.Config(instances=256, samples=64)
+        result = evaluate_agent(look, stage.driver(codec), LocalSampler(model), codec)
+        found[name] = {f"pass@{k}": value for k, value in result["pass"].items()}
+        print(name, {k: round(v["mean"], 3) for k, v in found[name].items()}, flush=True)
+        command = f"python results/measure_spa.py passes {recipe} RUNS"
+        write(recipe, {"to_64": {"command": command, "seed": 0, "instances": 256, "arms": found}})
+
+
+def smollm2(folder):
+    """It must run, not win: self-play in the tagged form, true states in, SFT, GRPO, evaluation."""
+    began, look = time.time(), Evaluate.Config(instances=4, samples=2)
+    config = Spa.Config(
+        world=FrozenLake.Config(size=3, view="grid_coordinates", max_steps=4), model="smollm2", form="worldmodel",
+        max_turns=2, max_actions=2, turn_tokens=120,
+        self_play=SelfPlay.Config(
+            trajectories=12, keep="all", sft=SftSettings.Config(batch_rows=4, learning_rate=1e-4)
+        ),
+        rlvr=RlvrSettings.Config(steps=2, groups=2, group_size=4, learning_rate=1e-5),
+        pay=AgentPay.Config(turn_fine=0.1), evaluate=look, glance=look.replace(split=Split.VALIDATION),
+        out=Path(folder),
+    )  # fmt: skip
+    found = Spa(config).run(SilentProgress())
+    kept = {name: found[name] for name in ("base", "learnt", "rl", "test")}
+    write("spa_smollm2", {"command": "python results/measure_spa.py smollm2 FOLDER", "model": "SmolLM2-135M-Instruct",
+                          "seconds": round(time.time() - began), **kept})  # fmt: skip
+    print(json.dumps(kept)[:800])
+
+
+if __name__ == "__main__":
+    {"table": table, "passes": passes, "smollm2": smollm2}[sys.argv[1]](*sys.argv[2:])

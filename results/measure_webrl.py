@@ -1,0 +1,245 @@
+"""What is said of WebRL's loop: one job of a table, the table, kills, the outcome model.
+
+python results/measure_webrl.py job webrl_sokoban webrl_paper 0 --runs runs   # resumable; one arm, one seed
+python results/measure_webrl.py table webrl_sokoban --runs runs               # results/webrl_sokoban.json and a plot
+python results/measure_webrl.py kills --runs runs                             # results/webrl_kills.json
+python results/measure_webrl.py outcome webrl_sokoban --runs runs             # results/webrl_outcome.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from terrella.core.config import override
+from terrella.recipes import find_recipe
+from terrella.stages.reproduce import Reproduce
+from terrella.stages.self_evolving import SelfEvolving
+
+RESULTS = Path(__file__).parent
+PICTURES = RESULTS.parent / "docs" / "pictures"
+
+
+class Lines:
+    """Progress as lines."""
+
+    def phase(self, name: str, total: int) -> None:
+        """Nothing to say yet."""
+
+    def advance(self, done: int, **figures: float) -> None:
+        """One line a phase."""
+        print(done, figures, flush=True)
+
+
+def write(name: str, found: Mapping[str, Any]) -> None:
+    """A results file with the command that made it."""
+    command = " ".join(["python", "results/measure_webrl.py", *sys.argv[1:]])
+    (RESULTS / f"{name}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n", "utf-8")
+    print(f"wrote {name}.json")
+
+
+# --- arms x seeds -----------------------------------------------------------------------------------------------------
+
+
+def job(options: argparse.Namespace) -> None:
+    """One arm, one seed."""
+    table: Any = find_recipe(options.recipe)()
+    folder = options.runs / options.recipe
+    arm = table.arms[options.arm].replace(
+        seed=options.seed, out=folder / f"{options.arm}-{options.seed}", bases=folder / "bases"
+    )
+    found = SelfEvolving(override(arm, options.set)).run(Lines())
+    print(
+        options.arm, options.seed, "test", found["test"]["mean"], found["test"]["families"], f"{found['seconds']:.0f} s"
+    )
+
+
+def table(options: argparse.Namespace) -> None:
+    """All that is done so far."""
+    recipe: Any = find_recipe(options.recipe)()
+    reproduction = Reproduce(recipe.replace(out=options.runs / options.recipe))
+    found = reproduction.write_table()
+    runs = reproduction.finished()
+    curves = {arm: {str(seed): curve(run) for seed, run in seeds.items()} for arm, seeds in runs.items() if seeds}
+    moved = {str(seed): moves(run) for seed, run in runs.get("webrl_paper", {}).items()}
+    families = {
+        arm: mean_families([run["test"]["families"] for run in seeds.values()]) for arm, seeds in runs.items() if seeds
+    }
+    unseen = {
+        arm: [run["unseen"]["mean"] for run in seeds.values() if run["unseen"]] for arm, seeds in runs.items() if seeds
+    }
+    write(options.recipe, {**found, "success_by_phase": curves, "curriculum": moved, "test_by_family": families,
+                           "unseen_families": unseen})  # fmt: skip
+    if options.recipe == "webrl_sokoban" and moved:
+        picture(moved, curves)
+
+
+def curve(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Success on validation by phase: practised families and families never practised."""
+    names = set(run["config"]["families"])
+
+    def mean(figures: Mapping[str, Any], practised: bool) -> float | None:
+        values = [value for name, value in figures["families"].items() if (name in names) is practised]
+        return round(sum(values) / len(values), 4) if values else None
+
+    points = [run["base"], *run["phases"]]
+    seen = [point["validation"] for point in points if "validation" in point]
+    return {"practised": [mean(one, True) for one in seen], "unseen": [mean(one, False) for one in seen],
+            "won_in_practice": [phase["won"] for phase in run["phases"]],
+            "judge_errors": [phase["judge_errors"] for phase in run["phases"] if "judge_errors" in phase]}  # fmt: skip
+
+
+def moves(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """How the curriculum moved: shares of families among what was admitted, phase by phase."""
+    rows = []
+    for phase in run["phases"]:
+        log = phase["curriculum"]
+        total = sum(log["admitted"].values())
+        shares = {name: round(log["admitted"].get(name, 0) / total, 3) for name in run["config"]["families"]}
+        rows.append({"phase": phase["phase"], "admitted": shares, "mean_value": log["mean_value"],
+                     "too_easy": log["too_easy"], "too_hard": log["too_hard"], "resting": log["resting"]})  # fmt: skip
+    return rows
+
+
+def mean_families(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Test success by family, mean over seeds."""
+    return {name: round(sum(row[name] for row in rows) / len(rows), 4) for name in rows[0]}
+
+
+def picture(moved: Mapping[str, Any], curves: Mapping[str, Any]) -> None:
+    """Admitted tasks by difficulty over the phases, and success by phase of the arms."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.6))
+    rows = next(iter(moved.values()))
+    names = list(rows[0]["admitted"])
+    means = [
+        [sum(seed[p]["admitted"][name] for seed in moved.values()) / len(moved) for p in range(len(rows))]
+        for name in names
+    ]
+    left.stackplot(range(1, len(rows) + 1), means, labels=[name.replace("_", " ") for name in names],
+                   colors=pyplot.cm.viridis([n / len(names) for n in range(len(names))]))  # fmt: skip
+    left.set(xlabel="phase", ylabel="share of practice", title="what the curriculum admits")
+    left.legend(fontsize=6, loc="upper left")
+    for arm in [name for name in ("webrl_paper", "fixed", "grpo") if name in curves]:
+        lines = [seed["practised"] for seed in curves[arm].values()]
+        steps = [n * len(rows) / (len(lines[0]) - 1) for n in range(len(lines[0]))]
+        right.plot(steps, [sum(line[n] for line in lines) / len(lines) for n in range(len(lines[0]))], label=arm)
+    right.set(xlabel="phase (equal real steps)", ylabel="validation success", title="mean over seeds")
+    right.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(PICTURES / "webrl_sokoban.png", dpi=110)
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+SMALL = ("phases=4", "phase_steps=300", "glance=4", "evaluate=8", "demonstrations=20", "imitation_updates=20",
+         "width=32", "layers=1")  # fmt: skip
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Every file of a run: weights, optimiser, replay, curriculum, evaluations."""
+    kept = [
+        path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp" and path.name != "manifest.json"
+    ]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
+
+
+def kills(options: argparse.Namespace) -> None:
+    """One run left alone, others killed at random moments and started again: do they end with the same bits?"""
+    folder = options.runs / "webrl_kills"
+    shutil.rmtree(folder, ignore_errors=True)
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        arguments = ["job", "webrl_sokoban", "webrl_paper", "0", "--runs", str(folder / name), "--set", *SMALL]
+        return subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.DEVNULL)
+
+    began = time.perf_counter()
+    start("whole").wait()
+    length = time.perf_counter() - began
+    wanted, rng = digest(folder / "whole"), random.Random(0)
+    killed_at, runs = list[dict[str, Any]](), 0
+    while len(killed_at) < options.count:
+        runs += 1
+        while True:
+            child = start(f"killed-{runs}")
+            moment = rng.uniform(0.3, 0.7) * length
+            try:
+                child.wait(timeout=moment)
+                break
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+                child.wait()
+                there = [
+                    path.relative_to(folder / f"killed-{runs}")
+                    for path in (folder / f"killed-{runs}").rglob("*.*")
+                    if path.is_file()
+                ]
+                killed_at.append({"run": runs, "seconds": round(moment, 2), "files": len(there)})
+        if digest(folder / f"killed-{runs}") != wanted:
+            raise SystemExit(f"run {runs} differs")
+    write("webrl_kills", {"kills": len(killed_at), "runs": runs, "files_compared": len(wanted), "identical": True,
+                          "uninterrupted_seconds": round(length, 1), "killed": killed_at})  # fmt: skip
+
+
+# --- the outcome model ------------------------------------------------------------------------------------------------
+
+
+def outcome(options: argparse.Namespace) -> None:
+    """The judge beside the world's truth, and agents trained by either."""
+    path = RESULTS / "webrl_outcome.json"
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    recipe: Any = find_recipe(options.recipe)()
+    runs = Reproduce(recipe.replace(out=options.runs / options.recipe)).finished()
+    judged, truth = runs["judged"], runs["webrl_paper"]
+    found = {
+        "judges": {str(seed): run["judge"] for seed, run in judged.items()},
+        "errors_in_practice": {str(s): [phase["judge_errors"] for phase in run["phases"]] for s, run in judged.items()},
+        "test_success": {str(seed): both(run, truth[seed]) for seed, run in judged.items() if seed in truth},
+    }  # fmt: skip
+    write("webrl_outcome", {**{k: v for k, v in before.items() if k != "command"}, options.recipe: found})
+
+
+def both(judged: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:
+    """Test success of the two agents of one seed."""
+    n = judged["test"]["n"]
+    return {"judged_by_model": judged["test"]["mean"], "judged_by_world": truth["test"]["mean"], "n": n}
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, call in (("job", job), ("table", table), ("kills", kills), ("outcome", outcome)):
+        one = commands.add_parser(name)
+        one.set_defaults(call=call)
+        if name != "kills":
+            one.add_argument("recipe")
+        if name == "job":
+            one.add_argument("arm")
+            one.add_argument("seed", type=int)
+            one.add_argument("--set", nargs="*", default=[])
+        one.add_argument("--runs", type=Path, default=Path("runs"))
+        one.add_argument("--count", type=int, default=20)
+    options = parser.parse_args()
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.policies.basic import Random
 from terrella.stages.game_model import GameModel
 from terrella.stages.reproduce import Reproduce
+from terrella.stages.train_world_model import TrainWorldModel
 from terrella.worlds.bytesized32 import ByteSized32
+from terrella.worlds.textworld import TextWorld
 
 PACK = 2048
 PUBLISHED = {
@@ -43,4 +46,13 @@ def bytesized32_tiny() -> Reproduce.Config:
         claims=(("exact", "sft", 1, False), ("task_specific", "sft", 1, False), ("task_specific", "exact", 1, True),
                 ("sft_all", "nearest_neighbour", 1, False)),
         out=Path("runs/bytesized32_tiny"),
+    )  # fmt: skip
+
+
+def textworld_model() -> TrainWorldModel.Config:
+    """A model of generated games (which facts come and go), asked about games it never saw; one core, ten minutes."""
+    world = TextWorld.Config(answer="difference", rooms=(2, 5), objects=(2, 6), games=100, wander=6, max_steps=1)
+    return TrainWorldModel.Config(
+        world=world, policy=Random.Config(), transitions=6000, model="tiny-0.3m", turn_tokens=24,
+        sft=SftSettings.Config(epochs=3, batch_rows=16, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 WORD = re.compile(r"\(\d+,\d+\)|\w+|[^\s\w\"]")
 NAMED_LINE = re.compile(r"\[(\d+)\]\s*")
-BUCKETS = 4096
+BUCKETS, VERBS = 2048, 128
 LINES, PLACES, REMEMBERED = 96, 24, 3
 LAST_LINE = LINES - REMEMBERED - 2
 COUNTDOWN = LINES - 1
@@ -150,7 +150,7 @@ class Reader:
         for pool, is_first in ((1, True), (2, False)):
             at = [t for t, bucket in enumerate(buckets) if bucket in said and (lines[t] == 0) is is_first]
             pools[pool, at] = 1.0 / max(1, len(at))
-        return _bucket(verb)
+        return _bucket(verb) % VERBS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ class Encoder(nn.Module):
         for table in (self.words, self.lines, self.places, self.shared):
             nn.init.normal_(table.weight, std=0.3)
         layer = nn.TransformerEncoderLayer(
-            width, sizes.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            width, sizes.heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
         self.stack = nn.TransformerEncoder(layer, sizes.layers, nn.LayerNorm(width), enable_nested_tensor=False)
 
@@ -194,7 +194,7 @@ class PointerPolicy(nn.Module):
         """Each action looks at the words it wants to, beside those it points at."""
         super().__init__()
         width = sizes.width
-        self.encoder, self.verbs = Encoder(sizes), nn.Embedding(BUCKETS, width)
+        self.encoder, self.verbs = Encoder(sizes), nn.Embedding(VERBS, width)
         self.ask = nn.Linear(5 * width, width)
         self.look = nn.MultiheadAttention(width, sizes.heads, batch_first=True)
         self.mix, self.score = nn.Linear(6 * width, 2 * width), nn.Linear(2 * width, 1)

@@ -1,4 +1,4 @@
-"""WebRL's loop with a pointing policy of 0.6M parameters: `terrella reproduce webrl_sokoban`, `... webrl_miniwob`.
+"""WebRL's loop with a pointing policy of 0.3M parameters: `terrella reproduce webrl_sokoban`, `... webrl_miniwob`.
 
 All arms of a seed begin with the same policy, which has imitated a few demonstrations and is far from sure of itself
 (an over-trained start explores nothing), and have the same number of real steps of the world. What each reached
@@ -31,7 +31,7 @@ def webrl_sokoban_run() -> SelfEvolving.Config:
     rooms = {f"steps_{n}": Sokoban.Config(longest=n, max_steps=16, view="coordinates") for n in levels}
     return SelfEvolving.Config(
         families=rooms, demonstrated=("steps_1", "steps_2"), demonstrations=100, imitation_updates=80,
-        phases=8, phase_steps=3000, glance=24, evaluate=64, learner=Learner.Config(beta=0.2, epochs=2, critic_epochs=1),
+        phases=8, phase_steps=2000, glance=24, evaluate=64, learner=Learner.Config(beta=0.2, epochs=2, critic_epochs=1),
     )  # fmt: skip
 
 

@@ -76,9 +76,59 @@ def curve_cell(seeds):
     return f"{before} -> {after} (seeds {', '.join(seeds)}; at most {seconds} s)"
 
 
+def verl(record):
+    rows = []
+    for part, what in (("curve", "tiny_counter, GRPO"), ("lake", "tiny_lake_agent, PPO with a critic")):
+        rise = record[part]["last_ten_minus_first_ten"]
+        cell = f"{interval(rise, sign='+')} reward in {record[part]['steps']} steps"
+        rows.append((f"`--set engine=verl`: {what}, last ten steps minus first ten", cell))
+    worst = max(record[part]["mismatch_max"] for part in ("curve", "lake"))
+    rows.append(("verl: sampler and trainer differ at most by (log-probability of a token)", f"{worst:.1e}"))
+    lost = record["nodes"]
+    what = f"verl: a node lost while {lost['episodes']:,} episodes are collected"
+    rows.append((what, f"{lost['lost']} lost, {lost['duplicated']} doubled"))
+    return rows
+
+
+def coverage(record):
+    cell = ", ".join(f"{name} {world['resplit']['mean']:.3f}" for name, world in record["worlds"].items())
+    return [("conformal risk at 90%: coverage on held-out steps, five seeds", cell)]
+
+
+def gate(record):
+    found = record["summary"]
+    return [
+        ("the gate on frozen_lake: success minus that of real training", interval(found["gated_minus_real"], digits=4)),
+        ("the gate: times fewer real steps, all counted", interval(found["factor"])),
+    ]
+
+
+def spa(record):
+    name = record["command"].split()[-1]
+    cells = [f"{arm} {figure['pass@1']['mean']:.3f}" for arm, figure in record["arms"].items()]
+    seeds = {len(figure["seeds"]) for figure in record["arms"].values()}
+    rows = [(f"`{record['command']}`, pass@1 ({min(seeds)} to {max(seeds)} seeds)", ", ".join(cells))]
+    for claim in record["claims"]:
+        if claim["holds"] is not None:
+            words = "not below" if claim["not_below"] else "above"
+            told = "reproduced" if claim["holds"] else "NOT reproduced"
+            what = f"{name}: {claim['better']} {words} {claim['worse']}, pass@{claim['k']}, paired"
+            rows.append((what, f"{told}: {interval(claim, sign='+')}, {claim['seeds']} seeds"))
+    return rows
+
+
+def interval(figure, *, digits=3, sign=""):
+    return f"{figure['mean']:{sign}.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
+
+
+PARTS = {"foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage,
+         "trust_gate": gate, "spa_frozen_lake": spa, "spa_sokoban": spa}  # fmt: skip
+"""Files of results, in the order of the table, and what is told of each; one that is not there is not told."""
+
+
 def table():
-    rows = foundation(json.loads((HERE / "foundation.json").read_text()))
-    rows += engine(json.loads((HERE / "engine.json").read_text()))
+    found = [(part, HERE / f"{name}.json") for name, part in PARTS.items()]
+    rows = [row for part, path in found if path.exists() for row in part(json.loads(path.read_text()))]
     lines = ["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join([MARKS[0], *lines, MARKS[1]])
 

@@ -19,23 +19,20 @@ from typing import Any, Literal
 import numpy as np
 
 from terrella.core.config import Configurable, dump, record_from_json
-from terrella.core.instances import TASK_STREAM, stream
 from terrella.core.protocols import Progress
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.attempts import Attempt, PracticeTask, read_attempts, write_attempts
 from terrella.data.replay import Replay
 from terrella.data.store import locked, settle_plan, write_atomic
-from terrella.engines.pointer.learn import Learner, Lesson, Net, advantages_in_groups, lessons_of, make_net
-from terrella.engines.pointer.play import Players, expert_chooser, policy_chooser
+from terrella.engines.pointer.learn import Learner, Lesson, Net, lessons_of, sibling_advantages
+from terrella.engines.pointer.play import Players, policy_chooser
 from terrella.models.pointer import Sizes
 from terrella.show.progress import make_progress, show_figures
 from terrella.stages.curriculum import Curriculum, Record, curriculum_table, fixed_tasks
 from terrella.stages.outcome_model import OutcomeModel, judge_figures
-from terrella.stages.practice_report import practice_figures, success_figures
-
-DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR = range(5)
-"""What a random stream of a phase is for."""
+from terrella.stages.practice_bench import ACTOR, CRITIC, PRACTICE, REPLAY, Bench, imitate, train_judge
+from terrella.stages.practice_report import practice_figures
 
 
 class SelfEvolving(Configurable):
@@ -104,7 +101,7 @@ class SelfEvolving(Configurable):
         progress.phase("phases", config.phases)
         with Players({**config.families, **config.unseen}, slots=config.slots, reader=self.learner.reader,
                      read_instruction=config.read_instruction) as players:  # fmt: skip
-            self.players = players
+            self.bench = Bench(players, self.learner, self.sizes, config.seed)
             base = self._base()
             phases = []
             for number in range(1, config.phases + 1):
@@ -127,35 +124,19 @@ class SelfEvolving(Configurable):
         folder = config.bases / f"seed-{config.seed}"
         with locked(folder):
             settle_plan(folder, plan)
-            self._imitate(folder)
+            names = config.demonstrated or tuple(config.families)
+            tasks = [PracticeTask(family=name, seed=seed) for name in names for seed in range(config.demonstrations)]
+            imitate(self.bench, tasks, updates=config.imitation_updates, folder=folder, glance=self._glance)
         return folder
 
-    def _imitate(self, folder: Path) -> None:
-        config = self.config
-        if (folder / "base.json").exists():
-            return
-        names = config.demonstrated or tuple(config.families)
-        tasks = [PracticeTask(family=name, seed=seed) for name in names for seed in range(config.demonstrations)]
-        shown = [attempt for attempt in self.players.play(expert_chooser, tasks, split=Split.TRAIN) if attempt.success]
-        write_attempts(folder / "demonstrations.jsonl", shown)
-        actor = self._net("actor", None)
-        lessons = [lesson for attempt in shown for lesson in lessons_of(attempt, 1.0)]
-        losses = self.learner.imitate(actor, lessons, config.imitation_updates, self._rng(0, DEMONSTRATION))
-        actor.save(folder / "actor.safetensors")
-        figures = {"demonstrations": len(shown), "steps": len(lessons), "loss": losses[-1], **self._glance(actor)}
-        write_atomic(folder / "base.json", json.dumps(figures).encode())
-
     def _judge(self, base: Path) -> tuple[OutcomeModel, Path]:
-        """The outcome model: from plays of the imitating policy, with the world's verdicts as labels; made once."""
+        """The outcome model and its folder: arms of one seed share it."""
         config, folder = self.config, self.config.bases / f"judge-{self.config.seed}"
         model = OutcomeModel(config.outcome_model)
         with locked(folder):
             settle_plan(folder, {"outcome_model": dump(config.outcome_model), "base": str(base.name)})
-            if not (folder / "judge.json").exists():
-                actor = self._net("actor", base / "actor.safetensors")
-                choose = policy_chooser(actor, self.learner.reader)
-                found = model.fit(self.players, choose, self.sizes, tuple(config.families), folder, seed=config.seed)
-                write_atomic(folder / "judge.json", json.dumps(found).encode())
+            actor = self.bench.net("actor", base / "actor.safetensors")
+            train_judge(self.bench, model, actor, tuple(config.families), folder)
         return model, folder
 
     # --- one phase ---------------------------------------------------------------------------------------------------
@@ -179,16 +160,16 @@ class SelfEvolving(Configurable):
         config = self.config
 
         def make() -> dict[str, Any]:
-            rng, names = self._rng(number, PRACTICE), tuple(config.families)
+            rng, names = self.bench.rng(number, PRACTICE), tuple(config.families)
             count = max(1, config.phase_steps // config.group_size)  # an attempt has a step at least
             record = self._record(number, base)
             if config.curriculum == "fixed":
                 tasks, log = fixed_tasks(names, count, rng), {}
             else:
                 count = min(count, self._likely_count(number))
-                critic = self._net("critic", self._file(number - 1, "critic.safetensors")) if number > 1 else None
+                critic = self.bench.net("critic", self._file(number - 1, "critic.safetensors")) if number > 1 else None
                 tasks, log = config.practice.build().choose(
-                    self.players, self.learner, critic, record, count=count, rng=rng
+                    self.bench.players, self.learner, critic, record, count=count, rng=rng
                 )
             return {"log": log, "tasks": [dataclasses.asdict(task) for task in tasks]}
 
@@ -217,7 +198,7 @@ class SelfEvolving(Configurable):
             group = self.config.group_size
             members = [dataclasses.replace(task, noise_seed=n) for task in tasks for n in range(group)]
             choose = policy_chooser(actor, self.learner.reader)
-            played = self.players.play(choose, members, split=Split.TRAIN, budget=self.config.phase_steps)
+            played = self.bench.players.play(choose, members, split=Split.TRAIN, budget=self.config.phase_steps)
             write_attempts(path, played)
         return read_attempts(path)
 
@@ -233,7 +214,7 @@ class SelfEvolving(Configurable):
         self, number: int, base: Path, attempts: Sequence[Attempt], outcomes: Sequence[float | None]
     ) -> tuple[list[Lesson], dict[str, Any]]:
         """This phase's judged steps and what is drawn from the successes of earlier phases."""
-        config, advantages = self.config, self._group_advantages(attempts, outcomes)
+        config, advantages = self.config, sibling_advantages(attempts, outcomes, self.config.group_size)
         new = [lesson for attempt, outcome, advantage in zip(attempts, outcomes, advantages, strict=True)
                if outcome is not None for lesson in lessons_of(attempt, outcome, advantage)]  # fmt: skip
         before = self._file(number - 1, "replay.jsonl") if number > 1 else base / "demonstrations.jsonl"
@@ -244,7 +225,7 @@ class SelfEvolving(Configurable):
 
         def draw() -> dict[str, Any]:
             chances = self.learner.chances(self._actor(number - 1, base), old)
-            where, counts = replay.draw(chances, new_steps=len(new), rng=self._rng(number, REPLAY))
+            where, counts = replay.draw(chances, new_steps=len(new), rng=self.bench.rng(number, REPLAY))
             return {"where": where, "counts": counts}
 
         drawn = self._json(number, "drawn.json", draw)
@@ -255,22 +236,14 @@ class SelfEvolving(Configurable):
             replay.save(self._file(number, "replay.jsonl"))
         return lessons, drawn["counts"]
 
-    def _group_advantages(self, attempts: Sequence[Attempt], outcomes: Sequence[float | None]) -> list[float]:
-        groups: dict[str, dict[int, float | None]] = {}
-        for attempt, outcome in zip(attempts, outcomes, strict=True):
-            groups.setdefault(attempt.task.name, {})[attempt.task.noise_seed] = outcome
-        rows = [[groups[name].get(n) for n in range(self.config.group_size)] for name in groups]
-        found = dict(zip(groups, advantages_in_groups(rows), strict=True))
-        return [found[attempt.task.name][attempt.task.noise_seed] for attempt in attempts]
-
     def _fit_critic(self, number: int, lessons: Sequence[Lesson]) -> dict[str, Any]:
         path = self._file(number, "critic.safetensors")
         before = self._file(number - 1, "critic.safetensors") if number > 1 else None
 
         def fit() -> dict[str, Any]:
-            critic = self._net("critic", before)
+            critic = self.bench.net("critic", before)
             figures = {} if self.config.loss in ("grpo", "filtered_bc") and self.config.curriculum == "fixed" else (
-                self.learner.fit_critic(critic, lessons, self._rng(number, CRITIC)))  # fmt: skip
+                self.learner.fit_critic(critic, lessons, self.bench.rng(number, CRITIC)))  # fmt: skip
             critic.save(path)
             return figures
 
@@ -279,8 +252,8 @@ class SelfEvolving(Configurable):
     def _fit_actor(self, number: int, base: Path, lessons: Sequence[Lesson]) -> dict[str, Any]:
         def fit() -> dict[str, Any]:
             actor = self._actor(number - 1, base)
-            critic = self._net("critic", self._file(number, "critic.safetensors"))
-            figures = self.learner.fit_actor(actor, lessons, critic, self.config.loss, self._rng(number, ACTOR))
+            critic = self.bench.net("critic", self._file(number, "critic.safetensors"))
+            figures = self.learner.fit_actor(actor, lessons, critic, self.config.loss, self.bench.rng(number, ACTOR))
             actor.save(self._file(number, "actor.safetensors"))
             return figures
 
@@ -290,19 +263,13 @@ class SelfEvolving(Configurable):
 
     def _glance(self, actor: Net) -> dict[str, Any]:
         names = [*self.config.families, *self.config.unseen]
-        count = self.config.glance
-        return {"validation": self._success(actor, names, count, Split.VALIDATION)} if count else {}
-
-    def _success(self, actor: Net, names: Sequence[str], count: int, split: Split) -> dict[str, Any]:
-        """The best guess at each step, on held-out instances."""
-        tasks = [PracticeTask(family=name, seed=seed) for name in names for seed in range(count)]
-        choose = policy_chooser(actor, self.learner.reader, greedy=True)
-        return success_figures(self.players.play(choose, tasks, split=split))
+        found = self.bench.success(actor, names, self.config.glance, Split.VALIDATION)
+        return {"validation": found} if found else {}
 
     def _finish(self, actor: Net, phases: Sequence[dict[str, Any]]) -> dict[str, Any]:
         config = self.config
-        seen = self._success(actor, list(config.families), config.evaluate, Split.TEST)
-        unseen = self._success(actor, list(config.unseen), config.evaluate, Split.TEST) if config.unseen else {}
+        seen = self.bench.success(actor, list(config.families), config.evaluate, Split.TEST)
+        unseen = self.bench.success(actor, list(config.unseen), config.evaluate, Split.TEST)
         logs = [phase["curriculum"] for phase in phases]
         if config.curriculum == "self_evolving" and logs:
             write_atomic(config.out / "curriculum.md", curriculum_table(logs, list(config.families)).encode())
@@ -324,22 +291,13 @@ class SelfEvolving(Configurable):
 
     def _actor(self, number: int, base: Path) -> Net:
         """The actor after a phase; after phase 0 it has only imitated."""
-        return self._net("actor", (self._file(number, "") if number else base) / "actor.safetensors")
+        return self.bench.net("actor", (self._file(number, "") if number else base) / "actor.safetensors")
 
     def _json(self, number: int, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         path = self._file(number, name)
         if not path.exists():
             write_atomic(path, json.dumps(make()).encode())
         return dict(json.loads(path.read_text("utf-8")))
-
-    def _rng(self, number: int, use: int) -> np.random.Generator:
-        return stream(TASK_STREAM, self.config.seed, number, use)
-
-    def _net(self, kind: Literal["actor", "critic"], path: Path | None) -> Net:
-        """A network as a file holds it, or a new one."""
-        rates = self.config.learner
-        rate = rates.learning_rate if kind == "actor" else rates.critic_learning_rate
-        return make_net(kind, self.sizes, learning_rate=rate, seed=self.config.seed, path=path)
 
 
 def run(config: SelfEvolving.Config) -> dict[str, Any]:

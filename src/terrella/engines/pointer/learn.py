@@ -93,13 +93,16 @@ def make_net(
     return net
 
 
-def advantages_in_groups(rows: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """GRPO's advantages; None for what was not judged."""
-    if not rows:
+def sibling_advantages(attempts: Sequence[Attempt], outcomes: Sequence[float | None], group_size: int) -> list[float]:
+    """GRPO's advantage of each attempt among those at the same task; what was not judged earns none."""
+    groups: dict[str, list[float]] = {}
+    for attempt, outcome in zip(attempts, outcomes, strict=True):
+        row = groups.setdefault(attempt.task.name, [torch.nan] * group_size)
+        row[attempt.task.noise_seed] = torch.nan if outcome is None else outcome
+    if not groups:
         return []
-    rewards = torch.tensor([[torch.nan if value is None else value for value in row] for row in rows])
-    found: list[list[float]] = group_advantages(rewards).tolist()
-    return found
+    found = dict(zip(groups, group_advantages(torch.tensor(list(groups.values()))).tolist(), strict=True))
+    return [float(found[attempt.task.name][attempt.task.noise_seed]) for attempt in attempts]
 
 
 class Learner(Configurable):

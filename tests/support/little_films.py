@@ -17,7 +17,7 @@ def nearest(pixels):
 class GreyTokenizer:
     """Two ids per frame: the grey of its left and of its right half."""
 
-    codes, places, grid = len(LEVELS), 2, 1
+    codes, places, context_places = len(LEVELS), 2, 1
 
     def write(self, frames, context):
         return [nearest(context)], [[nearest(f[:, :2]), nearest(f[:, 2:])] for f in frames]

@@ -29,7 +29,9 @@ class Pictures(Protocol):
 
     codes: int
     places: int
-    grid: int
+    """Ids of a frame."""
+    context_places: int
+    """Ids of a context frame."""
 
     def write(self, frames: NDArray[np.uint8], context: NDArray[np.uint8]) -> tuple[list[int], list[list[int]]]:
         """Ids of a context frame and of frames after it."""
@@ -51,7 +53,7 @@ class FrameCodec:
         self.first_frame = MARKS + tokenizer.codes
         self.first_action = self.first_frame + tokenizer.codes
         self.vocabulary = self.first_action + bins.size * bins.bins
-        self.frame_tokens, self.context_tokens = tokenizer.places, tokenizer.grid**2
+        self.frame_tokens, self.context_tokens = tokenizer.places, tokenizer.context_places
         self.allowed_ids: tuple[int, ...] | None = tuple(range(self.first_frame, self.first_action))
         self._contexts: dict[Frames, tuple[int, ...]] = {}
         self._frames: dict[tuple[Frames, Frames], tuple[int, ...]] = {}

@@ -10,6 +10,7 @@ cross-attention, so that ids only say what is new. Both build on what never chan
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,11 +146,13 @@ class FrameTokenizer(Configurable, nn.Module):
         """Sizes."""
 
         size: int = 64
-        """Pixels of a side; a multiple of 16."""
+        """Pixels of a side; a multiple of the stride."""
+        columns: int = 0
+        """Pixels of the other side; 0 is a square."""
         quantizer: Literal["fsq", "vq"] = "fsq"
         levels: tuple[int, ...] = (8, 5, 5, 5)
         """Their product is the number of codes, of context and of later frames alike."""
-        stride: Literal[8, 16] = 16
+        stride: Literal[8, 16, 32] = 16
         """Pixels of a side that one id of a later frame stands for; small pictures need 8."""
         width: int = 32
         seed: int = 0
@@ -161,19 +164,20 @@ class FrameTokenizer(Configurable, nn.Module):
         """All weights, from the seed; the background is grey until `learn_background`."""
         nn.Module.__init__(self)
         Configurable.__init__(self, config)
-        self.grid, self.side = config.size // 8, config.size // config.stride
-        self.places = self.side**2
+        height, breadth = config.size, config.columns or config.size
+        self.grid, self.side = (height // 8, breadth // 8), (height // config.stride, breadth // config.stride)
+        self.places, self.context_places = math.prod(self.side), math.prod(self.grid)
         width, dimensions = config.width, len(config.levels)
-        self.register_buffer("background", torch.full((3, config.size, config.size), 0.5))
+        self.register_buffer("background", torch.full((3, height, breadth), 0.5))
         with torch.random.fork_rng():
             torch.manual_seed(config.seed)
             self.context_codes, self.frame_codes = (make_quantizer(config.quantizer, config.levels) for _ in range(2))
             self.codes = int(self.context_codes.codes)
             self.context_down = _Down(3, width, 1, dimensions)
-            self.frame_down = _Down(6, width, config.stride // 8, dimensions)
+            self.frame_down = _Down(6, width, (config.stride // 4).bit_length() - 1, dimensions)
             self.context_in, self.frame_in = (nn.Conv2d(dimensions, width * 2, 1) for _ in range(2))
             self.context_pixels, self.frame_pixels = _Pixels(width, 0), _Pixels(width, width)
-            self.shown, self.attend = _Shown(width), _Attend(width * 2, self.grid**2)
+            self.shown, self.attend = _Shown(width), _Attend(width * 2, self.context_places)
 
     def learn_background(self, frames: Tensor) -> None:
         """What most frames show at each pixel."""
@@ -195,7 +199,7 @@ class FrameTokenizer(Configurable, nn.Module):
         shown = self.shown(2.0 * (context - self.background))
         if len(context) == 1:
             shown = [part.expand(len(codes), -1, -1, -1) for part in shown]
-        grid = functional.interpolate(self.frame_in(codes.permute(0, 3, 1, 2)), size=(self.grid, self.grid))
+        grid = functional.interpolate(self.frame_in(codes.permute(0, 3, 1, 2)), size=self.grid)
         return context + cast(Tensor, self.frame_pixels(self.attend(grid, shown[0]), shown))
 
     def forward(self, context: Tensor, frames: Tensor) -> Coded:
@@ -216,13 +220,13 @@ class FrameTokenizer(Configurable, nn.Module):
     @torch.inference_mode()
     def decode(self, context: Tensor, frames: Tensor) -> Tensor:
         """Pictures of the ids of frames [T, N] in a film that began with a context (3, H, W): (T, 3, H, W)."""
-        codes = self.frame_codes.look_up(frames.view(-1, self.side, self.side))
+        codes = self.frame_codes.look_up(frames.view(-1, *self.side))
         return self._rebuild(codes, context[None]).clamp(0.0, 1.0)
 
     @torch.inference_mode()
     def decode_context(self, context: Tensor) -> Tensor:
         """Pictures of the ids of frames by themselves [T, C]: the per-frame tokenizer."""
-        codes = self.context_codes.look_up(context.view(-1, self.grid, self.grid))
+        codes = self.context_codes.look_up(context.view(-1, *self.grid))
         return self._rebuild_context(codes).clamp(0.0, 1.0)
 
     # --- with plain numbers -----------------------------------------------------------------------------------------

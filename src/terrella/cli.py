@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -360,6 +360,21 @@ def pull(repo: Positional[str], folder: Positional[Path], /, *, dataset: bool = 
 
     commit = download(repo, folder, kind="dataset" if dataset else "model", revision=revision or None)
     console.print(f"{repo} at {commit} in {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command(name="sites")
+def sites(
+    verb: Positional[Literal["up", "reset", "down", "status"]], /, names: Positional[tuple[str, ...]] = ()
+) -> None:
+    """Install and start, put back, or stop the web sites that the tasks of the mini-arena are about.
+
+    Args:
+        verb: up, reset, down or status.
+        names: only these sites (shop, forum, tracker).
+    """
+    from terrella.stages.sites import run
+
+    run(verb, names)
 
 
 @app.command(name="doctor")

@@ -71,7 +71,7 @@ def test_the_command_line_has_not_grown():
     text = (ROOT / "src/terrella/cli.py").read_text()
     assert re.findall(r'@app\.command\(name="([\w-]+)"', text) == [
         "worlds", "check", "play", "new-world", "collect", "rlvr", "train-world-model", "certify",
-        "plan", "reproduce", "view", "report", "serve", "push", "pull", "doctor",
+        "plan", "reproduce", "view", "report", "serve", "push", "pull", "sites", "doctor",
     ]  # fmt: skip
 
 

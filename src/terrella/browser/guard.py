@@ -52,16 +52,20 @@ class Guard:
     resolver: Callable[[str, int], list[str]] = resolve
     refused: list[str] = field(default_factory=list[str])
     server: asyncio.Server | None = None
+    serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def start(self) -> int:
         """Listen on a free loopback port and return it."""
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD)
         return int(self.server.sockets[0].getsockname()[1])
 
-    def stop(self) -> None:
-        """Stop listening."""
+    async def stop(self) -> None:
+        """Stop listening and cut what is open."""
         if self.server is not None:
             self.server.close()
+        for task in self.serving:
+            task.cancel()
+        await asyncio.gather(*self.serving, return_exceptions=True)
 
     def target(self, host: str, port: int) -> tuple[str, int]:
         """The address to connect to, or RefusedError."""
@@ -84,6 +88,10 @@ class Guard:
     # --- one connection -------------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self.serving.add(task)
+            task.add_done_callback(self.serving.discard)
         # A browser that goes away mid-request is no event worth reporting; the connection just ends.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             while await self._one_request(reader, writer):

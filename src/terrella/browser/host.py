@@ -92,8 +92,8 @@ class BrowserHost:
         self.starts = 0
         self._lock = threading.Lock()
 
-    def tab(self, cookies: Mapping[str, Any] | None = None, **context: Any) -> Tab:
-        """A page in a context of its own (cookies, storage); starts the browser when there is none."""
+    def tab(self, cookies: Mapping[str, Any] | str | None = None, **context: Any) -> Tab:
+        """A page in a context of its own, logged in by cookies or a storage file; starts the browser if need be."""
         with self._lock:
             if self.browser is None or not self.browser.is_connected():
                 self._end_browser()
@@ -143,10 +143,11 @@ class BrowserHost:
         await session.detach()
         return next(int(one["id"]) for one in found["processInfo"] if one["type"] == "browser")
 
-    async def _open(self, cookies: Mapping[str, Any] | None, context: Mapping[str, Any]) -> Tab:
+    async def _open(self, cookies: Mapping[str, Any] | str | None, context: Mapping[str, Any]) -> Tab:
+        storage = dict(cookies) if isinstance(cookies, Mapping) else cookies
         made = await self.browser.new_context(
             viewport={"width": self.settings.width, "height": self.settings.height}, accept_downloads=False,
-            service_workers="block", storage_state=dict(cookies) if cookies else None, **context,
+            service_workers="block", storage_state=storage, **context,
         )  # fmt: skip
         return await Tab.open(made)
 
@@ -165,8 +166,8 @@ class BrowserHost:
         if self.browser is None:
             return
         self.kill()
-        if self.guard is not None and self.loop is not None:
-            self.loop.call_soon_threadsafe(self.guard.stop)
+        if self.guard is not None:
+            self._run(self.guard.stop(), 5.0)
         # The driver has lost its browser: whatever it says now is of no interest.
         with contextlib.suppress(Exception):
             self._run(self.playwright.stop(), 5.0)

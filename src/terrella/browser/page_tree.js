@@ -2,8 +2,8 @@
 // change what is reported. Roles and names are Chromium's own accessibility computation.
 (() => {
   if (globalThis.terrella) return;
-  const known = new Map(), ids = new WeakMap();
-  let next = 1;
+  const known = new Map();
+  let ids = new WeakMap(), next = 1;
   const SHAPES = new Set(['circle', 'rect', 'polygon', 'path', 'ellipse', 'line', 'text', 'image']);
   const PASS = new Set(['', 'generic', 'none', 'presentation', 'paragraph', 'rowgroup', 'LabelText', 'emphasis', 'strong',
     'subscript', 'superscript', 'code', 'time', 'mark', 'insertion', 'deletion', 'blockquote', 'LineBreak', 'status']);
@@ -123,6 +123,7 @@
       out.forEach(node => list(node, 0));
       return rows;
     },
+    forget() { known.clear(); ids = new WeakMap(); next = 1; },
     find(id) { const ref = known.get(id), el = ref && ref.deref(); return el && el.isConnected ? el : null; },
     place(id) {
       const el = this.find(id);

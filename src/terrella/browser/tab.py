@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from terrella.browser.events import NetworkEvent, note_request
 from terrella.core.errors import WorldError
 
 TREE_SCRIPT = resources.files("terrella.browser").joinpath("page_tree.js").read_text(encoding="utf-8")
@@ -45,6 +46,8 @@ class Tab:
         self._session_page: Any = None
         self._world: int | None = None
         self._loading: set[Any] = set()
+        self.record: Callable[[NetworkEvent], None] | None = None
+        """Who is told of every request once it is answered."""
 
     @classmethod
     async def open(cls, context: Any) -> Self:
@@ -73,16 +76,43 @@ class Tab:
             return
         self.pages.append(page)
         page.on("close", lambda: self.pages.remove(page) if page in self.pages else None)
-        page.on("request", lambda request: self._loading.add(request))
-        page.on("requestfinished", lambda request: self._loading.discard(request))
+        page.on("request", self._on_request)
+        page.on("requestfinished", self._on_finished)
         page.on("requestfailed", lambda request: self._loading.discard(request))
         page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+
+    def _on_request(self, request: Any) -> None:
+        if request.resource_type in ("document", "xhr", "fetch"):  # what a page shows; pictures may take their time
+            self._loading.add(request)
+
+    async def _on_finished(self, request: Any) -> None:
+        if self.record is not None and request.resource_type in ("document", "xhr", "fetch"):
+            self.record(await note_request(request))
+        self._loading.discard(request)
 
     async def _attach(self) -> None:
         """A DevTools session with the page in front."""
         if self._session_page is not self.page:
             self._session_page, self._world = self.page, None
             self.session = await self.context.new_cdp_session(self.page)
+            self.session.on("Runtime.executionContextCreated", self._on_world)
+            self.session.on("Runtime.executionContextsCleared", self._on_cleared)
+            await asyncio.gather(
+                self.session.send("Runtime.enable"), self.session.send("Page.enable"),
+                self.session.send("Accessibility.enable"),  # keeps what roles and names are computed from
+                self.session.send(
+                    "Page.addScriptToEvaluateOnNewDocument", {"source": TREE_SCRIPT, "worldName": WORLD_NAME}
+                ),
+            )  # fmt: skip
+
+    def _on_world(self, event: Any) -> None:
+        """Every new document brings the isolated world; those of frames inside the page come later."""
+        made = event["context"]
+        if made["name"] == WORLD_NAME and self._world is None:
+            self._world = made["id"]
+
+    def _on_cleared(self, event: Any) -> None:
+        self._world = None
 
     async def close(self) -> None:
         """End the context with all its pages."""
@@ -100,6 +130,27 @@ class Tab:
             raise WorldError("browser", f"refuses to open {url[:80]!r}", "only http and https addresses")
         await self.page.goto(url, wait_until="load")
         await self._attach()
+
+    async def visit(self, url: str) -> bool:
+        """As `go`, for an agent: an address that cannot be opened is a step that did nothing."""
+        if urlsplit(url).scheme not in ("http", "https"):
+            return False
+        try:
+            await self.go(url)
+        except Exception as error:  # Playwright has one class of error for all of them
+            if "net::" not in str(error):
+                raise
+            return False
+        return True
+
+    async def sibling(self) -> Self:
+        """Another page in the same context (same cookies), apart from this tab's pages."""
+        self.context.remove_listener("page", self._on_page)
+        other = type(self)(self.context)
+        page = await self.context.new_page()
+        other._on_page(page)
+        await other._attach()
+        return other
 
     async def back(self) -> bool:
         """One page back; a window without a past is closed when there is another below it."""
@@ -132,6 +183,10 @@ class Tab:
         rows = await self._ask(f"terrella.tree({json.dumps(selector)}, {json.dumps(task_query)})")
         return [(depth, number, role, name, props) for depth, number, role, name, props in rows]
 
+    async def forget_ids(self) -> None:
+        """Number the elements from 1 again."""
+        await self._ask("terrella.forget()")
+
     async def html(self) -> str:
         """The document as HTML."""
         return str(await self.page.content())
@@ -144,6 +199,10 @@ class Tab:
     async def script(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page's own world (promises are awaited)."""
         return await self._evaluate(expression)
+
+    async def look(self, expression: str) -> Any:
+        """The same in the isolated world: the document is the page's, the functions are the browser's own."""
+        return await self._ask(expression)
 
     async def _ask(self, expression: str) -> Any:
         """The same in the isolated world; made again after each navigation."""
@@ -182,12 +241,17 @@ class Tab:
         place = await self._ask(f"terrella.place({number})")
         if place is None:
             return False
-        for kind, count in (("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 1)):
-            await self.session.send("Input.dispatchMouseEvent", {
-                "type": kind, "x": place[0], "y": place[1], "button": "left" if count else "none",
-                "buttons": int(kind == "mousePressed"), "clickCount": count,
-            })  # fmt: skip
+        where = {"x": place[0], "y": place[1]}
+        # Sent at once: they arrive in this order, and each answer would cost a way there and back.
+        await self._send_all("Input.dispatchMouseEvent", [
+            {"type": "mouseMoved", **where},
+            {"type": "mousePressed", "button": "left", "buttons": 1, "clickCount": 1, **where},
+            {"type": "mouseReleased", "button": "left", "clickCount": 1, **where},
+        ])  # fmt: skip
         return True
+
+    async def _send_all(self, method: str, messages: Sequence[dict[str, Any]]) -> None:
+        await asyncio.gather(*(self.session.send(method, message) for message in messages))
 
     async def type(self, number: int, text: str) -> bool:
         """Replace what is in a field, key by key."""
@@ -196,16 +260,15 @@ class Tab:
             return False
         if filled:
             await self.press("Delete")
-        for character in text:
-            await self._key(character)
+        await self._send_all("Input.dispatchKeyEvent", [event for one in text for event in self._key_events(one)])
         return True
 
-    async def _key(self, character: str) -> None:
+    @staticmethod
+    def _key_events(character: str) -> list[dict[str, Any]]:
         down: dict[str, Any] = {"type": "keyDown", "text": character, "key": character, "unmodifiedText": character}
         if character.isalnum() and character.isascii():
             down["windowsVirtualKeyCode"] = ord(character.upper())
-        await self.session.send("Input.dispatchKeyEvent", down)
-        await self.session.send("Input.dispatchKeyEvent", {**down, "type": "keyUp", "text": ""})
+        return [down, {**down, "type": "keyUp", "text": ""}]
 
     async def press(self, key: str) -> bool:
         """Press a named key, or a combination such as Control+a."""

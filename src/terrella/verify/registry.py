@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager, ExitStack
 from terrella.core.config import Configurable
 from terrella.core.errors import VerifierError
 from terrella.core.protocols import Verifier
-from terrella.core.types import State, Text
+from terrella.core.types import State, Text, Tree
 from terrella.verify.battery import Example, run_battery
 from terrella.verify.state import StateDiff
 from terrella.verify.text import Exact, LineGain
+from terrella.verify.tree_diff import TreeDiff
 
 _registered: dict[str, Configurable.Config] = {}
 
@@ -78,8 +79,23 @@ _STATE_EXAMPLES = (
     _states({"open": True}, {"open": True}, {"open": False}),
 )
 
+
+def _pages(before: str, truth: str, *others: str) -> Example:
+    return Example(before=Tree(before), truth=Tree(truth), others=tuple(map(Tree, others)))
+
+
+_FORM = '[1] textbox "Name"\n[2] checkbox "New"\n[3] button "Ok"'
+_TREE_EXAMPLES = (
+    _pages(_FORM, _FORM.replace('"Name"', '"Name" value="kai"'), _FORM.replace('"New"', '"New" checked')),
+    _pages(_FORM, f'{_FORM}\n[4] alert "A name is needed"', f'{_FORM}\n[4] text "Thank you"'),
+    _pages(f'{_FORM}\n[4] dialog ""\n  [5] button "Close"', _FORM, f'{_FORM}\n[4] dialog ""'),
+    _pages(_FORM, '[1] heading "Done"\n[2] link "Back"', '[1] heading "Sorry"\n[2] link "Back"'),
+    _pages(_FORM, _FORM, _FORM.replace('"New"', '"New" checked')),
+)
+
 _BUILT_IN: dict[str, tuple[Callable[[], Configurable.Config], Sequence[Example]]] = {
     "exact": (Exact.Config, _TEXT_EXAMPLES),
     "line_gain": (LineGain.Config, _TEXT_EXAMPLES),
     "state_diff": (StateDiff.Config, _STATE_EXAMPLES),
+    "tree_diff": (TreeDiff.Config, _TREE_EXAMPLES),
 }

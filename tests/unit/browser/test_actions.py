@@ -41,7 +41,8 @@ def test_endless_text_is_not_read():
 
 def test_candidates_are_what_a_page_offers():
     page = parse(
-        '[1] task "Enter \\"kai\\" and 42."\n[2] textbox ""\n[3] combobox "" value="b"\n  [4] option "a"\n  [5] option "b"\n'
+        '[1] task "Enter \\"kai\\" and 42."\n[2] textbox ""\n[3] combobox "" value="b"\n  [4] option "a"\n'
+        '  [5] option "b"\n'
         'text "no element"\n[6] button "Ok"'
     )
     found = candidates(page, quoted_texts(page[0].name))

@@ -23,8 +23,8 @@ from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Tree
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
-from terrella.verify.text import LineGain
 from terrella.verify.tree import Node, write
+from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.miniwob.families import family_names, held_out, html_folder
 from terrella.worlds.miniwob.scripts import SCRIPTS, best_action
 from terrella.worlds.miniwob.views import VIEWS, WORDS
@@ -35,7 +35,7 @@ START = (
     "core.startEpisodeReal(); terrellaAdvance({wait})"
 )
 ACTION_FORMS = "Actions: click N, type N text, select N option, scroll up, scroll down, press KEY, back, stop."
-FLAGS = "[WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
+ADVANCE = "terrellaAdvance({wait}); [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 
 class Page(NamedTuple):
@@ -62,6 +62,8 @@ class MiniWob(World):
         """What test holds out: seeds of every family, or (also) whole families."""
         step_milliseconds: int = 1000
         """How far a page's clock moves with each action."""
+        reload: bool = True
+        """Load the page anew for each episode; False restarts it in place, as MiniWoB++'s own environment does."""
         seconds: float = 20.0
         """How long the browser may take for one action before it is killed."""
         browser: int = 0
@@ -72,7 +74,7 @@ class MiniWob(World):
     config: Config
     rules = "Do the task on the web page. Elements are named by the number in brackets."
     view_names = tuple(VIEWS)
-    verifier = LineGain.Config().build()
+    verifier = TreeDiff.Config().build()
 
     def __init__(self, config: Config) -> None:
         """Find the pages and the browser; it starts with the first reset."""
@@ -124,19 +126,21 @@ class MiniWob(World):
         self.host.run(self._begin(self.tab), self.config.seconds)
 
     async def _begin(self, tab: Tab) -> None:
-        await tab.go(f"http://{HOST}/miniwob/{self.family}.html")
+        address = f"http://{HOST}/miniwob/{self.family}.html"
+        if self.config.reload or tab.url != address:
+            await tab.go(address)
+        else:
+            await tab.forget_ids()
         await tab.script(START.format(seed=str(self.page_seed), wait=self.config.step_milliseconds))
         await self._read(tab)
 
-    async def _read(self, tab: Tab) -> tuple[bool, float]:
+    async def _read(self, tab: Tab) -> None:
         rows = await tab.rows("body", task_query=True)
         nodes = tuple(
             Node(depth, number, role, name, tuple(props.items())) for depth, number, role, name, props in rows
         )
         task = next((node.name for node in nodes if node.role == "task"), "")
         self.page = Page(self.family, task, nodes)
-        done, raw = await tab.script(FLAGS)
-        return bool(done), float(raw)
 
     # --- one step -----------------------------------------------------------------------------------------------
 
@@ -167,9 +171,9 @@ class MiniWob(World):
 
     async def _carry_out(self, tab: Tab, action: Action) -> tuple[bool, bool, float]:
         worked = await carry_out(tab, action)
-        await tab.script(f"terrellaAdvance({self.config.step_milliseconds})")
-        done, raw = await self._read(tab)
-        return worked, done, raw
+        done, raw = await tab.script(ADVANCE.format(wait=self.config.step_milliseconds))
+        await self._read(tab)
+        return worked, bool(done), float(raw)
 
     def _recover(self, before: Page) -> None:
         """A new browser at the same page: the same instance, the same actions. If it is not the same, say so."""

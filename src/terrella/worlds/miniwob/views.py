@@ -49,7 +49,8 @@ WORDS = (
     *(f'] {role} "' for role in ROLES), '\ntext "', '\n[', '\\"', ' value="', ' checked', ' selected', ' focused',
     ' fill="', ' size="', ' color="', ' class="', "click ", "type ", "select ", "scroll down", "scroll up",
     "press Enter", "back", "stop", "Click", "Enter", "Select", "Submit", "Username", "Password", "Login",
-    " the ", " and ", " button", " text", " field", " link", " into ", " press ", " username", " password", " submit", " check",
+    " the ", " and ", " button", " text", " field", " link", " into ", " press ", " username", " password",
+    " submit", " check",
 )  # fmt: skip
 """Worth a token each in a small vocabulary."""
 

@@ -2,6 +2,7 @@
 
     python results/measure_spa.py table spa_frozen_lake RUNS     the table of the jobs that are done, none is started
     python results/measure_spa.py passes spa_frozen_lake RUNS    pass@k to 64 of the models of seed 0
+    python results/measure_spa.py transfer spa_sokoban RUNS      the same models in harder rooms
     python results/measure_spa.py smollm2 FOLDER                 the pipeline on SmolLM2-135M-Instruct, a few steps each
 RUNS is the `--out` of `terrella reproduce`.
 """
@@ -57,20 +58,38 @@ def table(recipe, runs):
 
 def passes(recipe, runs):
     """Whether RL gave something or only made the likely likelier: pass@k to 64, same instances, one seed."""
-    config, found = find_recipe(recipe)(), {}
+    look = Evaluate.Config(instances=256, samples=64)
+    found = {name: look_again(recipe, runs, name, 0, look) for name in ("base", "vanilla", "spa")}
+    command = f"python results/measure_spa.py passes {recipe} RUNS"
+    write(recipe, {"to_64": {"command": command, "seed": 0, "instances": 256, "arms": found}})
+
+
+HARDER = {"longest": 6, "max_steps": 8}
+
+
+def transfer(recipe, runs):
+    """From easy to hard: the same models in rooms that take up to six steps instead of three."""
+    look, found = Evaluate.Config(instances=256, samples=8), {}
     for name in ("base", "vanilla", "spa"):
-        arm = config.arms[name].replace(bases=Path(runs) / "bases")
-        stage = Spa(arm)
-        folder = Path(runs) / f"{name}-0/model"
-        model, tokenizer = load_model(str(folder)) if folder.exists() else stage._base(SilentProgress())
-        model.eval()
-        codec = stage.codec(tokenizer)
-        look = Evaluate.Config(instances=256, samples=64)
-        result = evaluate_agent(look, stage.driver(codec), LocalSampler(model), codec)
-        found[name] = {f"pass@{k}": value for k, value in result["pass"].items()}
-        print(name, {k: round(v["mean"], 3) for k, v in found[name].items()}, flush=True)
-        command = f"python results/measure_spa.py passes {recipe} RUNS"
-        write(recipe, {"to_64": {"command": command, "seed": 0, "instances": 256, "arms": found}})
+        seeds = [seed for seed in range(5) if (Path(runs) / f"{name}-{seed}/manifest.json").exists()]
+        found[name] = {seed: look_again(recipe, runs, name, seed, look, HARDER) for seed in seeds}
+    command = f"python results/measure_spa.py transfer {recipe} RUNS"
+    write(recipe, {"harder": {"command": command, "changed": HARDER, "instances": 256, "arms": found}})
+
+
+def look_again(recipe, runs, name, seed, look, changes=None):
+    """pass@k of a finished run's model, in its world or a changed one."""
+    arm = find_recipe(recipe)().arms[name].replace(bases=Path(runs) / "bases")
+    folder = Path(runs) / f"{name}-{seed}/model"
+    model, tokenizer = load_model(str(folder)) if folder.exists() else Spa(arm)._base(SilentProgress())
+    if changes:
+        arm = arm.replace(world=arm.world.replace(**changes), max_turns=changes["max_steps"])
+    stage = Spa(arm)
+    model.eval()
+    codec = stage.codec(tokenizer)
+    result = evaluate_agent(look, stage.driver(codec), LocalSampler(model), codec)
+    print(recipe, name, seed, {k: round(v["mean"], 3) for k, v in result["pass"].items()}, flush=True)
+    return {f"pass@{k}": value for k, value in result["pass"].items()}
 
 
 def smollm2(folder):
@@ -94,4 +113,4 @@ def smollm2(folder):
 
 
 if __name__ == "__main__":
-    {"table": table, "passes": passes, "smollm2": smollm2}[sys.argv[1]](*sys.argv[2:])
+    {"table": table, "passes": passes, "transfer": transfer, "smollm2": smollm2}[sys.argv[1]](*sys.argv[2:])

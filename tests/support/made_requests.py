@@ -59,8 +59,8 @@ def spoil(rng, value):
 
 def malformed(rng):
     """(method, path, headers, body)"""
-    path = rng.choice(PATHS)
-    method = rng.choice(["POST"] * 6 + ["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"])
+    path = rng.choice(list(GOOD) if rng.random() < 0.8 else PATHS)
+    method = "POST" if rng.random() < 0.9 else rng.choice(["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "HEAD"])
     headers = [rng.choice(HEADERS)] if rng.random() < 0.2 else []
     chance = rng.random()
     if chance < 0.25:

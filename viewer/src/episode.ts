@@ -26,9 +26,11 @@ function pane(title: string, note: string, ...body: Node[]): HTMLElement {
 function predictionPane(data: PageData, predicted: Predicted, step: Step): HTMLElement {
   const real = data.observations[step.seen]!;
   const seen = typeof predicted.seen === "number" ? data.observations[predicted.seen]! : predicted.seen;
+  const told = outcome(predicted);
+  const same = told === outcome({ ...step, truncated: false, success: step.info["success"] === true });
   const right = predicted.verdict.value === 1 ? "right" : predicted.verdict.value === null ? "masked" : "wrong";
   return el("div", { class: `pane predicted ${right}` }, el("h4", {}, `Predicted: ${right}`),
-    el("p", { class: "quiet" }, `${outcome(predicted)}; ${short(100 * predicted.chance)} % by the model`), draw(seen, real, "predicted"));
+    el("p", { class: "quiet" }, same ? told : el("mark", {}, told), `; ${short(100 * predicted.chance)} % by the model`), draw(seen, real, "predicted"));
 }
 
 export class EpisodeView {

@@ -64,7 +64,7 @@ export class ForkPanel {
       el("div", { class: "actions", role: "group", "aria-label": "Actions to try" }, ...buttons),
       this.path.length > 1 ? el("p", { class: "quiet" }, `after ${begun.join(", ")}`) : "",
       el("p", { class: "quiet", "aria-live": "polite" }, message || (fork?.risk != null ? `risk ${short(fork.risk)} (${fork.trust.replaceAll("_", " ")})` : "")),
-      fork ? el("div", { class: "panes" }, results(this.data, "Really", fork.real, undefined), results(this.data, "Imagined", fork.imagined, truth)) : "",
+      fork ? el("div", { class: "panes" }, results(this.data, "Really", fork.real, undefined), fork.risk === null ? null : results(this.data, "Imagined", fork.imagined, truth)) : "",
       onwards ?? "");
   }
 }

@@ -15,7 +15,8 @@ export function ribbon(episode: Episode, at: number, threshold: number | null, g
   const width = 100 / Math.max(episode.steps.length, 1);
   const marks = episode.steps.flatMap((step, n) => {
     const height = step.risk === null ? 3 : Math.max(3, step.risk * (HEIGHT - 4));
-    const kind = step.risk === null ? "unknown" : threshold !== null && step.risk > threshold ? "risky" : "safe";
+    const doubted = step.predicted?.trust ? step.predicted.trust !== "trusted" : threshold !== null && step.risk! > threshold;
+    const kind = step.risk === null ? "unknown" : doubted ? "risky" : "safe";
     const bar = svg("rect", { x: `${n * width + width * 0.1}%`, y: HEIGHT - height, width: `${width * 0.8}%`, height, class: `bar ${kind}${n + 1 === at ? " here" : ""}` });
     const made: SVGElement[] = [bar];
     if (wrong(step)) made.push(svg("circle", { cx: `${(n + 0.5) * width}%`, cy: 6, r: 3.5, class: "miss" }));

@@ -188,6 +188,7 @@ def make_app(oracle: Oracle, token: str) -> Guard:
         _post("/v1/chat/completions", chat), WebSocketRoute("/ws", service.converse),
     ]  # fmt: skip
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False  # a path is right or it is not
     return Guard(app, token, oracle.limits, service.metrics)
 
 

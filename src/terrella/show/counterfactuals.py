@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from terrella.core.judge import judge
@@ -16,6 +17,8 @@ from terrella.core.types import Episode, Observation, Prediction, Situation, Tra
 from terrella.core.world import StateWorld, World
 from terrella.trust.beliefs import SAME_REWARD, Belief, Question, certain
 from terrella.use.imagine import Imagination
+
+MOST_PROPOSALS = 8
 
 
 @dataclass(frozen=True)
@@ -116,16 +119,20 @@ class Foresight:
         self._begin(episode)
         found: list[list[Branch]] = []
         for step in episode.transitions:
-            found.append([Branch(action, ()) for action in self.world.actions()])
+            found.append([Branch(action, ()) for action in self._to_try(step.action)])
             self.world.step(step.action)
         return found
+
+    def _to_try(self, taken: str) -> tuple[str, ...]:
+        """The legal actions; where any text is one, what was done and what a random policy would do."""
+        return self.world.actions() or (taken, *islice(self.world.proposals(self.world.state), MOST_PROPOSALS))
 
     def _real_forks(self, episode: Episode) -> list[list[Branch]]:
         """The world walks along the episode once and looks to the side at each step."""
         self._begin(episode)
         found: list[list[Branch]] = []
         for step in episode.transitions:
-            found.append([Branch(action, self._really(self.world, action)) for action in self.world.actions()])
+            found.append([Branch(action, self._really(self.world, action)) for action in self._to_try(step.action)])
             self.world.step(step.action)
         return found
 

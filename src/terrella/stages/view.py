@@ -7,19 +7,20 @@ tokens if it kept them: `--set record_every=10`). The page is one file, opens fr
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.types import Episode, Frames, Prediction, Stop, Transition, Verdict
+from terrella.core.world import StateWorld
 from terrella.data.token_records import read_records, recorded_episode, recorded_verdict
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
@@ -55,7 +56,9 @@ class View(Configurable):
         predicted: int = 300
         """Episodes whose steps the model is asked about."""
         forked: int = 60
-        """Episodes whose other actions are tried ahead of time, in worlds that can be replayed."""
+        """Episodes whose other actions are tried ahead of time, where the world's state can be read."""
+        replayed: int = 2
+        """The same for worlds that must be replayed up to each step: a browser, a simulator."""
         samples: int = 8
         """Answers per question."""
         page_megabytes: float = 50.0
@@ -95,11 +98,11 @@ class View(Configurable):
         from terrella.serve.live import make_live_app
 
         self.live = True
-        foresight = self.foresight()
+        foresight = self.foresight
         if foresight is None:
             raise ConfigError(str(self.config.run), "its world cannot be built here", "there is nothing to ask live")
         page = render_page({**self.book().data(), "pages": [], "live": token})
-        return make_live_app(page, partial(self._fork, foresight), token, limits)
+        return make_live_app(page, functools.partial(self._fork, foresight), token, limits)
 
     def _fork(self, foresight: Foresight, number: int, step: int, actions: Sequence[str]) -> dict[str, Any]:
         episode = self.shown.get(number)
@@ -129,6 +132,7 @@ class View(Configurable):
         folder = self.config.model or (self.run.folder if self.run.kind == "world model" else None)
         return load_imagination(folder, self.config.samples) if folder else None
 
+    @functools.cached_property
     def foresight(self) -> Foresight | None:
         """Who is asked about actions; None where the world cannot be built here."""
         return Foresight(self.run.world, self.imagination) if self.run.world else None
@@ -143,14 +147,15 @@ class View(Configurable):
 
     def _explained(self, rows: Sequence[tuple[int, Episode, Extras | None]]) -> list[Extras]:
         """Predictions and counterfactuals of some episodes, as far as the config's counts go."""
-        foresight = self.foresight()
+        foresight = self.foresight
         if foresight is None:
             return [Extras() for _ in rows]
         foretold: dict[int, Any] = {}
         asked = {n: e for n, e, known in rows if known is None and n - self.config.first < self.config.predicted}
         if foresight.imagination is not None:
             foretold = dict(zip(asked, foresight.predict(list(asked.values())), strict=True))
-        tried = {n: e for n, e, known in rows if known is None and n - self.config.first < self.config.forked}
+        most = self.config.forked if isinstance(foresight.world, StateWorld) else self.config.replayed
+        tried = {n: e for n, e, known in rows if known is None and n - self.config.first < most}
         forks: dict[int, Any] = dict(zip(tried, foresight.forks(list(tried.values())), strict=True))
         if self.live:
             forks = {n: foresight.names(e) for n, e, known in rows if known is None} | forks

@@ -1,33 +1,44 @@
-"""The whole video path in little: films, tokenizer, fit, verified predictions, and the same again after a kill."""
+"""The page docs/video.md, as a person follows it: films, tokenizer, fit, verified predictions, policies inside."""
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-if importlib.util.find_spec("mujoco") is None:
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+if importlib.util.find_spec("mujoco") is None:  # not imported here: the world says first how it shall draw
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
+PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
 
-def terrella(*words, cwd):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "terrella.cli", *words], cwd=cwd, capture_output=True, text=True, env=env
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+def run(words, cwd):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"}
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return done.stdout
 
 
 @pytest.mark.slow
-def test_a_video_model_from_films_to_verified_frames(tmp_path):
-    shown = terrella("train-world-model", "video_quick", "--out", "model", cwd=tmp_path)
-    found = json.loads((tmp_path / "model" / "manifest.json").read_text())
+def test_the_page_can_be_followed(tmp_path):
+    (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
+    install, train = commands.strip().splitlines()
+    assert install.startswith("pip install")
+    shown = run([sys.executable, "-m", "terrella.cli", *train.split()[1:]], tmp_path)
+    assert "psnr, after" in shown
+    check_the_folder(tmp_path / "runs/video")
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    assert "safe horizon" in run([sys.executable, "-c", code], tmp_path)
 
-    assert "psnr" in shown and (tmp_path / "model" / "model" / "model.safetensors").exists()
+
+def check_the_folder(folder):
+    found = json.loads((folder / "manifest.json").read_text())
+    assert (folder / "model" / "model.safetensors").exists()
     held_out = found["tokenizer"]
     assert held_out["codes_used"] > 4 and held_out["psnr"]["mean"] > 10
     assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= found["before"]["means"].keys()
@@ -35,6 +46,3 @@ def test_a_video_model_from_films_to_verified_frames(tmp_path):
     rewards = [row["reward"] for row in found["curve"]]
     assert len(rewards) == 2 and all(0 < reward < 1 for reward in rewards)
     assert all(row["mismatch/max"] < 1e-3 for row in found["curve"])  # what was sampled is what was trained on
-
-    again = terrella("train-world-model", "video_quick", "--out", "model", cwd=tmp_path)
-    assert again.splitlines()[-1] == shown.splitlines()[-1]

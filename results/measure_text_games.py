@@ -6,7 +6,9 @@ TERRELLA_BYTESIZED32=FOLDER python results/measure_text_games.py rewards baselin
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 import sys
 import time
 from collections import Counter, defaultdict
@@ -14,8 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from terrella.core.stats import wilson
-from terrella.core.types import Split
+from terrella.core.types import Split, Text
+from terrella.use.pass_at_k import paired_difference
 from terrella.verify.properties import REWARDS, reward
 from terrella.worlds.bytesized32.baselines import NearestNeighbour, no_change
 from terrella.worlds.bytesized32.records import Record
@@ -141,8 +146,140 @@ def accuracy(rows: Any, predict: Callable[[Record], Things]) -> dict[str, Any]:
     return {name: share(counts[name, True], counts[name, True] + counts[name, False]) for name in names}
 
 
-PARTS = {"rewards": rewards, "baselines": baselines}
+# --- arms of bytesized32_tiny, compared row by row --------------------------------------------------------------------
+
+ARMS = ("sft", "exact", "task_specific", "sft_all", "nearest_neighbour", "nearest_neighbour_inside_tables")
+PAIRS = (("exact", "sft"), ("task_specific", "sft"), ("task_specific", "exact"), ("sft_all", "sft"),
+         ("sft_all", "nearest_neighbour"), ("exact", "nearest_neighbour"), ("task_specific", "nearest_neighbour"),
+         ("sft_all", "nearest_neighbour_inside_tables"))  # fmt: skip
+
+
+def tiny() -> None:
+    need_data()
+    folder = Path(os.environ.get("TERRELLA_RUNS", "runs")) / "bytesized32_tiny"
+    rows = load_pools(None, "official")[Split.TEST]
+    fresh = {row.key for row in load_pools(None, "official_dedup")[Split.TEST]}
+    changed = np.array([row.changed for row in rows])
+    sets = {"changed": changed, "unchanged": ~changed, "overall": np.ones(len(rows), bool)}
+    dedup = np.array([row.key in fresh for row in rows])
+    sets |= {f"dedup_{name}": chosen & dedup for name, chosen in sets.items()}
+    marks, arms = {}, {}
+    for arm in ARMS:
+        told = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob(f"{arm}-[0-9]*/manifest.json"))]
+        if arm == "nearest_neighbour_inside_tables" and not told:
+            learnt = [*load_pools(None, "official")[Split.TRAIN], *load_pools(None, "official")[Split.VALIDATION]]
+            copy = NearestNeighbour(learnt, inside_tables=True)
+            told = [{"marks": "".join(str(int(copy.predict(row) == row.question("full")[1])) for row in rows)}]
+        if told:
+            marks[arm] = np.array([[mark == "1" for mark in one["marks"]] for one in told], float)
+            arms[arm] = arm_of(told, marks[arm], sets, rows)
+    pairs = [compared(marks, sets, *pair) for pair in PAIRS if pair[0] in marks and pair[1] in marks]
+    write("bytesized32_tiny", "arms", {"n": {name: int(chosen.sum()) for name, chosen in sets.items()}, **arms})
+    write("bytesized32_tiny", "differences", {"paired": pairs})
+
+
+def arm_of(told: Any, marks: Any, sets: Any, rows: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"seeds": len(told)}
+    for name, chosen in sets.items():
+        values = marks[:, chosen].mean(axis=1)
+        found[name] = {"mean": round(float(values.mean()), 4), "per_seed": [round(float(value), 4) for value in values]}
+    if "test" in told[0]:
+        for name in ("invalid", "created", "removed"):
+            found[name] = [round(one["test"][name], 4) for one in told]
+        found["seconds"] = [round(one["seconds"]) for one in told]
+        found["curves"] = [one["rl"].get("curve", []) for one in told]
+        found["validation"] = [one["rl"].get("validation") for one in told]
+        games = [by_game(rows, one["marks"]) for one in told]
+        found["by game"] = {game: round(sum(one[game] for one in games) / len(games), 3) for game in games[0]}
+    return found
+
+
+def by_game(rows: Any, marks: str) -> dict[str, float]:
+    found: dict[str, list[bool]] = defaultdict(list)
+    for row, mark in zip(rows, marks, strict=True):
+        found[row.game].append(mark == "1")
+    return {game: sum(right) / len(right) for game, right in sorted(found.items())}
+
+
+def compared(marks: Any, sets: Any, better: str, worse: str) -> dict[str, Any]:
+    first, second = marks[better], marks[worse]
+    runs = min(len(first), len(second)) if len(second) > 1 else len(first)
+    second = second[:runs] if len(second) > 1 else np.repeat(second, runs, axis=0)
+    found: dict[str, Any] = {"better": better, "worse": worse, "seeds": runs}
+    for name, chosen in sets.items():
+        estimate = paired_difference(first[:runs, chosen], second[:, chosen])
+        found[name] = [round(estimate.mean, 4), round(estimate.low, 4), round(estimate.high, 4)]
+    return found
+
+
+# --- TextWorld: games that were never seen ----------------------------------------------------------------------------
+
+QUESTIONS = 400
+
+
+def textworld(seed: int) -> None:
+    import terrella.recipes.text_games as recipes
+    from terrella.core.judge import judge
+    from terrella.engines.episodes.driver import Driver
+    from terrella.engines.sampling.local_sampler import LocalSampler
+    from terrella.models.presets import load_model
+    from terrella.show.progress import make_progress
+    from terrella.stages.tasks import PredictionTasks
+    from terrella.use.world_models import codec_for
+
+    out = Path(os.environ.get("TERRELLA_RUNS", "runs")) / f"textworld_model-{seed}"
+    config = recipes.textworld_model().replace(seed=seed, out=out)
+    with make_progress() as progress:
+        config.build().run(progress)
+    model, tokenizer = load_model(str(out / "model"))
+    limits = Driver.Config(world=config.world, max_turns=1, turn_tokens=config.turn_tokens, temperature=0.0)
+    driver = Driver(limits, codec_for(tokenizer))
+    ask, learn = (PredictionTasks(config.world, split=split, seed=99) for split in (Split.TEST, Split.TRAIN))
+    tasks = [ask(number) for number in range(QUESTIONS)]
+    habits = verb_habits([learn(number).transition for number in range(2000)])
+    right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    for task, episode in zip(tasks, driver.run(LocalSampler(model.eval()), tasks, group_size=1, seed=0), strict=True):
+        step = task.transition
+        said = {"model": episode.outcome.value == 1.0}
+        for name, reply in (("no_change", Text("=")), ("verb_habit", habit(habits, step))):
+            verdict = judge(driver.verifier, reply=reply, truth=step.next_observation, before=step.observation)
+            said[name] = verdict.value == 1.0
+        _, rooms, objects = step.observation.text.split(";")[0].split("/")
+        kind = "unchanged" if step.next_observation.text == "=" else "changed"
+        for group in ("overall", kind, f"{rooms} rooms", f"{objects} objects", f"verb {step.action.split()[0]}"):
+            for name, ok in said.items():
+                right[group][name].append(ok)
+    games = len({task.situation.observation.text.split("/")[0] for task in tasks})
+    found = {
+        group: {name: share(sum(marks), len(marks)) for name, marks in by.items()}
+        for group, by in sorted(right.items())
+    }
+    write("textworld_unseen_games", f"seed {seed}", {"test games": games, "questions": len(tasks), "accuracy": found})
+
+
+def verb_habits(steps: Any) -> dict[str, str]:
+    """Per verb, the change it makes most often on train games, with the command's own things for places."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for step in steps:
+        change = step.next_observation.text
+        for place, thing in enumerate(re.findall(r"\b[a-z]\d+\b", step.action)):
+            change = re.sub(rf"\b{thing}\b", f"<{place}>", change)
+        room = re.search(r"at P (r\d+)", step.observation.text)
+        counts[step.action.split()[0]][change.replace(room[1], "<room>") if room else change] += 1
+    return {verb: found.most_common(1)[0][0] for verb, found in counts.items()}
+
+
+def habit(habits: dict[str, str], step: Any) -> Text:
+    change = habits.get(step.action.split()[0], "=")
+    for place, thing in enumerate(re.findall(r"\b[a-z]\d+\b", step.action)):
+        change = change.replace(f"<{place}>", thing)
+    room = re.search(r"at P (r\d+)", step.observation.text)
+    return Text(change.replace("<room>", room[1]) if room else change)
+
+
+PARTS = {"rewards": rewards, "baselines": baselines, "tiny": tiny}
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or PARTS:
-        PARTS[wanted]()
+        name, _, seed = wanted.partition(":")
+        textworld(int(seed)) if name == "textworld" else PARTS[name]()

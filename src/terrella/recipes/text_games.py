@@ -49,6 +49,46 @@ def bytesized32_tiny() -> Reproduce.Config:
     )  # fmt: skip
 
 
+def smollm2_text_games() -> Reproduce.Config:
+    """SmolLM2-135M-Instruct, adapters, a few steps: whether SFT and RLVR run end to end; one core, ten minutes."""
+    world = ByteSized32.Config(focus="varying", gold_share=0.5)
+    sft = SftSettings.Config(batch_rows=1, learning_rate=2e-4, warmup_steps=1, pack_tokens=PACK, lora_rank=16)
+    arm = GameModel.Config(
+        world=world, model="smollm2", states=6, actions=4, sft=sft, turn_tokens=40, test_rows=16,
+        rlvr=RlvrSettings.Config(steps=2, groups=2, group_size=4, learning_rate=1e-4, lora_rank=16, pack_tokens=PACK),
+    )  # fmt: skip
+    return Reproduce.Config(arms={"exact": arm}, first=("exact",), seeds=1, claims=(), out=Path("runs/smollm2_games"))
+
+
+def rlvr_world_1_5b() -> Reproduce.Config:
+    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-1.5B: SFT on 4, GRPO on 8 A100-80G; never run here."""
+    return _paper("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "runs/rlvr_world_1_5b")
+
+
+def rlvr_world_7b() -> Reproduce.Config:
+    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-7B; 8 A100-80G or more; never run here."""
+    return _paper("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "runs/rlvr_world_7b")
+
+
+def _paper(model: str, out: str) -> Reproduce.Config:
+    """Their settings: adapters of rank 32 for SFT, then GRPO on all weights; JSON, difference answers, two examples."""
+    sft = GameModel.Config(
+        world=ByteSized32.Config(view="json", gold_share=0.5, even_games=False, examples=2), model=model,
+        states=4000, actions=4, turn_tokens=4096,
+        sft=SftSettings.Config(epochs=15, batch_rows=4, learning_rate=1e-5, warmup_steps=1500, bf16=True, lora_rank=32),
+    )  # fmt: skip
+    rlvr = RlvrSettings.Config(
+        steps=360, groups=128, group_size=5, updates=2, learning_rate=1e-6, kl=0.001, bf16=True, save_every=20
+    )
+    arms = {
+        "sft": sft,
+        "exact": sft.replace(rlvr=rlvr),
+        "task_specific": sft.replace(rlvr=rlvr, world=sft.world.replace(reward="task_specific", gold_share=0.85)),
+    }
+    claims = (("exact", "sft", 1, False), ("task_specific", "sft", 1, False))
+    return Reproduce.Config(arms=arms, first=("sft", "exact"), seeds=1, claims=claims, paper=PUBLISHED, out=Path(out))
+
+
 def textworld_model() -> TrainWorldModel.Config:
     """A model of generated games (which facts come and go), asked about games it never saw; one core, ten minutes."""
     world = TextWorld.Config(answer="difference", rooms=(2, 5), objects=(2, 6), games=100, wander=6, max_steps=1)

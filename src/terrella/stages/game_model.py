@@ -10,26 +10,32 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from terrella.codecs.chat_tokens import ChatCodec
 from terrella.core.config import Configurable, dump
-from terrella.core.protocols import Progress
-from terrella.core.types import canonical_json
+from terrella.core.errors import ConfigError, EngineError
+from terrella.core.protocols import Codec, Progress
+from terrella.core.types import Split, canonical_json
 from terrella.data.store import locked, settle_plan, write_atomic
 from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
+from terrella.engines.trl.sft_trainer import Row, SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.models.export import export_model
 from terrella.models.presets import load_model
+from terrella.policies.endpoint import Endpoint
 from terrella.stages.game_rows import answered, bundles
 from terrella.stages.game_scores import ask_all, baseline_marks, figures
+from terrella.stages.reasoned_rows import reasoned_rows
 from terrella.stages.rlvr import Rlvr
 from terrella.use.world_models import codec_for
 from terrella.worlds.bytesized32 import ByteSized32
+from terrella.worlds.bytesized32.records import Record
 
-BASE_FIELDS = ("model", "sft_share", "states", "actions", "sft", "seed")
+BASE_FIELDS = ("model", "sft_share", "states", "actions", "reasons", "sft", "seed")
 """What makes two bases the same, beside the world."""
 BASELINES = ("no_change", "nearest_neighbour", "nearest_neighbour_inside_tables")
 
@@ -49,10 +55,14 @@ class GameModel(Configurable):
         states: int = 4000
         """Bundles of SFT: a state and `actions` questions about it."""
         actions: int = 12
+        reasons: Endpoint.Config | None = None
+        """A teacher for chat models: SFT fits its thoughts and answers, where the verifier finds them right."""
         sft: SftSettings.Config = field(default_factory=SftSettings.Config)
         rlvr: RlvrSettings.Config = field(default_factory=lambda: RlvrSettings.Config(steps=0))
         """`steps` 0 leaves RLVR out."""
         turn_tokens: int = 48
+        test_rows: int = 0
+        """Test rows that are asked, evenly chosen; 0 asks all."""
         bases: Path = Path("runs/game-bases")
         seed: int = 0
         out: Path = Path("runs/game_model")
@@ -70,24 +80,28 @@ class GameModel(Configurable):
         marks, rl = self._baseline() if config.model in BASELINES else self._trained(progress)
         world: ByteSized32 = config.world.build()
         manifest = {
-            "config": dump(config), "test": figures(world, marks), "rl": rl, "learnt": {},
-            "marks": {status: "".join(column) for status, column in marks.items()},
+            "config": dump(config), "test": figures(world, self._rows(world), marks), "rl": rl, "learnt": {},
+            "marks": "".join(marks),
             "seconds": time.perf_counter() - began,
         }  # fmt: skip
         write_atomic(out / "manifest.json", json.dumps(manifest, indent=1).encode())
         return manifest
 
-    def _baseline(self) -> tuple[dict[str, list[str]], dict[str, Any]]:
-        world: ByteSized32 = self.config.world.build()
-        return baseline_marks(world, self.config.model), {"world_steps": 0}
+    def _rows(self, world: ByteSized32) -> list[Record]:
+        rows = world.pools[Split.TEST]
+        return list(rows[:: max(1, len(rows) // (self.config.test_rows or len(rows)))])
 
-    def _trained(self, progress: Progress) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    def _baseline(self) -> tuple[list[str], dict[str, Any]]:
+        world: ByteSized32 = self.config.world.build()
+        return baseline_marks(world, self._rows(world), self.config.model), {"world_steps": 0}
+
+    def _trained(self, progress: Progress) -> tuple[list[str], dict[str, Any]]:
         folder = self._base(progress)
         rl: dict[str, Any] = {"world_steps": 0}
         if self.config.rlvr.steps:
             rl = self._sharpen(folder, progress)
             folder = self.config.out / "sharpened" / "model"
-        return self._asked(folder, progress), rl
+        return self._asked(folder), rl
 
     def known(self) -> dict[str, Any]:
         """Nothing is played here: what needs no model is an arm of its own."""
@@ -113,12 +127,26 @@ class GameModel(Configurable):
         world: ByteSized32 = config.world.build()
         model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
         chosen = bundles(world, states=config.states, actions=config.actions, share=config.sft_share, seed=config.seed)
-        rows = [answered(world, codec_for(tokenizer), records) for records in chosen]
+        rows = self._sft_rows(world, codec_for(tokenizer), chosen, folder)
         settings = config.sft.replace(seed=config.seed)
         log = folder.with_name(folder.name + "-trainer")
         trainer = SftTrainer(model, tokenizer, settings, rows, log, [ShowProgress(progress, "fit")])
         trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
         export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+
+    def _sft_rows(self, world: ByteSized32, codec: Codec, chosen: Iterable[list[Record]], folder: Path) -> list[Row]:
+        if self.config.reasons is None:
+            return [answered(world, codec, records) for records in chosen]
+        if not isinstance(codec, ChatCodec):
+            raise ConfigError(
+                "reasons", "reasoning text is for chat models", "choose a chat model, or leave reasons out"
+            )
+        asked, teacher = [record for records in chosen for record in records], self.config.reasons.build()
+        rows, counts = reasoned_rows(world, codec, asked, teacher.complete)
+        write_atomic(folder.with_name(f"{folder.name}-teacher.json"), json.dumps(counts).encode())
+        if not rows:
+            raise EngineError("reasons", f"the teacher was never right: {dict(counts)}", "choose a better one")
+        return list(rows)
 
     # --- RLVR ---------------------------------------------------------------------------------------------------------
 
@@ -135,7 +163,8 @@ class GameModel(Configurable):
 
     # --- every test row -----------------------------------------------------------------------------------------------
 
-    def _asked(self, folder: Path, progress: Progress) -> dict[str, list[str]]:
+    def _asked(self, folder: Path) -> list[str]:
         model, tokenizer = load_model(str(folder))
         world: ByteSized32 = self.config.world.replace(reward="exact").build()
-        return ask_all(world, model.eval(), codec_for(tokenizer), turn_tokens=self.config.turn_tokens)
+        limit = self.config.turn_tokens
+        return ask_all(world, self._rows(world), model.eval(), codec_for(tokenizer), turn_tokens=limit)

@@ -2,7 +2,7 @@
 
 A mark is `1` (right), `0` (wrong) or `?` (cannot be read). Marks travel in the manifest, so that any two arms can be
 compared row by row. Figures: unchanged, changed, overall; without rows that occur in train; per game; what is created.
-    marks = ask_all(world, model, codec, turn_tokens=48); figures(world, marks)["changed"]
+    marks = ask_all(world, rows, model, codec, turn_tokens=48); figures(world, rows, marks)["changed"]
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from terrella.worlds.bytesized32.things import Things
 
 ROUND = 512
 """Questions asked at once."""
-Marks = dict[str, list[str]]
-"""By split (the world's own), one mark per test row, in the order of the world's pool."""
 
 
-def ask_all(world: ByteSized32, model: Any, codec: Codec, *, turn_tokens: int) -> Marks:
-    """One greedy answer to every test row."""
-    rows, marks = world.pools[Split.TEST], list[str]()
+def ask_all(world: ByteSized32, rows: Sequence[Record], model: Any, codec: Codec, *, turn_tokens: int) -> list[str]:
+    """A mark per row: one greedy answer each."""
+    marks: list[str] = []
     driver = Driver(Driver.Config(world=world.config, max_turns=1, turn_tokens=turn_tokens, temperature=0.0), codec)
     for start in range(0, len(rows), ROUND):
         tasks = [_task(world, row, start + place) for place, row in enumerate(rows[start : start + ROUND])]
@@ -36,34 +34,33 @@ def ask_all(world: ByteSized32, model: Any, codec: Codec, *, turn_tokens: int) -
         marks += ["?" if episode.outcome.status is Status.UNPARSABLE else str(int(episode.outcome.value == 1.0))
                   for episode in episodes]  # fmt: skip
     driver.seats.close()
-    return {world.config.splits: marks}
+    return marks
 
 
 def _task(world: ByteSized32, row: Record, place: int) -> Task:
     return Task(seed=place, split=Split.TEST, situation=situation_of(world, row), transition=world.transition(row))
 
 
-def baseline_marks(world: ByteSized32, name: str) -> Marks:
+def baseline_marks(world: ByteSized32, rows: Sequence[Record], name: str) -> list[str]:
     """The marks of what needs no model."""
-    asked, rows = world.config.asked, world.pools[Split.TEST]
+    asked = world.config.asked
     learnt = [*world.pools[Split.TRAIN], *world.pools[Split.VALIDATION]]
     predict: Callable[[Record], Things] = lambda row: no_change(row, asked)  # noqa: E731
     if name != "no_change":
         predict = NearestNeighbour(learnt, asked, inside_tables=name.endswith("tables")).predict
-    return {world.config.splits: [str(int(predict(row) == row.question(asked)[1])) for row in rows]}
+    return [str(int(predict(row) == row.question(asked)[1])) for row in rows]
 
 
-def figures(world: ByteSized32, marks: Marks) -> dict[str, Any]:
+def figures(world: ByteSized32, rows: Sequence[Record], marks: Sequence[str]) -> dict[str, Any]:
     """Shares of right answers. The claim's instances (`successes`) are the rows in which something changes."""
-    rows, told = world.pools[Split.TEST], marks[world.config.splits]
-    right = [mark == "1" for mark in told]
+    right = [mark == "1" for mark in marks]
     known = {row.key for split in (Split.TRAIN, Split.VALIDATION) for row in world.pools[split]}
     groups = {name: [ok for ok, row in zip(right, rows, strict=True) if wanted(row, known)]
               for name, wanted in GROUPS.items()}  # fmt: skip
     shares = {name: sum(group) / len(group) for name, group in groups.items() if group}
     passed = {"1": {"mean": shares["changed"]}}
     return {"successes": [int(ok) for ok in groups["changed"]], "samples": 1, "pass": passed,
-            "invalid": told.count("?") / len(told), **shares}  # fmt: skip
+            "invalid": marks.count("?") / len(marks), **shares}  # fmt: skip
 
 
 def _created(row: Record) -> bool:
@@ -86,11 +83,3 @@ GROUPS: Mapping[str, Callable[[Record, set[tuple[str, str, str]]], bool]] = {
     "created": lambda row, known: _created(row),
     "removed": lambda row, known: _removed(row),
 }
-
-
-def by_game(rows: Sequence[Record], marks: Sequence[str]) -> dict[str, float]:
-    """Share of right answers per game."""
-    found: dict[str, list[bool]] = {}
-    for row, mark in zip(rows, marks, strict=True):
-        found.setdefault(row.game, []).append(mark == "1")
-    return {game: sum(right) / len(right) for game, right in sorted(found.items())}

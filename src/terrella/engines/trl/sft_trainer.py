@@ -21,6 +21,7 @@ from trl import SFTConfig, SFTTrainer
 from terrella.core.config import Configurable
 from terrella.engines.trl.packed_steps import PackedSteps, processes
 from terrella.engines.trl.packs import Pack, TrainingRow, token_logprobs
+from terrella.engines.trl.rlvr_settings import lora
 from terrella.engines.trl.tree_attention import use_tree_attention
 
 Row = TrainingRow | Sequence[TrainingRow]
@@ -44,6 +45,8 @@ class SftSettings(Configurable):
         save_every: int = 0
         seed: int = 0
         bf16: bool = False
+        lora_rank: int = 0
+        """Adapters of this rank on all linear layers; 0 trains everything. An export holds them merged."""
         report_to: tuple[str, ...] = ()
 
 
@@ -60,6 +63,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         super().__init__(
             model=model, args=_arguments(config, len(rows), out), processing_class=tokenizer,
             train_dataset=Dataset.from_dict({"index": range(len(rows))}), data_collator=list, callbacks=list(callbacks),
+            peft_config=lora(config.lora_rank),
         )  # fmt: skip
 
     def training_step(self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None) -> Tensor:

@@ -61,7 +61,7 @@ def recipe(seed=0, **changes):
 def tokenizer():
     with make_progress() as progress:
         found = TrainTokenizer(recipe().films).run(progress)
-    write("tokenizer", {key: found[key] for key in ("films", "frames", "held_out", "config")})
+    write("tokenizer", {key: found[key] for key in ("films", "frames", "held_out")})
 
 
 def paired(before, after):

@@ -25,7 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from terrella.core.config import override
-from terrella.recipes import find_recipe
+from terrella.recipes import webrl  # not by name: that would import every recipe's engine
 from terrella.stages.reproduce import Reproduce
 from terrella.stages.self_evolving import SelfEvolving
 
@@ -56,7 +56,7 @@ def write(name: str, found: Mapping[str, Any]) -> None:
 
 def job(options: argparse.Namespace) -> None:
     """One arm, one seed."""
-    table: Any = find_recipe(options.recipe)()
+    table: Any = getattr(webrl, options.recipe)()
     folder = options.runs / options.recipe
     arm = table.arms[options.arm].replace(
         seed=options.seed, out=folder / f"{options.arm}-{options.seed}", bases=folder / "bases"
@@ -69,7 +69,7 @@ def job(options: argparse.Namespace) -> None:
 
 def table(options: argparse.Namespace) -> None:
     """All that is done so far."""
-    recipe: Any = find_recipe(options.recipe)()
+    recipe: Any = getattr(webrl, options.recipe)()
     reproduction = Reproduce(recipe.replace(out=options.runs / options.recipe))
     found = reproduction.write_table()
     runs = reproduction.finished()
@@ -149,8 +149,8 @@ def picture(moved: Mapping[str, Any], curves: Mapping[str, Any]) -> None:
 
 # --- kills ------------------------------------------------------------------------------------------------------------
 
-SMALL = ("phases=4", "phase_steps=300", "glance=4", "evaluate=8", "demonstrations=20", "imitation_updates=20",
-         "width=32", "layers=1")  # fmt: skip
+SMALL = ("phases=3", "phase_steps=100", "glance=2", "evaluate=2", "demonstrations=10", "imitation_updates=5",
+         "slots=16", "width=16", "layers=1")  # fmt: skip
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -205,7 +205,7 @@ def outcome(options: argparse.Namespace) -> None:
     """The judge beside the world's truth, and agents trained by either."""
     path = RESULTS / "webrl_outcome.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    recipe: Any = find_recipe(options.recipe)()
+    recipe: Any = getattr(webrl, options.recipe)()
     runs = Reproduce(recipe.replace(out=options.runs / options.recipe)).finished()
     judged, truth = runs["judged"], runs["webrl_paper"]
     found = {

@@ -30,8 +30,8 @@ def webrl_sokoban_run() -> SelfEvolving.Config:
     levels = (1, 2, 3, 4, 6, 8, 10, 12)
     rooms = {f"steps_{n}": Sokoban.Config(longest=n, max_steps=16, view="coordinates") for n in levels}
     return SelfEvolving.Config(
-        families=rooms, demonstrated=("steps_1", "steps_2"), demonstrations=100, imitation_updates=80,
-        phases=8, phase_steps=2000, glance=24, evaluate=64, learner=Learner.Config(beta=0.2, epochs=2, critic_epochs=1),
+        families=rooms, demonstrated=("steps_1", "steps_2"), demonstrations=100, imitation_updates=70,
+        phases=6, phase_steps=1000, glance=12, evaluate=64, learner=Learner.Config(beta=0.2, epochs=4, critic_epochs=1),
     )  # fmt: skip
 
 

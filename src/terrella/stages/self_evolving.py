@@ -120,7 +120,7 @@ class SelfEvolving(Configurable):
         plan = {name: value for name, value in dump(config).items() if name in (
             "families", "unseen", "width", "layers", "demonstrated", "demonstrations", "imitation_updates", "seed",
             "glance", "read_instruction")}  # fmt: skip
-        plan["rates"] = [config.learner.learning_rate, config.learner.batch]
+        plan["rates"] = [config.learner.learning_rate, config.learner.batch, config.learner.doubt]
         folder = config.bases / f"seed-{config.seed}"
         with locked(folder):
             settle_plan(folder, plan)

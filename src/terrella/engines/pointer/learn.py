@@ -121,6 +121,8 @@ class Learner(Configurable):
         max_norm: float = 1.0
         clip: float = 0.2
         """GRPO's."""
+        doubt: float = 0.2
+        """Imitation: this share of a target goes to all offered actions alike: certainty explores nothing."""
         kl: float = 0.0
         """A KL penalty for losses without one of their own."""
         beta: float = 1.0
@@ -148,10 +150,19 @@ class Learner(Configurable):
         while len(losses) < updates:
             for batch in _batches(len(lessons), self.config.batch, rng):
                 chosen = [lessons[index] for index in batch]
-                losses.append(self._step(actor, -self._logprobs(actor, chosen).mean()))
+                losses.append(self._step(actor, self._imitation_loss(actor, chosen)))
                 if len(losses) == updates:
                     break
         return losses
+
+    def _imitation_loss(self, actor: Net, lessons: Sequence[Lesson]) -> Tensor:
+        reading = self.reader.read([lesson.sight for lesson in lessons])
+        scores: Tensor = actor.module(reading)
+        taken = torch.tensor([lesson.taken for lesson in lessons])
+        done = scores.gather(1, taken[:, None])[:, 0]
+        offered = reading.offered_BK
+        anything = torch.where(offered, scores, 0.0).sum(1) / offered.sum(1)
+        return -((1 - self.config.doubt) * done + self.config.doubt * anything).mean()
 
     # --- critic -----------------------------------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ PUBLISHED = {
 def bytesized32_tiny() -> Reproduce.Config:
     """SFT on a quarter of the questions, then RLVR on all of them, with 1M parameters; one core, about an hour."""
     sft = GameModel.Config(
-        world=ByteSized32.Config(focus="varying", gold_share=0.6), model="tiny-1m", sft_share=0.25, states=3500,
+        world=ByteSized32.Config(focus="varying", gold_share=0.6), model="tiny-1m", sft_share=0.25, states=2400,
         actions=12, sft=SftSettings.Config(batch_rows=4, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK),
     )  # fmt: skip
-    rlvr = RlvrSettings.Config(steps=60, groups=32, group_size=8, learning_rate=2e-4, warmup_steps=3, pack_tokens=PACK)
+    rlvr = RlvrSettings.Config(steps=60, groups=24, group_size=8, learning_rate=2e-4, warmup_steps=3, pack_tokens=PACK)
     arms = {
         "sft": sft,
         "exact": sft.replace(rlvr=rlvr),

@@ -2,12 +2,16 @@
 
 An instance is the dataset and the number of the recording, so that splits are disjoint and the same everywhere.
     recorded_episode(Recording(source="lerobot/pusht", number=3, film=film, actions=actions))
+    store_recordings(Path("runs/pusht"), read_lerobot(Path("pusht"), size=(64, 64)), source="pusht")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +20,11 @@ from terrella.core.errors import StoreError
 from terrella.core.instances import instance_id, split_of
 from terrella.core.types import Episode, Frames, Status, Stop, Transition, Verdict
 from terrella.data.films import Pictures
+from terrella.data.parts import encode_part
+from terrella.data.store import finish, locked, settle_plan, write_part
 
+CHUNK = 50
+"""Recordings in one file of a store."""
 UNKNOWN = "the recording does not say whether it succeeded"
 
 
@@ -66,3 +74,14 @@ def recorded_episode(recording: Recording) -> Episode:
 def write_numbers(action: NDArray[np.float64]) -> str:
     """An action as text: enough digits to bin it, none to spare."""
     return " ".join(f"{float(number) + 0.0:+.4f}" for number in np.atleast_1d(action))
+
+
+def store_recordings(folder: Path, episodes: Iterable[Episode], *, source: str) -> dict[str, Any]:
+    """Recordings into an episode store, a few in memory at a time; whole when it returns, its manifest."""
+    with locked(folder):
+        plan, parts, count = settle_plan(folder, {"source": source}), [], 0
+        coming = iter(episodes)
+        while some := list(islice(coming, CHUNK)):
+            parts.append(write_part(folder, encode_part(some, count, plan)))
+            count += len(some)
+        return finish(folder, parts, {"source": source})

@@ -13,10 +13,12 @@ av = pytest.importorskip("av", reason="pip install 'terrella[video]'")
 
 from terrella.core.errors import StoreError
 from terrella.core.instances import split_of
+from terrella.core.types import Split
 from terrella.data.films import film_of, read_video, resize, write_video
 from terrella.data.lerobot import read_lerobot, write_lerobot
-from terrella.data.recorded import Recording, recorded_episode
+from terrella.data.recorded import Recording, recorded_episode, store_recordings
 from terrella.data.rlds import read_rlds
+from terrella.data.store import EpisodeStore
 
 SHARED = Path(__file__).parents[4] / "shared/data/robot_video"
 
@@ -71,6 +73,15 @@ def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
 
     rows = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")
     assert rows["index"].to_pylist() == list(range(15)) and rows["episode_index"].to_pylist()[6] == 1
+
+
+def test_recordings_become_a_store_that_a_video_model_can_be_made_from(tmp_path):
+    write_lerobot(tmp_path / "set", [episode(n, 4, success=True) for n in range(60)])
+    manifest = store_recordings(tmp_path / "store", read_lerobot(tmp_path / "set"), source="mine")
+    store = EpisodeStore.open(tmp_path / "store")
+    assert manifest["counts"]["episodes"] == len(store) == 60 and len(store.parts) == 2
+    store.verify()
+    assert {e.split for e in store.episodes()} > {Split.TRAIN}
 
 
 def test_other_lerobot_versions_and_damage_are_refused(tmp_path):

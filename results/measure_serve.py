@@ -1,6 +1,7 @@
 """Figures of the server and the viewer, each written to its own JSON with the command that made it.
 
     python results/measure_serve.py load FOLDER        64 clients for 60 s, beside the bare sampler   -> serve_load.json
+    python results/measure_serve.py load8 FOLDER       the same with eight questions in each request  -> serve_load.json
     python results/measure_serve.py malformed FOLDER   10,000 requests that are wrong; closed doors   -> serve_load.json
     python results/measure_serve.py viewer             1,000 episodes in Chromium                     -> viewer.json
 FOLDER is a world model with a certificate (`terrella train-world-model`, `terrella certify`). *Bare* is the same model,
@@ -25,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 TOKEN = "measured-on-loopback-only"
-CLIENTS, SECONDS = 64, 60
+CLIENTS, SECONDS = 64, float(os.environ.get("SECONDS", "60"))
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERRELLA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
 
 
@@ -98,7 +99,6 @@ def served(folder, log, *settings):
         server = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT)
     try:
         port = int(re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
-        time.sleep(1.0)
         yield port, server
     finally:
         server.send_signal(signal.SIGTERM)
@@ -152,11 +152,13 @@ def load(folder, each=1):
     bodies = [json.dumps({"questions": [{"observation": {"kind": kind, "text": text}, "action": action}
                                         for kind, text, action in group]}).encode() for group in groups]  # fmt: skip
     alone = [run_bare(folder, CLIENTS * each, SECONDS / 3)]
+    print("bare", alone, file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as scratch, served(folder, Path(scratch, "log"), "keep=0") as (port, server):
-        asyncio.run(all_clients(port, bodies, 5.0))  # warm
+        asyncio.run(all_clients(port, bodies, SECONDS / 12))  # warm
         cpu, began = cpu_seconds(server.pid), time.perf_counter()
         times, failures = asyncio.run(all_clients(port, bodies, SECONDS))
         took, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - cpu
+    print("served", len(times) * each / took, file=sys.stderr, flush=True)
     alone.append(run_bare(folder, CLIENTS * each, SECONDS / 3))
     rate, times = len(times) * each / took, sorted(times)
     bare_rate = statistics.fmean(run["per_second"] for run in alone)
@@ -293,6 +295,7 @@ def main():
         bare(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
     elif part == "load":
         save("serve_load.json", "load", load(Path(sys.argv[2])))
+    elif part == "load8":
         save("serve_load.json", "load_of_eight", load(Path(sys.argv[2]), each=8))
     elif part == "malformed":
         save("serve_load.json", "malformed", malformed_requests(Path(sys.argv[2])))

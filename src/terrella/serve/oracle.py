@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from terrella.core.protocols import Sampled, TokenRequest
 from terrella.core.world import World
+from terrella.serve.gathering import Gathering
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
 from terrella.trust.beliefs import Belief, Question
@@ -31,14 +32,9 @@ class Oracle:
         name: str = "world-model",
     ) -> None:  # fmt: skip
         """`tokenizer` is for chat; without one there is none."""
-        self.imagination, self.world, self.limits, self.tokenizer, self.name = (
-            imagination,
-            world,
-            limits,
-            tokenizer,
-            name,
-        )
-        self.waiting = 0
+        self.imagination, self.world, self.limits = imagination, world, limits
+        self.tokenizer, self.name, self.waiting = tokenizer, name, 0
+        self.gathering = Gathering(self._believe, limits.gather_seconds)
         example = world.build()
         example.reset(seed=0)
         self.instruction, self.actions = example.instruction, example.actions()
@@ -53,7 +49,7 @@ class Oracle:
             raise RequestError(503, "too many questions are waiting: come back later", "CAPACITY_REACHED")
         self.waiting += len(questions)
         try:
-            return self.imagination.assessor.rate(questions, await self._believe(questions))
+            return self.imagination.assessor.rate(questions, await self.gathering.ask(questions))
         finally:
             self.waiting -= len(questions)
 

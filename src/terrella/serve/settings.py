@@ -29,6 +29,8 @@ class ServeSettings(Configurable):
         """Questions of one request."""
         max_waiting: int = 4096
         """Questions that may wait for the model at once, over all clients; past it a client is told to come back."""
+        gather_seconds: float = 0.02
+        """Questions are held back so long at most, to go to the model as a group: about one forward pass."""
         max_sessions: int = 256
         idle_seconds: float = 600.0
         """A session that nobody steps for so long is ended."""

@@ -170,6 +170,7 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(1024)  # from now on clients wait instead of being turned away
     except OSError as error:
         listening.close()
         raise ConfigError(

@@ -15,6 +15,7 @@ from tests.support.served import LAKE, TOKEN, call, lying_oracle
 
 from terrella.core.errors import ConfigError
 from terrella.serve.app import make_app
+from terrella.serve.gathering import Gathering
 from terrella.serve.metrics import Metrics
 from terrella.serve.settings import ServeSettings
 from terrella.stages.serve import listen, serve_token
@@ -90,6 +91,41 @@ def test_limits_are_kept():
     asyncio.run(check())
 
 
+def test_questions_go_in_groups_and_nobody_waits_for_the_group_before():
+    groups, release = [], {}
+
+    async def model(questions):
+        groups.append(list(questions))
+        await release.setdefault(len(groups), asyncio.Event()).wait()
+        if "broken" in questions:
+            raise KeyError("broken")
+        return [f"{question}!" for question in questions]
+
+    async def ask():
+        gathering = Gathering(model, seconds=0.05)
+        first = [asyncio.create_task(gathering.ask([n, n])) for n in "abc"]
+        await asyncio.sleep(0.01)
+        assert groups == [["a", "a", "b", "b", "c", "c"]]  # those of one moment go together, at once
+        late = [asyncio.create_task(gathering.ask([n])) for n in "d"]
+        await asyncio.sleep(0.01)
+        assert len(groups) == 1  # one beside six waits for company
+        late += [asyncio.create_task(gathering.ask([n])) for n in ("e", "broken")]
+        await asyncio.sleep(0.01)
+        assert groups[1] == ["d", "e", "broken"]  # three beside six do not, though the first still run
+        late[0].cancel()
+        release[2].set()
+        told = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(one) for one in told] == [asyncio.CancelledError, KeyError, KeyError]
+        alone = asyncio.create_task(gathering.ask(["f"]))
+        await asyncio.sleep(0.1)
+        assert groups[2] == ["f"]  # and nobody waits longer than was promised
+        release[1].set()
+        release[3].set()
+        assert await alone == ["f!"] and await asyncio.gather(*first) == [["a!", "a!"], ["b!", "b!"], ["c!", "c!"]]
+
+    asyncio.run(ask())
+
+
 def test_what_cannot_be_kept_up_with_is_refused_at_once():
     oracle = lying_oracle(ServeSettings.Config(max_waiting=3))
     oracle.waiting = 2
@@ -138,7 +174,7 @@ def test_a_model_that_hangs_or_breaks_is_a_sentence_not_a_traceback(caplog):
         raise KeyError("/secret/path")
 
     for breaking, status in ((hang, 504), (break_, 500)):
-        oracle._believe = breaking
+        oracle.gathering._ask = breaking
         reply = asyncio.run(call(app, "POST", "/predict", {"questions": [question()]}))
         assert reply.status == status and b"Traceback" not in reply.body and b"secret" not in reply.body
     assert "secret" in caplog.text  # the log has it

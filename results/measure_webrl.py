@@ -208,8 +208,9 @@ def outcome(options: argparse.Namespace) -> None:
     recipe: Any = getattr(webrl, options.recipe)()
     runs = Reproduce(recipe.replace(out=options.runs / options.recipe)).finished()
     judged, truth = runs["judged"], runs["webrl_paper"]
+    judges = sorted((options.runs / options.recipe / "bases").glob("judge-*/judge.json"))
     found = {
-        "judges": {str(seed): run["judge"] for seed, run in judged.items()},
+        "judges": {path.parent.name: json.loads(path.read_text("utf-8")) for path in judges},
         "errors_in_practice": {str(s): [phase["judge_errors"] for phase in run["phases"]] for s, run in judged.items()},
         "test_success": {str(seed): both(run, truth[seed]) for seed, run in judged.items() if seed in truth},
     }  # fmt: skip

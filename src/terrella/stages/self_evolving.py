@@ -92,10 +92,14 @@ class SelfEvolving(Configurable):
 
     def run(self, progress: Progress) -> dict[str, Any]:
         """Each part once, the manifest last."""
+        done = self.config.out / "manifest.json"
+        if done.exists():
+            return dict(json.loads(done.read_text("utf-8")))
+        with locked(self.config.out):  # two processes in one folder would each undo the other's parts
+            return self._run(progress)
+
+    def _run(self, progress: Progress) -> dict[str, Any]:
         config, out = self.config, self.config.out
-        if (out / "manifest.json").exists():
-            return dict(json.loads((out / "manifest.json").read_text("utf-8")))
-        out.mkdir(parents=True, exist_ok=True)
         settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k not in ("out", "bases", "phases")}})
         began = time.perf_counter()
         progress.phase("phases", config.phases)
@@ -103,6 +107,8 @@ class SelfEvolving(Configurable):
                      read_instruction=config.read_instruction) as players:  # fmt: skip
             self.bench = Bench(players, self.learner, self.sizes, config.seed)
             base = self._base()
+            if config.judge == "model":
+                self._judge(base)
             phases = []
             for number in range(1, config.phases + 1):
                 phases.append(self._phase(number, base))

@@ -64,6 +64,8 @@ class GameModel(Configurable):
         test_rows: int = 0
         """Test rows that are asked, evenly chosen; 0 asks all."""
         bases: Path = Path("runs/game-bases")
+        base_seed: int | None = None
+        """The seed of SFT where arms of all seeds share one base, as a paper has one; None fits a base per seed."""
         seed: int = 0
         out: Path = Path("runs/game_model")
 
@@ -113,6 +115,7 @@ class GameModel(Configurable):
         """The model after SFT: made once per seed, whichever arm comes first."""
         config = self.config
         parts = {k: v for k, v in dump(config).items() if k in BASE_FIELDS}
+        parts["seed"] = self._sft_seed
         parts["world"] = {k: v for k, v in dump(config.world).items() if k not in ("reward", "path")}
         name = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:12]
         folder = config.bases / f"sft-{name}"
@@ -122,13 +125,18 @@ class GameModel(Configurable):
                 self._fit(folder, progress)
         return folder
 
+    @property
+    def _sft_seed(self) -> int:
+        return self.config.seed if self.config.base_seed is None else self.config.base_seed
+
     def _fit(self, folder: Path, progress: Progress) -> None:
         config = self.config
         world: ByteSized32 = config.world.build()
-        model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
-        chosen = bundles(world, states=config.states, actions=config.actions, share=config.sft_share, seed=config.seed)
+        seed = self._sft_seed
+        model, tokenizer = load_model(config.model, words=world.words(), seed=seed)
+        chosen = bundles(world, states=config.states, actions=config.actions, share=config.sft_share, seed=seed)
         rows = self._sft_rows(world, codec_for(tokenizer), chosen, folder)
-        settings = config.sft.replace(seed=config.seed)
+        settings = config.sft.replace(seed=seed)
         log = folder.with_name(folder.name + "-trainer")
         trainer = SftTrainer(model, tokenizer, settings, rows, log, [ShowProgress(progress, "fit")])
         trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
@@ -154,7 +162,7 @@ class GameModel(Configurable):
         config = self.config
         stage = Rlvr.Config(
             world=config.world, ask="observation", model=str(base), turn_tokens=config.turn_tokens, seed=config.seed,
-            rlvr=config.rlvr, evaluate_on=256, out=config.out / "sharpened",
+            rlvr=config.rlvr, evaluate_on=128, out=config.out / "sharpened",
         )  # fmt: skip
         found = Rlvr(stage).run(progress)
         curve = [json.loads(line) for line in (stage.out / "curve.jsonl").read_text("utf-8").splitlines()]

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 import warnings
@@ -87,9 +88,18 @@ def over_seeds(rows):
     return found
 
 
+def share_fit(config):
+    """Seeds are RLVR's (questions, samples): all start from the model that seed 0 fitted, which is paid for once."""
+    if not (config.out / "fitted").exists():
+        VideoModel(config).settle()
+        shutil.copytree(RUNS / "model-0" / "fitted", config.out / "fitted")
+
+
 def model():
     for seed in [ARGUMENTS.seed] if ARGUMENTS.seed is not None else SEEDS:
         began = time.process_time()
+        if seed:
+            share_fit(recipe(seed))
         with make_progress() as progress:
             found = VideoModel(recipe(seed)).run(progress)
         print("seed", seed, f"{time.process_time() - began:.0f} CPU s", flush=True)
@@ -111,7 +121,7 @@ def collect_models():
     total = over_seeds(rows)
     for row in rows:
         del row["clips"]
-    write("model", {"seeds": rows, "all": total, "baselines": baselines()})
+    write("model", {"fit_seed": 0, "seeds": rows, "all": total, "baselines": baselines()})
 
 
 def baselines():
@@ -218,18 +228,13 @@ def interleaving():
 
 def credit():
     """One advantage for a whole film, against reward-to-go per frame: from the same fitted model, seed by seed."""
-    import shutil
-
     rows = []
     for seed in [ARGUMENTS.seed] if ARGUMENTS.seed is not None else SEEDS:
         plain = recipe(seed)
         turn = plain.replace(out=RUNS / f"turn-{seed}", rlvr=plain.rlvr.replace(credit="turn"))
         if not (plain.out / "manifest.json").exists():
             continue
-        if not (turn.out / "fitted").exists():
-            turn.out.mkdir(parents=True)
-            VideoModel(turn).settle()
-            shutil.copytree(plain.out / "fitted", turn.out / "fitted")
+        share_fit(turn)
         with make_progress() as progress:
             after = VideoModel(turn).run(progress)["after"]["clips"]
         base = json.loads((plain.out / "manifest.json").read_text())

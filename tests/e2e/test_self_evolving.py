@@ -12,6 +12,7 @@ from terrella.engines.pointer.learn import Learner
 from terrella.stages.curriculum import Curriculum
 from terrella.stages.outcome_model import OutcomeModel
 from terrella.stages.self_evolving import SelfEvolving
+from terrella.worlds.counter import Counter
 from terrella.worlds.sokoban import Sokoban
 
 
@@ -67,7 +68,8 @@ def test_the_loop_runs_and_a_run_cut_at_any_file_ends_the_same(tmp_path):
     {"loss": "grpo", "group_size": 4, "curriculum": "fixed"},
     {"loss": "webrl_released", "judge": "model", "outcome_model": OutcomeModel.Config(attempts=40, epochs=1)},
     {"loss": "digirl", "curriculum": "fixed", "phases": 1},
-], ids=["grpo", "judged", "digirl"])  # fmt: skip
+    {"families": {f"goal_{n}": Counter.Config(goals=n) for n in (4, 9)}, "phases": 1, "read_instruction": True},
+], ids=["grpo", "judged", "digirl", "another world"])  # fmt: skip
 def test_every_arm_runs(tmp_path, changes):
     found = small(tmp_path, **changes).build().run(Quiet())
     assert found["test"]["n"] == 8 and "actor_loss" in found["phases"][0]

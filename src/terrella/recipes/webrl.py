@@ -16,6 +16,7 @@ from terrella.stages.reproduce import Reproduce
 from terrella.stages.self_evolving import SelfEvolving
 from terrella.worlds.miniwob import MiniWob
 from terrella.worlds.sokoban import Sokoban
+from terrella.worlds.textworld import TextWorld
 
 PAPER = {"Llama-3.1-8B, WebArena-Lite": "SFT 20.6, filtered BC 23.0, AWR 28.5, DigiRL 30.3, WebRL 42.4 (%, one run)"}
 NO_REPLAY = Replay.Config(ratio=0.0)
@@ -42,6 +43,15 @@ def webrl_sokoban() -> Reproduce.Config:
     return Reproduce.Config(
         arms=arms, first=("sft", "fixed", "webrl_paper"), seeds=3, claims=claims, paper=PAPER,
         out=Path("runs/webrl_sokoban"),
+    )  # fmt: skip
+
+
+def webrl_textworld_run() -> SelfEvolving.Config:
+    """One run on TextWorld, quests of 1 to 3 steps; one core, minutes after the games are made. For `terrella rlvr`."""
+    games = {f"quest_{n}": TextWorld.Config(quest=n, rooms=(1, 3), objects=(2, 4), max_steps=8) for n in (1, 2, 3)}
+    return SelfEvolving.Config(
+        families=games, read_instruction=True, demonstrated=("quest_1",), demonstrations=20, imitation_updates=40,
+        phases=4, phase_steps=800, glance=8, evaluate=16, learner=Learner.Config(beta=0.2, epochs=4, critic_epochs=2),
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ CLOCK_SCRIPT = resources.files("terrella.browser").joinpath("still_clock.js").re
 WORLD_NAME = "terrella"
 MOST_PAGES = 6
 """A page that opens windows without end gets no more than this."""
+QUIET = 10
+"""Looks at which nothing was loading before a page counts as settled, fifty a second: a click takes a moment."""
 KEYS = {
     "Enter": ("Enter", 13, "\r"), "Tab": ("Tab", 9, ""), "Escape": ("Escape", 27, ""),
     "Backspace": ("Backspace", 8, ""), "Delete": ("Delete", 46, ""),
@@ -170,8 +172,8 @@ class Tab:
         """Wait until what was asked for has arrived: no request under way, the document loaded."""
         loop = asyncio.get_running_loop()
         end, quiet = loop.time() + seconds, 0
-        while quiet < 3 and loop.time() < end:
-            await asyncio.sleep(0.015)
+        while quiet < QUIET and loop.time() < end:
+            await asyncio.sleep(0.02)
             quiet = 0 if self._loading else quiet + 1
         await self.page.wait_for_load_state("load", timeout=max(1.0, 1000 * (end - loop.time())))
         await self._attach()

@@ -70,6 +70,8 @@ def parse_node(line: str) -> Node:
             raise ValueError(f"not a property of a node: {rest[place : place + 40]!r}")
         properties.append((one["key"], json.loads(one["value"]) if one["value"] else "true"))
         place = one.end()
+    if len({key for key, _ in properties}) != len(properties):
+        raise ValueError(f"a property is given twice: {line[:60]!r}")
     return Node(len(found["indent"]) // 2, int(found["id"] or 0), found["role"], name, tuple(properties))
 
 

@@ -3,7 +3,8 @@
 Nodes are matched from the root down: under a matched parent by role, name and rank among equals, then by role alone
 (an update). Nodes that changed places are deleted and new. So a mere renumbering is no change, and
 `apply(diff(a, b), a)` is `b` again, ids aside. A model may answer with the whole page or with the changes:
-    ~[3] textbox "User" value="kai"      node 3 has become this
+    ^[3] value="kai" focused -checked    node 3 gets and loses these properties
+    ~[3] button "Undo"                   node 3 has become this
     -[5]                                 node 5 is gone
     +[3] button "Ok"                     new, after node 3 (indented by its depth); `=` alone: nothing changes
     changes = diff(before, after); write_changes(changes, before); TreeDiff.Config().build().verify(reply, truth, page)
@@ -11,6 +12,7 @@ Nodes are matched from the root down: under a matched parent by role, name and r
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -20,12 +22,13 @@ from dataclasses import dataclass, field, replace
 from terrella.core.config import Configurable
 from terrella.core.types import Observation, Verdict, show_text
 from terrella.verify.text import refuse_unread
-from terrella.verify.tree import Node, parse, parse_node, write_node
+from terrella.verify.tree import Node, parse, parse_node, quote, write_node
 
 NOTHING = "="
 NEARLY = 0.95
 """The most that a reply earns which is not the truth."""
-_CHANGE = re.compile(r"^(?P<kind>[-~+])(?:\[(?P<id>\d{1,9})\]|@(?P<line>\d{1,6}))(?: (?P<node>.+))?$")
+_SET = re.compile(r' (?:-(?P<lost>[a-z][\w-]*)|(?P<key>[a-z][\w-]*)(?:=(?P<value>"(?:[^"\\]|\\.)*"))?)')
+_CHANGE = re.compile(r"^(?P<kind>[-~+^])(?:\[(?P<id>\d{1,9})\]|@(?P<line>\d{1,6}))(?: (?P<node>.+))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,8 @@ class Changes:
 
 
 def bare(node: Node) -> Node:
-    """The node without its id: what it is, not how it is called."""
-    return replace(node, id=0)
+    """The node without its id, its properties in order: what it is, not how it is called."""
+    return replace(node, id=0, properties=tuple(sorted(node.properties)))
 
 
 def same_page(first: Sequence[Node], second: Sequence[Node]) -> bool:
@@ -157,10 +160,34 @@ def apply(changes: Changes, old: Sequence[Node]) -> list[Node]:
 def write_changes(changes: Changes, old: Sequence[Node]) -> str:
     """One line per change in the order of the page, nodes called by their ids (or by line where they have none)."""
     lines = [(place, 0, f"-{_handle(place, old)}") for place in changes.deleted]
-    lines += [(place, 0, f"~{_handle(place, old)} {write_node(node)}") for place, node in changes.updated.items()]
+    lines += [(place, 0, _write_update(place, node, old)) for place, node in changes.updated.items()]
     lines += [(anchor, 1, f"+{_handle(anchor, old)} {write_node(node)}") for anchor, node in changes.new]
     lines.sort(key=lambda line: line[:2])
     return "\n".join(text for _, _, text in lines) or NOTHING
+
+
+def _write_update(place: int, node: Node, old: Sequence[Node]) -> str:
+    """The whole node, or only its properties where nothing else changed."""
+    before = bare(old[place])
+    if (before.role, before.name, before.depth) != (node.role, node.name, node.depth):
+        return f"~{_handle(place, old)} {write_node(node)}"
+    was, now = dict(before.properties), dict(node.properties)
+    told = [f" {k}" if v == "true" else f" {k}={quote(v)}" for k, v in now.items() if was.get(k) != v]
+    return f"^{_handle(place, old)}{''.join(told + [f' -{key}' for key in was if key not in now])}"
+
+
+def _read_properties(text: str, node: Node) -> Node:
+    found, place = dict(node.properties), 0
+    while place < len(text):
+        one = _SET.match(text, place)
+        if one is None:
+            raise ValueError(f"not a property: {text[place : place + 40]!r}")
+        if one["lost"]:
+            found.pop(one["lost"], None)
+        else:
+            found[one["key"]] = json.loads(one["value"]) if one["value"] else "true"
+        place = one.end()
+    return bare(replace(node, properties=tuple(found.items())))
 
 
 def _handle(place: int, old: Sequence[Node]) -> str:
@@ -189,6 +216,8 @@ def read_changes(text: str, old: Sequence[Node]) -> Changes:
             raise ValueError(f"two changes of one node: {line[:60]!r}")
         elif found["kind"] == "-":
             deleted.add(place)
+        elif found["kind"] == "^":
+            updated[place] = _read_properties(f" {found['node']}", old[place])
         else:
             updated[place] = bare(parse_node(found["node"]))
     return Changes(frozenset(deleted), updated, tuple(new))
@@ -205,7 +234,7 @@ def _place(found: re.Match[str], places: dict[int, int], count: int, *, new: boo
 
 def read_page(text: str, before: Sequence[Node]) -> list[Node]:
     """The page a reply describes, whole or by its changes; ValueError when it does neither."""
-    if text[:1] in ("-", "~", "+", NOTHING):
+    if text[:1] in ("-", "~", "+", "^", NOTHING):
         page = apply(read_changes(text, before), before)
         parse("\n".join(map(write_node, page)))  # a node must have a parent
         return page

@@ -100,6 +100,8 @@ class Facts:
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Reproductions by name."""
+    measured: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    """Figures of other runs, as their manifests name them."""
     stores: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Counts of episode stores by name."""
     costs: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
@@ -130,18 +132,39 @@ def _add_run(facts: Facts, run: Run, trained: dict[str, list[tuple[str, Trained]
         trained[same].append((run.name, _trained(run)))
     elif run.kind == "reproduction":
         _add_table(facts, run.name, run.manifest)
-    elif run.kind == "arm":
-        facts.costs[run.name] = {
-            "real steps": run.manifest["rl"]["world_steps"],
-            "hours": run.manifest["seconds"] / 3600,
-        }
     elif run.kind == "store":
         facts.stores[run.name] = run.manifest["counts"]
         facts.costs[run.name] = {"real steps": run.manifest["counts"]["transitions"]}
     else:
-        facts.costs[run.name] = {"real steps": sum(run.manifest.get("real_steps", {}).values())}
+        facts.measured[run.name] = figures_in(run.manifest)
+        facts.costs[run.name] = _cost_of(run.manifest)
     if run.certificate is not None:
         facts.certificates[run.name] = run.certificate
+
+
+def _cost_of(manifest: Mapping[str, Any]) -> dict[str, float]:
+    """What the manifest of a world model, an arm or another run says that it took."""
+    found = {}
+    steps = {**manifest.get("real_steps", {}), "rl": manifest.get("rl", {}).get("world_steps", 0)}
+    if any(steps.values()):
+        found["real steps"] = sum(steps.values())
+    if "seconds" in manifest:
+        found["hours"] = manifest["seconds"] / 3600
+    return found
+
+
+def figures_in(value: Any, where: str = "") -> dict[str, float]:
+    """The numbers of a manifest by dotted name; configs, curves and long lists are not figures."""
+    if isinstance(value, bool | str) or value is None:
+        return {}
+    if isinstance(value, int | float):
+        return {where: float(value)}
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if len(value) <= 8 else ()
+    found: dict[str, float] = {}
+    for key, inner in inside:
+        if key not in ("config", "curve"):
+            found |= figures_in(inner, f"{where}.{key}" if where else str(key))
+    return found
 
 
 def _trained(run: Run) -> Trained:

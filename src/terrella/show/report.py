@@ -44,6 +44,10 @@ def sections(facts: Facts) -> list[Section]:
     made = [_training(facts.groups), *(_curves(group) for group in facts.groups if group.runs[0].curve)]
     made += [part for name, table in facts.tables.items() for part in _reproduction(name, table)]
     made += [_certificate(name, found) for name, found in facts.certificates.items()]
+    made += [
+        Section(f"Measured: {name}", (), ("", ""), tuple((key, f"{value:.4g}") for key, value in found.items()))
+        for name, found in facts.measured.items()
+    ]
     made += [_stores(facts.stores), _cost(facts.costs), _configs(facts.configs)]
     return [section for section in made if section.rows or section.picture is not None]
 
@@ -72,7 +76,12 @@ def _seeds(figure: Figure) -> str:
 def _reproduction(name: str, table: Mapping[str, Any]) -> list[Section]:
     metrics = [key for key in next(iter(table["arms"].values()), {}) if key.startswith("pass@")]
     rows = [
-        (arm, *(_over(found[key]) for key in metrics), str(len(found["seeds"])), f"{sum(found['world_steps']):,}")
+        (
+            arm,
+            *(_over(found[key]) for key in metrics),
+            str(len(found["seeds"])),
+            f"{sum(found.get('world_steps', [])):,}",
+        )
         for arm, found in table["arms"].items()
     ]
     known = table.get("known") or {}

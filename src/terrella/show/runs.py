@@ -20,7 +20,8 @@ from terrella.data.store import MANIFEST, EpisodeStore
 from terrella.trust.certificate import Certificate
 from terrella.use.imagine import CERTIFICATE
 
-Kind = Literal["store", "rlvr", "world model", "arm", "reproduction"]
+Kind = Literal["store", "rlvr", "world model", "arm", "reproduction", "run"]
+"""A `run` is any other folder with a manifest that holds a config."""
 OWNERS: dict[str, Kind] = {
     "Collect": "store",
     "Rlvr": "rlvr",
@@ -60,13 +61,16 @@ class Run:
     def curve(self) -> list[dict[str, Any]]:
         """Rows of figures by step; empty where nothing was trained with verdicts."""
         path = self.folder / "curve.jsonl"
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        if path.exists():
+            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        rows = self.manifest.get("curve")
+        return [row for row in rows if isinstance(row, dict) and "step" in row] if isinstance(rows, list) else []
 
     @cached_property
     def store(self) -> EpisodeStore | None:
-        """Its episodes, if it kept any."""
-        for folder in (self.folder, self.folder / "data"):
-            if self.kind in ("store", "world model") and (folder / "plan.json").exists() and _is_store(folder):
+        """Its episodes, if it kept any: its own, or those of the first folder inside."""
+        for folder in (self.folder, *sorted(path for path in self.folder.iterdir() if path.is_dir())):
+            if _is_store(folder):
                 return EpisodeStore.open(folder)
         return None
 
@@ -106,7 +110,6 @@ def read_run(folder: Path) -> Run:
         raise ConfigError(str(folder), what, "run the same command again: it resumes" if begun else "check the path")
     manifest = read_json(folder / MANIFEST)
     owner = str(manifest.get("config", {}).get("class", "")).rpartition(":")[2]
-    kind: Kind | None = "store" if "parts" in manifest else OWNERS.get(owner)
-    if kind is None:
-        raise ConfigError(str(folder), f"holds a manifest of {owner or 'nobody'}", f"known: {', '.join(OWNERS)}")
-    return Run(folder, kind, manifest)
+    if not owner:
+        raise ConfigError(str(folder), "holds a manifest without a config", "name a folder that a command wrote")
+    return Run(folder, "store" if "parts" in manifest else OWNERS.get(owner, "run"), manifest)

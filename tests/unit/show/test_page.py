@@ -189,6 +189,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(ConfigError, match="begun"):
         read_run(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"config": {"class": "x:Y"}}')
-    with pytest.raises(ConfigError, match="manifest of Y"):
+    (tmp_path / "manifest.json").write_text('{"figures": 3}')
+    with pytest.raises(ConfigError, match="without a config"):
         read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"config": {"class": "x:Y"}, "curve": [{"step": 1, "reward": 0.5}, 3]}')
+    run = read_run(tmp_path)  # a stage that the viewer has never heard of
+    assert run.kind == "run" and run.world is None and run.curve == [{"step": 1, "reward": 0.5}]

@@ -150,6 +150,17 @@ def test_seeds_of_one_config_are_one_group_and_other_configs_are_told_apart(tmp_
     assert not re.findall(r"(?:src|href)=\"http", files[1].read_text())
 
 
+def test_other_runs_are_reported_by_the_names_of_their_manifests(tmp_path):
+    manifest = {"config": {"class": "x:Y", "seed": 3}, "test": {"share": 0.25, "each": [1, 0]}, "seconds": 1800,
+                "rl": {"world_steps": 500}, "marks": "1010", "curve": [{"step": 1}]}  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    facts = gather([tmp_path])
+    assert facts.measured[tmp_path.name] == {
+        "test.share": 0.25, "test.each.0": 1, "test.each.1": 0, "seconds": 1800, "rl.world_steps": 500
+    }  # fmt: skip
+    assert facts.costs[tmp_path.name] == {"real steps": 500, "hours": 0.5}
+
+
 def test_what_is_no_run_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match="no run named"):
         Report.Config(runs=())

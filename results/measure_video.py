@@ -252,13 +252,14 @@ def policies():
     kept.mkdir(exist_ok=True)
     for seed in [ARGUMENTS.seed] if ARGUMENTS.seed is not None else SEEDS:
         config = recipe(seed)
-        for world in config.films.worlds:
+        for world in [world for world in config.films.worlds if ARGUMENTS.task in (None, world.task)]:
             path = kept / f"{world.task}-{seed}.json"
             if path.exists() or not (config.out / "model" / "config.json").exists():
                 continue
             judged = world.replace(distance=config.distance)
             found = EvaluatePolicies(EvaluatePolicies.Config(
-                world=judged, films=config.films.out, model=config.out / "model", seed=seed)).run()  # fmt: skip
+                world=judged, films=config.films.out, model=config.out / "model", seed=seed, lessons=60,
+                ages=(20, 80, 300, 900), classifier_steps=500, starts=24)).run()  # fmt: skip
             path.write_text(json.dumps({"task": world.task, "seed": seed, **found}))
             print(world.task, seed, "pearson", found["pearson"], "error", found["mean_absolute_error"], flush=True)
             for row in found["policies"]:
@@ -311,6 +312,7 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="+", choices=sorted(ALL))
     parser.add_argument("--runs", type=Path, default=Path("runs/video"))
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--task", help="one task of `policies` only")
     ARGUMENTS = parser.parse_args()
     RUNS = ARGUMENTS.runs.resolve()
     for name in ARGUMENTS.parts:

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { build } from "esbuild";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
-const out = join(here, "../src/terrella/show/page");
+const out = join(here, "../src/terrella/show/bundle");
 
 function sources(folder) {
   const entries = readdirSync(folder, { withFileTypes: true }).sort((a, b) => (a.name < b.name ? -1 : 1));

@@ -1,6 +1,6 @@
 """A page that opens from disk: one HTML file with its script, its style and its data inside, and no address to call.
 
-The script and the style are built from `viewer/` into `show/page/` and kept in the repository, so that nobody needs
+The script and the style are built from `viewer/` into `show/bundle/` and kept in the repository, so that nobody needs
 Node to install or use terrella. A policy inside the page forbids every script but ours and every connection.
     write_pages(book, Path("runs/lake/view"), most_bytes=50_000_000)   # view.html, view-2.html, ...
 """
@@ -24,9 +24,9 @@ BUNDLE = ("viewer.js", "style.css")
 
 def bundle_file(name: str) -> str:
     """A file of the built front end; says how to build it when it is not there."""
-    found = files("terrella.show") / "page" / name
+    found = files("terrella.show") / "bundle" / name
     if not found.is_file():
-        raise ConfigError(f"show/page/{name}", "the viewer was not built", "cd viewer && npm ci && npm run build")
+        raise ConfigError(f"show/bundle/{name}", "the viewer was not built", "cd viewer && npm ci && npm run build")
     return found.read_text("utf-8")
 
 

@@ -179,7 +179,7 @@ def test_the_bundle_was_built_from_these_sources():
 
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files(VIEWER / "src"))).hexdigest()
     for name in ("viewer.js", "style.css"):
-        head = (VIEWER.parent / "src/terrella/show/page" / name).read_text().splitlines()[0]
+        head = (VIEWER.parent / "src/terrella/show/bundle" / name).read_text().splitlines()[0]
         assert digest in head, "stale: cd viewer && npm ci && npm run build"
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -155,47 +155,54 @@ SMALL = ("phases=3", "phase_steps=100", "glance=2", "evaluate=2", "demonstration
 
 def digest(folder: Path) -> dict[str, str]:
     """Every file of a run: weights, optimiser, replay, curriculum, evaluations."""
-    kept = [
-        path for path in folder.rglob("*") if path.is_file() and path.suffix != ".tmp" and path.name != "manifest.json"
-    ]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(kept)}
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files(folder)}
+
+
+def files(folder: Path) -> list[Path]:
+    """What a run has written whole; its manifest also says how long it took, so it is left out."""
+    found = sorted(folder.rglob("*.*"))
+    return [path for path in found if path.is_file() and path.suffix != ".tmp" and path.name != "manifest.json"]
 
 
 def kills(options: argparse.Namespace) -> None:
-    """One run left alone, others killed at random moments and started again: do they end with the same bits?"""
-    folder = options.runs / "webrl_kills"
+    """One run left alone, others killed at random moments and begun again: do they end with the same bits?
+
+    Children are forked, so that what was imported here need not be imported again.
+    """
+    folder, rng, killed = options.runs / "webrl_kills", random.Random(0), list[dict[str, Any]]()
     shutil.rmtree(folder, ignore_errors=True)
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        arguments = ["job", "webrl_sokoban", "webrl_paper", "0", "--runs", str(folder / name), "--set", *SMALL]
-        return subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.DEVNULL)
-
-    began = time.perf_counter()
-    start("whole").wait()
-    length = time.perf_counter() - began
-    wanted, rng = digest(folder / "whole"), random.Random(0)
-    killed_at, runs = list[dict[str, Any]](), 0
-    while len(killed_at) < options.count:
+    forked("whole", folder).join()
+    wanted, runs = digest(folder / "whole"), 0
+    while len(killed) < options.count:
         runs += 1
-        while True:
-            child = start(f"killed-{runs}")
-            moment = rng.uniform(0.3, 0.7) * length
-            try:
-                child.wait(timeout=moment)
+        while (child := forked(f"killed-{runs}", folder)).exitcode is None:
+            there = len(files(folder / f"killed-{runs}"))
+            wait_for_files(child, folder / f"killed-{runs}", there + rng.randint(1, 5))
+            time.sleep(rng.uniform(0.0, 1.0))
+            if child.exitcode is not None:
                 break
-            except subprocess.TimeoutExpired:
-                child.send_signal(signal.SIGKILL)
-                child.wait()
-                there = [
-                    path.relative_to(folder / f"killed-{runs}")
-                    for path in (folder / f"killed-{runs}").rglob("*.*")
-                    if path.is_file()
-                ]
-                killed_at.append({"run": runs, "seconds": round(moment, 2), "files": len(there)})
+            child.kill()  # SIGKILL
+            child.join()
+            killed.append({"run": runs, "after_files": len(files(folder / f"killed-{runs}"))})
         if digest(folder / f"killed-{runs}") != wanted:
             raise SystemExit(f"run {runs} differs")
-    write("webrl_kills", {"kills": len(killed_at), "runs": runs, "files_compared": len(wanted), "identical": True,
-                          "uninterrupted_seconds": round(length, 1), "killed": killed_at})  # fmt: skip
+    write("webrl_kills", {"kills": len(killed), "runs": runs, "files_compared": len(wanted), "identical": True,
+                          "killed": killed})  # fmt: skip
+
+
+def forked(name: str, folder: Path) -> BaseProcess:
+    """A small run in a process of its own, begun or gone on with."""
+    arguments = ["webrl_sokoban", "webrl_paper", "0"]
+    options = argparse.Namespace(recipe=arguments[0], arm=arguments[1], seed=0, runs=folder / name, set=SMALL)
+    child = multiprocessing.get_context("fork").Process(target=job, args=(options,))
+    child.start()
+    return child
+
+
+def wait_for_files(child: BaseProcess, folder: Path, count: int) -> None:
+    """Until the run has so many files, or has ended."""
+    while child.exitcode is None and len(files(folder)) < count:
+        time.sleep(0.05)
 
 
 # --- the outcome model ------------------------------------------------------------------------------------------------

@@ -1,0 +1,5 @@
+"""`python -m terrella.cli`."""
+
+from terrella.cli import main
+
+main()

@@ -1,0 +1,150 @@
+"""Commands about worlds: what there is, whether it keeps its promises, episodes of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import EnumChoicesFromValues, Positional
+
+from terrella.cli.app import Assignments, app, console
+from terrella.core.config import Configurable, dump, override
+from terrella.core.errors import ConfigError
+from terrella.core.types import Split, canonical_json
+
+if TYPE_CHECKING:
+    from terrella.stages.check import CheckResult
+
+
+@app.command(name="worlds")
+def worlds() -> None:
+    """List the worlds, their presets and views."""
+    from terrella.worlds import builtin_names, find_world
+
+    table = Table("world", "what", "presets", "views")
+    for name in builtin_names():
+        world = find_world(name)
+        what = (world.__doc__ or "").strip().splitlines()[0]
+        table.add_row(name, what, " ".join(world.presets), " ".join(world.view_names))
+    console.print(table)
+
+
+@app.command(name="check")
+def check(
+    names: Positional[tuple[str, ...]] = (),
+    /,
+    *,
+    all: bool = False,
+    assignments: Assignments = (),
+) -> None:
+    """Prove the properties every world must keep; exit 1 if one does not hold.
+
+    Args:
+        names: worlds or presets (`sokoban`, `sokoban:two_box`, a package in this folder).
+        all: every world that ships, with every preset.
+        assignments: config overrides.
+    """
+    from terrella.stages.check import check_world
+    from terrella.worlds import builtin_names, find_world, world_config
+
+    if all:
+        names += tuple(
+            spec for name in builtin_names() for spec in (name, *(f"{name}:{p}" for p in find_world(name).presets))
+        )
+    if not names:
+        raise ConfigError("check", "no world named", "terrella check NAME, or terrella check --all")
+    failures = [
+        failure for name in names for failure in _check_one(name, check_world(world_config(name, assignments), name))
+    ]
+    console.print(f"{len(names)} worlds, {len(failures)} broken properties")
+    sys.exit(1 if failures else 0)
+
+
+def _check_one(label: str, results: list[CheckResult]) -> list[CheckResult]:
+    table = Table("property", "", "detail", "s", title=label, title_justify="left")
+    for result in results:
+        mark = "[green]ok[/]" if result.passed else "[bold red]BROKEN[/]"
+        table.add_row(result.name.replace("_", " "), mark, escape(result.detail[:300]), f"{result.seconds:.2f}")
+    console.print(table)
+    return [result for result in results if not result.passed]
+
+
+@app.command(name="play")
+def play(world: Positional[str], /, *, seed: int = 0, assignments: Assignments = ()) -> None:
+    """Play a world by hand in the terminal."""
+    from terrella.stages.play import play_by_hand
+    from terrella.worlds import world_config
+
+    play_by_hand(world_config(world, assignments), seed=seed, console=console)
+
+
+@app.command(name="new-world")
+def new_world(name: Positional[str], /) -> None:
+    """Write a folder with a new world that already passes `terrella check NAME`."""
+    from terrella.stages.new_world import new_world as write
+
+    folder = write(name, Path.cwd())
+    console.print(f"wrote {folder}/__init__.py; now: terrella check {name}")
+
+
+@app.command(name="collect")
+def collect(
+    world: Positional[str],
+    /,
+    *,
+    out: Path | None = None,
+    policy: str = "random",
+    transitions: int = 0,
+    episodes: int = 0,
+    seed: int = 0,
+    split: Annotated[Split, EnumChoicesFromValues] = Split.TRAIN,
+    workers: int = 0,
+    assignments: Assignments = (),
+    dry_run: bool = False,
+) -> None:
+    """Play episodes into a store; the same command resumes after a kill, and a larger target extends it.
+
+    Args:
+        world: a world or preset.
+        out: the folder; `runs/collect-WORLD-POLICY` unless given.
+        policy: random, expert, mixture or endpoint.
+        transitions: how many steps to collect (or give --episodes).
+        episodes: how many episodes to collect.
+        seed: the first seed; episode i is the same in every run.
+        split: where instances come from.
+        workers: 0 plays in this process, n > 0 on n Ray actors.
+        assignments: config overrides, such as world.max_steps=20 or policy.share=0.3.
+        dry_run: print the resolved config and stop.
+    """
+    from terrella.stages.collect import Collect, run
+    from terrella.worlds import world_config
+
+    config = Collect.Config(
+        world=world_config(world), policy=policy_config(policy),
+        out=out or Path("runs") / f"collect-{world.replace(':', '-')}-{policy}",
+        transitions=transitions, episodes=episodes, seed=seed, split=split, workers=workers,
+    )  # fmt: skip
+    config = override(config, assignments)
+    if dry_run:
+        console.print_json(canonical_json(dump(config)))
+        return
+    run(config)
+
+
+def policy_config(name: str) -> Configurable.Config:
+    """The default config of a policy by its short name."""
+    from terrella.policies.basic import Expert, Mixture, Random
+    from terrella.policies.endpoint import Endpoint
+
+    known: dict[str, type[Configurable]] = {
+        "random": Random,
+        "expert": Expert,
+        "mixture": Mixture,
+        "endpoint": Endpoint,
+    }
+    if name not in known:
+        raise ConfigError(name, "no such policy", f"policies: {', '.join(known)}")
+    return known[name].Config()

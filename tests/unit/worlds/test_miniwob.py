@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
+pytest.importorskip("miniwob", reason="needs the extra: pip install 'terrella[web]'")
 
 from terrella.browser.host import descendants, find_chromium
 from terrella.core.episode import EpisodeRun, play

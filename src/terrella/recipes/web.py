@@ -22,10 +22,10 @@ def page_model() -> PageModel.Config:
         world=MiniWob.Config(by="family", max_steps=6), train=Path("runs/web/pages/train"),
         test=Path("runs/web/pages/test"),
         sft=SftSettings.Config(
-            epochs=5, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=50
+            epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=50
         ),
         rlvr=RlvrSettings.Config(
-            steps=25, groups=16, group_size=8, learning_rate=2e-4, kl=0.02, pack_tokens=PACK, save_every=10
+            steps=20, groups=16, group_size=8, learning_rate=2e-4, kl=0.02, pack_tokens=PACK, save_every=10
         ),
     )  # fmt: skip
 
@@ -35,6 +35,6 @@ def web_policy() -> WebPolicy.Config:
     return WebPolicy.Config(
         world=MiniWob.Config(by="family", max_steps=6), train=Path("runs/web/pages/train"),
         sft=SftSettings.Config(
-            epochs=5, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=50
+            epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=50
         ),
     )  # fmt: skip

@@ -1,0 +1,59 @@
+"""The mini-arena, where `terrella sites up` was run: a script solves, a null agent does not, a reset is whole."""
+
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
+
+from terrella.core.episode import play
+from terrella.core.errors import MissingExtraError
+from terrella.core.instances import instance_id, split_of
+from terrella.policies.basic import Expert
+from terrella.worlds.webarena import WebArena
+from terrella.worlds.webarena.arena import SITES, Arena
+
+try:
+    WebArena.Config().build()
+except MissingExtraError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+class Null:
+    name = "null"
+
+    def act(self, moment):
+        return "stop"
+
+
+def same_as_built(arena):
+    return [arena.checksum(site) == arena.checksum(site, snapshot=True) for site in SITES]
+
+
+@pytest.mark.parametrize("task", [30, 35, 54])  # an order's status, a comment in the forum, a new ticket
+def test_a_script_changes_the_site_and_a_reset_undoes_it(task):
+    world, arena = WebArena.Config(only=(task,)).build(), Arena()
+    split = split_of(instance_id({"tasks": "mini", "task": task}))
+    assert play(world, Null(), seed=0, split=split).outcome.value == 0.0
+    episode = play(world, Expert.Config().build(), seed=0, split=split)
+    assert episode.outcome.value == 1.0, (episode.error, episode.outcome)
+    assert not all(same_as_built(arena))
+    arena.reset()
+    assert all(same_as_built(arena))
+    world.close()
+
+
+def test_a_browser_killed_mid_task_masks_the_episode():
+    world = WebArena.Config(only=(30,), browser=5).build()
+
+    class Killer:
+        name = "killer"
+
+        def act(self, moment):
+            os.kill(world.host.pid, signal.SIGKILL)
+            return "scroll down"
+
+    episode = play(world, Killer(), seed=0, split=split_of(instance_id({"tasks": "mini", "task": 30})))
+    assert episode.outcome.value is None and episode.stop.is_broken
+    world.host.close()

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,9 @@ def test_a_training_run_shows_its_curves_and_its_tokens(recipe, tmp_path, open_p
     from terrella.stages.rlvr import Rlvr
 
     small = ["rlvr.steps=3", "rlvr.groups=3", "rlvr.group_size=4", "warmup_rows=64", "evaluate_on=4", "record_every=2"]
-    Rlvr(override(find_recipe(recipe)().replace(out=tmp_path / "run"), small)).run(SilentProgress())
+    stage = Rlvr(override(find_recipe(recipe)().replace(out=tmp_path / "run"), small))
+    with ThreadPoolExecutor(1) as beside:  # this thread is taken by the event loop of the browser's driver
+        beside.submit(stage.run, SilentProgress()).result()
     page = open_page(View(View.Config(run=tmp_path / "run")).write()[0])
     assert page.locator("#count").inner_text() == "24 of 24 episodes"  # steps 0 and 2, 3 groups of 4
     assert page.locator("figure").count() >= 5

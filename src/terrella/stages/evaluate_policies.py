@@ -56,6 +56,8 @@ class EvaluatePolicies(Configurable):
         """Shares of random steps that the oldest clone is also played with."""
         classifier_steps: int = 800
         window: int = 6
+        temperature: float = 0.5
+        """Of imagined frames: below 1 small models drift less."""
         starts: int = 40
         """Held-out beginnings; every policy plays each once, in the simulator and in the model."""
         depth: int = 12
@@ -72,7 +74,8 @@ class EvaluatePolicies(Configurable):
         through = _through_ids(codec.tokenizer, [lesson.film for lesson in lessons])
         seer, threshold = self._seer(lessons, through)
         sampler = LocalSampler(load_model(str(self.config.model))[0].eval())
-        model = VideoWorldModel(sampler, codec, lambda f: seer.read(f)[:, 0] > threshold, seed=self.config.seed)
+        model = VideoWorldModel(sampler, codec, lambda f: seer.read(f)[:, 0] > threshold, seed=self.config.seed,
+                                temperature=self.config.temperature)  # fmt: skip
         real, imagined = self._play(policies, self.config.world.build), self._play(policies, lambda: self._dream(model))
         found = compare_rankings([policy.name for policy in policies], real, imagined, seed=self.config.seed)
         return {**found, "classifier": self._classifier_error(seer, threshold, codec.tokenizer),

@@ -80,9 +80,10 @@ def test_training_goes_on_where_it_was_killed(tmp_path):
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def test_a_collapsed_tokenizer_is_stopped(tmp_path):
+def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr("terrella.engines.video.tokenizer_trainer.LOOK_EVERY", 5)
     with pytest.raises(EngineError, match="collapsed"):
-        trainer(tmp_path, steps=100, least_codes=999).train(SilentProgress())
+        trainer(tmp_path, steps=10, least_codes=999).train(SilentProgress())
 
 
 def test_bins_are_cut_at_quantiles_so_that_an_outlier_takes_none():

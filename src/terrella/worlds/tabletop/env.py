@@ -53,7 +53,7 @@ class Tabletop(World):
         """The task, the picture, and how predictions of it are judged."""
 
         task: str = "push"
-        size: int = 64
+        size: int = 32
         """Pixels of a side of the picture."""
         slip: float = 0.0
         """Standard deviation of the noise that is added to each number of an action."""

@@ -102,7 +102,7 @@ def served(folder, log, *settings):
         yield port, server
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(60)
+        server.wait(600)
 
 
 def cpu_seconds(pid):
@@ -151,15 +151,19 @@ def load(folder, each=1):
     groups = [pairs[n : n + each] for n in range(0, len(pairs) - each, each)]
     bodies = [json.dumps({"questions": [{"observation": {"kind": kind, "text": text}, "action": action}
                                         for kind, text, action in group]}).encode() for group in groups]  # fmt: skip
-    alone = [run_bare(folder, CLIENTS * each, SECONDS / 3)]
+    alone = [run_bare(folder, CLIENTS * each, SECONDS / 4)]
     print("bare", alone, file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as scratch, served(folder, Path(scratch, "log"), "keep=0") as (port, server):
         asyncio.run(all_clients(port, bodies, SECONDS / 12))  # warm
         cpu, began = cpu_seconds(server.pid), time.perf_counter()
         times, failures = asyncio.run(all_clients(port, bodies, SECONDS))
         took, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - cpu
-    print("served", len(times) * each / took, file=sys.stderr, flush=True)
-    alone.append(run_bare(folder, CLIENTS * each, SECONDS / 3))
+        yield figures(each, times, failures, took, cpu, alone)  # written as it comes: a killed run keeps what it had
+    alone.append(run_bare(folder, CLIENTS * each, SECONDS / 4))
+    yield figures(each, times, failures, took, cpu, alone)
+
+
+def figures(each, times, failures, took, cpu, alone):
     rate, times = len(times) * each / took, sorted(times)
     bare_rate = statistics.fmean(run["per_second"] for run in alone)
     bare_cpu = statistics.fmean(run["cpu_ms_each"] for run in alone)
@@ -294,9 +298,11 @@ def main():
     if part == "bare":
         bare(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
     elif part == "load":
-        save("serve_load.json", "load", load(Path(sys.argv[2])))
+        for found in load(Path(sys.argv[2])):
+            save("serve_load.json", "load", found)
     elif part == "load8":
-        save("serve_load.json", "load_of_eight", load(Path(sys.argv[2]), each=8))
+        for found in load(Path(sys.argv[2]), each=8):
+            save("serve_load.json", "load_of_eight", found)
     elif part == "malformed":
         save("serve_load.json", "malformed", malformed_requests(Path(sys.argv[2])))
     elif part == "viewer":

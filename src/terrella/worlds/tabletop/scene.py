@@ -102,8 +102,13 @@ def mujoco_module() -> Any:
     if importlib.util.find_spec("triton") is not None:
         # Triton and Mesa each bring an LLVM. Mesa's second is fine; Triton's second (torch imports it late) crashes.
         importlib.import_module("triton")
-    import mujoco
-
+    try:
+        import mujoco
+    except (ImportError, AttributeError) as error:  # PyOpenGL's way of saying that a library is not there
+        how = f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
+        raise MissingExtraError(
+            "video", f"pictures ({how}: {error}; apt-get install libegl1, or another MUJOCO_GL)"
+        ) from error
     return mujoco
 
 

@@ -62,7 +62,7 @@ def grown(rows):
     return nodes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(NODES, NODES)
 def test_any_two_trees_can_be_rebuilt_from_their_difference(first, second):
     old, new = grown(first), grown(second)

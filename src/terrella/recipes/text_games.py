@@ -62,12 +62,12 @@ def smollm2_text_games() -> Reproduce.Config:
 
 
 def rlvr_world_1_5b() -> Reproduce.Config:
-    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-1.5B: SFT on 4, GRPO on 8 A100-80G; never run here."""
+    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-1.5B: SFT on 4, GRPO on 8 A100-80G GPUs; never run here."""
     return _paper("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "runs/rlvr_world_1_5b")
 
 
 def rlvr_world_7b() -> Reproduce.Config:
-    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-7B; 8 A100-80G or more; never run here."""
+    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-7B; 8 A100-80G GPUs or more; never run here."""
     return _paper("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "runs/rlvr_world_7b")
 
 

@@ -30,6 +30,8 @@ from terrella.worlds.miniwob.families import family_names  # noqa: E402
 from terrella.worlds.miniwob.scripts import SCRIPTS  # noqa: E402
 
 COMMAND = "OMP_NUM_THREADS=1 python results/measure_web.py "
+EPISODES = int(os.environ.get("WEB_EPISODES", "220"))
+"""Episodes per arm of `rate`."""
 ELEVEN = ("click-test-2", "click-button", "click-link", "click-option", "click-checkboxes", "enter-text", "login-user",
           "enter-password", "focus-text-2", "click-tab", "click-dialog-2")  # fmt: skip
 
@@ -39,7 +41,8 @@ def write(name, part, found):
     path = ROOT / f"results/web_{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
-    known[part] = {"command": COMMAND + part, "machine": machine, **found}
+    prefix = f"WEB_EPISODES={EPISODES} " if part == "rate" else ""
+    known[part] = {"command": prefix + COMMAND + part, "machine": machine, **found}
     path.write_text(json.dumps(known, indent=1) + "\n")
     print(part, "written", {k: v for k, v in found.items() if not isinstance(v, dict | list)}, flush=True)
 
@@ -108,16 +111,17 @@ def rate():
     """Episodes per second of the eleven families of the pilot: one browser, then two."""
     found = {}
     for name, reload in (("in_place", False), ("reloaded", True)):
-        one = play_many(0, 220, reload)
+        one = play_many(0, EPISODES, reload)
         found[f"one_browser_{name}"] = {**one, "per_second": one["episodes"] / one["seconds"],
                                         "cpu_seconds_per_episode": one["cpu_seconds"] / one["episodes"]}  # fmt: skip
     with ThreadPoolExecutor(2) as pool:
         began = time.monotonic()
-        both = list(pool.map(lambda number: play_many(number, 220, False), (1, 2)))
+        both = list(pool.map(lambda number: play_many(number, EPISODES, False), (1, 2)))
         seconds = time.monotonic() - began
-    found["two_browsers_in_place"] = {"episodes": 440, "seconds": seconds, "per_second": 440 / seconds,
+    found["two_browsers_in_place"] = {"episodes": 2 * EPISODES, "seconds": seconds,
+                                      "per_second": 2 * EPISODES / seconds,
                                       "success": sum(one["success"] for one in both) / 2}  # fmt: skip
-    write("miniwob", "rate", {"families": list(ELEVEN), "policy": "scripted", **found})
+    write("miniwob", "rate", {"WEB_EPISODES": EPISODES, "families": list(ELEVEN), "policy": "scripted", **found})
 
 
 def kill():

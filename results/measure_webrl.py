@@ -18,6 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class Lines:
 
 def write(name: str, found: Mapping[str, Any]) -> None:
     """A results file with the command that made it."""
-    command = " ".join(["python", "results/measure_webrl.py", *sys.argv[1:]])
+    words = ["runs" if before == "--runs" else word for before, word in pairwise(sys.argv)]
+    command = " ".join(["python", "results/measure_webrl.py", *words])
     (RESULTS / f"{name}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n", "utf-8")
     print(f"wrote {name}.json")
 
@@ -74,6 +76,8 @@ def table(options: argparse.Namespace) -> None:
     found = reproduction.write_table()
     runs = reproduction.finished()
     curves = {arm: {str(seed): curve(run) for seed, run in seeds.items()} for arm, seeds in runs.items() if seeds}
+    budget = {arm: {name: next(iter(seeds.values()))["config"][name] for name in ("phases", "phase_steps", "evaluate")}
+              for arm, seeds in runs.items() if seeds}  # fmt: skip
     moved = {str(seed): moves(run) for seed, run in runs.get("webrl_paper", {}).items()}
     families = {
         arm: mean_families([run["test"]["families"] for run in seeds.values()]) for arm, seeds in runs.items() if seeds
@@ -81,8 +85,8 @@ def table(options: argparse.Namespace) -> None:
     unseen = {
         arm: [run["unseen"]["mean"] for run in seeds.values() if run["unseen"]] for arm, seeds in runs.items() if seeds
     }
-    write(options.recipe, {**found, "success_by_phase": curves, "curriculum": moved, "test_by_family": families,
-                           "unseen_families": unseen})  # fmt: skip
+    more = {"budget": budget, "success_by_phase": curves, "curriculum": moved, "test_by_family": families}
+    write(options.recipe, {**found, **more, "unseen_families": unseen})
     if options.recipe == "webrl_sokoban" and moved:
         picture(moved, curves)
 

@@ -31,7 +31,7 @@ from terrella.worlds.miniwob.scripts import SCRIPTS  # noqa: E402
 
 COMMAND = "OMP_NUM_THREADS=1 python results/measure_web.py "
 EPISODES = int(os.environ.get("WEB_EPISODES", "220"))
-"""Episodes per arm of `rate`."""
+"""Episodes per arm of `rate`, and (60 at most) of `kill`."""
 ELEVEN = ("click-test-2", "click-button", "click-link", "click-option", "click-checkboxes", "enter-text", "login-user",
           "enter-password", "focus-text-2", "click-tab", "click-dialog-2")  # fmt: skip
 
@@ -41,7 +41,7 @@ def write(name, part, found):
     path = ROOT / f"results/web_{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
-    prefix = f"WEB_EPISODES={EPISODES} " if part == "rate" else ""
+    prefix = f"WEB_EPISODES={EPISODES} " if part in ("rate", "kill") else ""
     known[part] = {"command": prefix + COMMAND + part, "machine": machine, **found}
     path.write_text(json.dumps(known, indent=1) + "\n")
     print(part, "written", {k: v for k, v in found.items() if not isinstance(v, dict | list)}, flush=True)
@@ -138,10 +138,10 @@ def kill():
                 kills += 1
             return moment.expert()
 
-    for seed in range(60):
+    for seed in range(min(60, EPISODES)):
         outcomes.append(play(world, Killer(), seed=seed).outcome.value)
     write("miniwob", "kill", {
-        "episodes": 60, "kills": kills, "succeeded": outcomes.count(1.0), "masked": outcomes.count(None),
+        "episodes": len(outcomes), "kills": kills, "succeeded": outcomes.count(1.0), "masked": outcomes.count(None),
         "scored_0": outcomes.count(0.0), "browser_starts": world.host.starts,
     })  # fmt: skip
 

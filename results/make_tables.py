@@ -117,12 +117,33 @@ def spa(record):
     return rows
 
 
+def serve(record):
+    rows = []
+    if "load" in record:
+        load = record["load"]
+        what = f"`terrella serve`, {load['clients']} clients for {load['seconds']:.0f} s: served / bare predictions"
+        rows.append((what, f"{load['ratio']} x the rate, {load['cpu_ratio']} x by CPU time; {load['errors']} errors in "
+                           f"{load['requests']:,} requests"))  # fmt: skip
+    if "malformed" in record:
+        wrong = record["malformed"]
+        told = f"{wrong['server_errors']} server errors, {wrong['tracebacks_leaked']} tracebacks leaked"
+        rows.append((f"{wrong['requests']:,} malformed requests to a server", told))
+    return rows
+
+
+def viewer(record):
+    page = record["open"]
+    seconds = f"{page['seconds']['median']} s (median of 10; worst {page['seconds']['worst']})"
+    return [(f"`terrella view`, {page['episodes']:,} episodes opened in Chromium", seconds)]
+
+
 def interval(figure, *, digits=3, sign=""):
     return f"{figure['mean']:{sign}.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
 
 
 PARTS = {"foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage,
-         "trust_gate": gate, "spa_frozen_lake": spa, "spa_sokoban": spa}  # fmt: skip
+         "trust_gate": gate, "spa_frozen_lake": spa, "spa_sokoban": spa,
+         "serve_load": serve, "viewer": viewer}  # fmt: skip
 """Files of results, in the order of the table, and what is told of each; one that is not there is not told."""
 
 

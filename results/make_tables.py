@@ -6,6 +6,7 @@ python results/make_tables.py
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -103,11 +104,12 @@ def gate(record):
     ]
 
 
-def spa(record):
-    name = record["command"].split()[-1]
+def arms(record, name):
+    """A reproduction: its arms, and its claims."""
     cells = [f"{arm} {figure['pass@1']['mean']:.3f}" for arm, figure in record["arms"].items()]
     seeds = {len(figure["seeds"]) for figure in record["arms"].values()}
-    rows = [(f"`{record['command']}`, pass@1 ({min(seeds)} to {max(seeds)} seeds)", ", ".join(cells))]
+    spread = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else max(seeds)
+    rows = [(f"`terrella reproduce {name}`, pass@1 (seeds: {spread})", ", ".join(cells))]
     for claim in record["claims"]:
         if claim["holds"] is not None:
             words = "not below" if claim["not_below"] else "above"
@@ -137,13 +139,42 @@ def viewer(record):
     return [(f"`terrella view`, {page['episodes']:,} episodes opened in Chromium", seconds)]
 
 
+def text_games(record):
+    found = record["arms"]
+    cell = "; ".join(f"{name} {100 * found[name]['changed']['mean']:.1f} / {100 * found[name]['overall']['mean']:.1f}"
+                     for name in ("sft", "exact", "task_specific"))  # fmt: skip
+    return [("bytesized32, 1.2M parameters: % right of changed / all official test rows (seeds 0-2)", cell)]
+
+
+def game_baselines(record):
+    cells = [f"{name.replace('_', ' ')} {100 * found[part]['overall']['share']:.1f}"
+             for name, found in record.items() for part in ("nearest_neighbour",)]  # fmt: skip
+    still = 100 * record["official"]["no_change"]["overall"]["share"]
+    return [("bytesized32, no model: nearest neighbour, % of rows", f"{', '.join(cells)} (no change: {still:.1f})")]
+
+
+def video(record):
+    figures = record["seeds"][0]["figures"]
+    cell = ", ".join(f"{name.upper()} {interval(figures[name]['difference'], sign='+')}" for name in ("psnr", "lpips"))
+    return [(f"video on the tabletop, 7 frames ahead: RLVR minus SFT, paired, {len(record['seeds'])} seed", cell)]
+
+
+def arena(record):
+    found = record["arena"]
+    cell = f"script {found['oracle']}, null agent {found['null']} of {found['tasks']}; "
+    return [("mini-arena of three real applications", f"{cell}reset {found['reset_seconds_median']:.2f} s (median)")]
+
+
 def interval(figure, *, digits=3, sign=""):
     return f"{figure['mean']:{sign}.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
 
 
-PARTS = {"foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage,
-         "trust_gate": gate, "spa_frozen_lake": spa, "spa_sokoban": spa,
-         "serve_load": serve, "viewer": viewer}  # fmt: skip
+PARTS = {
+    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage, "trust_gate": gate,
+    **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
+    "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video, "web_arena": arena,
+    "webrl_sokoban": partial(arms, name="webrl_sokoban"), "serve_load": serve, "viewer": viewer,
+}  # fmt: skip
 """Files of results, in the order of the table, and what is told of each; one that is not there is not told."""
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.markup import escape
 from rich.table import Table
 from tyro.conf import Positional
 
 from terrella.cli.app import app, console
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(name="sites")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, console
 from terrella.core.config import override
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(name="view")

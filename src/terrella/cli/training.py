@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tyro.conf import Positional
 
@@ -14,9 +14,6 @@ from terrella.cli.app import Assignments, app, console
 from terrella.core.config import dump, override
 from terrella.core.errors import ConfigError
 from terrella.core.types import canonical_json
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(name="rlvr")
@@ -31,13 +28,10 @@ def rlvr(
         assignments: config overrides, such as rlvr.steps=20 or seed=1.
         dry_run: print the resolved config and stop.
     """
-    from terrella.recipes import find_recipe
     from terrella.stages import rlvr, self_evolving
 
-    config = find_recipe(recipe)()
-    if not isinstance(config, rlvr.Rlvr.Config | self_evolving.SelfEvolving.Config):
-        raise ConfigError(recipe, "is not a recipe for rlvr")
-    config = override(config.replace(out=out or Path("runs") / recipe), assignments)
+    kinds = (rlvr.Rlvr.Config, self_evolving.SelfEvolving.Config)
+    config = _configured(recipe, kinds, "is not a recipe for rlvr", out, assignments)
     if dry_run:
         console.print_json(canonical_json(dump(config)))
     elif isinstance(config, rlvr.Rlvr.Config):
@@ -58,20 +52,29 @@ def train_world_model(
         assignments: config overrides, such as transitions=20000 or rlvr_steps=50.
         dry_run: print the resolved config and stop.
     """
-    from terrella.recipes import find_recipe
     from terrella.stages import train_world_model as texts
     from terrella.stages import video_model as videos
 
-    config = find_recipe(recipe)()
-    if not isinstance(config, texts.TrainWorldModel.Config | videos.VideoModel.Config):
-        raise ConfigError(recipe, "is not a recipe for a world model")
-    config = override(config.replace(out=out or Path("runs") / recipe), assignments)
+    kinds = (texts.TrainWorldModel.Config, videos.VideoModel.Config)
+    config = _configured(recipe, kinds, "is not a recipe for a world model", out, assignments)
     if dry_run:
         console.print_json(canonical_json(dump(config)))
     elif isinstance(config, videos.VideoModel.Config):
         videos.run(config)
     else:
         texts.run(config)
+
+
+def _configured(
+    recipe: str, kinds: tuple[type, ...], otherwise: str, out: Path | None, assignments: tuple[str, ...]
+) -> Any:
+    """The config of a recipe of one of these kinds, with its folder and what was set."""
+    from terrella.recipes import find_recipe
+
+    config = find_recipe(recipe)()
+    if not isinstance(config, kinds):
+        raise ConfigError(recipe, otherwise)
+    return override(config.replace(out=out or Path("runs") / recipe), assignments)
 
 
 @app.command(name="certify")

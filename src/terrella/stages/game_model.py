@@ -24,7 +24,6 @@ from terrella.data.store import locked, settle_plan, write_atomic
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import Row, SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
-from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.policies.endpoint import Endpoint
 from terrella.stages.game_rows import answered, bundles
@@ -138,9 +137,7 @@ class GameModel(Configurable):
         rows = self._sft_rows(world, codec_for(tokenizer), chosen, folder)
         settings = config.sft.replace(seed=seed)
         log = folder.with_name(folder.name + "-trainer")
-        trainer = SftTrainer(model, tokenizer, settings, rows, log, [ShowProgress(progress, "fit")])
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+        SftTrainer(model, tokenizer, settings, rows, log, [ShowProgress(progress, "fit")]).fit(folder)
 
     def _sft_rows(self, world: ByteSized32, codec: Codec, chosen: Iterable[list[Record]], folder: Path) -> list[Row]:
         if self.config.reasons is None:

@@ -28,7 +28,6 @@ from terrella.engines.trl.packs import TrainingRow
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
-from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.stages.rlvr import Rlvr
 from terrella.verify.tree import parse
@@ -85,9 +84,7 @@ class PageModel(Configurable):
         model, tokenizer = load_model(config.model, words=tuple(dict.fromkeys(words)), seed=config.seed)
         rows = list(change_rows(steps, InterleavedCodec(tokenizer), tokenizer))
         settings, callbacks = config.sft.replace(seed=config.seed), [ShowProgress(progress, "fit")]
-        trainer = SftTrainer(model, tokenizer, settings, rows, config.out / "sft", callbacks)
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+        SftTrainer(model, tokenizer, settings, rows, config.out / "sft", callbacks).fit(folder)
 
     def _sharpen(self, steps: Sequence[Transition], progress: Progress) -> None:
         config = self.config

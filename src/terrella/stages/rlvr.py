@@ -28,7 +28,6 @@ from terrella.engines.episodes.driver import Driver
 from terrella.engines.episodes.seats import Seats
 from terrella.engines.sampling.local_sampler import LocalSampler
 from terrella.engines.sampling.vllm_server import VllmServer
-from terrella.engines.trl.packs import TrainingRow
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.token_recorder import TokenRecorder
@@ -165,17 +164,10 @@ class Rlvr(Configurable):
                 export_model(model, tokenizer, config.out / "start")
                 cluster.fit(rows, config.out / "start", folder)
             else:
-                self._fit(model, tokenizer, rows, folder, progress)
+                callbacks = [ShowProgress(progress, "warm up")]
+                SftTrainer(model, tokenizer, config.warmup, rows, config.out / "sft", callbacks).fit(folder)
             return load_model(str(folder))  # as a resumed run reads it: both start from the same bytes
         return model, tokenizer
-
-    def _fit(self, model: Any, tokenizer: Any, rows: Sequence[TrainingRow], folder: Path, progress: Progress) -> None:
-        callbacks = [ShowProgress(progress, "warm up")]
-        trainer = SftTrainer(model, tokenizer, self.config.warmup, rows, self.config.out / "sft", callbacks)
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        if trainer.accelerator.is_main_process:
-            export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
-        trainer.accelerator.wait_for_everyone()
 
     def codec(self, tokenizer: Any) -> Codec:
         """Chat models are spoken to through their template; models of our own in the interleaved format."""

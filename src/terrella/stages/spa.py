@@ -32,7 +32,6 @@ from terrella.engines.trl.rlvr_trainer import RlvrSettings, RlvrTrainer
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.step_budget import StepBudget
 from terrella.engines.trl.trainer_progress import ShowProgress
-from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.stages.agent_pay import AgentPay, PaidDriver
 from terrella.stages.evaluate import Evaluate, evaluate_agent, known_policies
@@ -171,11 +170,7 @@ class Spa(Configurable):
         progress: Progress, phase: str,
     ) -> None:  # fmt: skip
         work = folder.with_name(f"{folder.name}-sft")
-        trainer = SftTrainer(model, tokenizer, settings, rows, work, [ShowProgress(progress, phase)])
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        if trainer.accelerator.is_main_process:
-            export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
-        trainer.accelerator.wait_for_everyone()
+        SftTrainer(model, tokenizer, settings, rows, work, [ShowProgress(progress, phase)]).fit(folder)
 
     def _learn(
         self, driver: PaidDriver, model: Any, tokenizer: Any, codec: TaggedCodec, progress: Progress

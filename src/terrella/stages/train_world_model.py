@@ -90,11 +90,7 @@ class TrainWorldModel(Configurable):
         model, tokenizer = load_model(config.model, words=world.words(), seed=config.seed)
         rows = list(true_rows(world, codec_for(tokenizer), tokenizer, self._episodes()))
         settings = config.sft.replace(seed=config.seed)
-        trainer = SftTrainer(model, tokenizer, settings, rows, config.out / "sft", [ShowProgress(progress, "fit")])
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        if trainer.accelerator.is_main_process:
-            export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
-        trainer.accelerator.wait_for_everyone()
+        SftTrainer(model, tokenizer, settings, rows, config.out / "sft", [ShowProgress(progress, "fit")]).fit(folder)
 
     def _sharpen(self, progress: Progress) -> int:
         """RLVR on the observation; returns how many real steps its questions took."""

@@ -29,7 +29,6 @@ from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
 from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.models.action_bins import ActionBins
-from terrella.models.export import export_model
 from terrella.models.frame_tokenizer import FrameTokenizer
 from terrella.models.presets import load_model
 from terrella.models.video_lm import make_video_lm
@@ -123,9 +122,7 @@ class VideoModel(Configurable):
         trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
         write_atomic(config.out / "fit.json", json.dumps(losses).encode())
-        if trainer.accelerator.is_main_process:
-            export_model(trainer.accelerator.unwrap_model(trainer.model), words, folder)
-        trainer.accelerator.wait_for_everyone()
+        trainer.export(folder)
 
     def _sharpen(self, codec: FrameCodec, progress: Progress) -> list[dict[str, Any]]:
         """RLVR from the fitted model; returns the curve."""

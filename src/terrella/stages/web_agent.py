@@ -25,7 +25,6 @@ from terrella.data.store import EpisodeStore
 from terrella.engines.sampling.local_sampler import LocalSampler
 from terrella.engines.trl.packs import TrainingRow
 from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
-from terrella.models.export import export_model
 from terrella.models.presets import load_model
 from terrella.stages.page_model import LONGEST_PAGE, situation_of
 from terrella.use.plan_web import PageCodec, PagePlanner
@@ -57,9 +56,7 @@ class WebPolicy(Configurable):
         model, tokenizer = load_model(config.model, words=config.world.build().words(), seed=config.seed)
         codec = InterleavedCodec(tokenizer)
         rows = [row for episode in EpisodeStore.open(config.train).episodes() for row in _good_steps(episode, codec)]
-        trainer = SftTrainer(model, tokenizer, config.sft.replace(seed=config.seed), rows, config.out / "sft")
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-        export_model(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+        SftTrainer(model, tokenizer, config.sft.replace(seed=config.seed), rows, config.out / "sft").fit(folder)
         return folder
 
 

@@ -8,7 +8,7 @@ give the same bits. The order of the data comes from numpy, never from a global 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -109,8 +109,8 @@ class Learner(Configurable):
     """The updates."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Configurable.Config):
-        """How hard, how often."""
+    class Config(Knobs, Configurable.Config):
+        """How hard, how often; the numbers of the losses are their own (`Knobs`)."""
 
         learning_rate: float = 1e-3
         critic_learning_rate: float = 1e-3
@@ -125,21 +125,12 @@ class Learner(Configurable):
         """Imitation: this share of a target goes to all offered actions alike: certainty explores nothing."""
         kl: float = 0.0
         """A KL penalty for losses without one of their own."""
-        beta: float = 1.0
-        lam: float = 0.5
-        gamma: float = 0.9
-        normalise: Literal["token", "step", "batch"] = "token"
-        temperature: float = 0.2
-        weight_cap: float = 20.0
-        threshold: float = 0.05
-        """These seven are the losses' own (`algos/webrl.py: Knobs`)."""
 
     config: Config
 
     def __init__(self, config: Config) -> None:
-        """Hand the losses their numbers."""
+        """With a reader of its own."""
         super().__init__(config)
-        self.knobs = Knobs(**{one.name: getattr(config, one.name) for one in fields(Knobs)})
         self.reader = Reader()
 
     # --- imitation --------------------------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ class Learner(Configurable):
         else:
             columns = {key: value for key, value in fixed.items() if key != "advantage"}
             steps = JudgedSteps(logprobs=logprobs, tokens=torch.ones_like(logprobs), **columns)
-            loss, figures = ACTOR_LOSSES[name](steps, self.knobs)
+            loss, figures = ACTOR_LOSSES[name](steps, self.config)
             seen |= figures
         return loss + self.config.kl * k3(logprobs, fixed["reference"]).mean() if self.config.kl else loss
 

@@ -2,7 +2,7 @@
 
 An `SFTTrainer` whose step is ours: rows carry a mask per token (whole reply, states only, no states ...), and each step
 trains on a fixed number of rows in an order that the seed decides.
-    SftTrainer(model, tokenizer, SftSettings.Config(epochs=2), rows, out=Path("runs/x")).train()
+    SftTrainer(model, tokenizer, SftSettings.Config(epochs=2), rows, out=Path("runs/x/sft")).fit(Path("runs/x/model"))
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from terrella.engines.trl.packed_steps import PackedSteps, processes
 from terrella.engines.trl.packs import Pack, TrainingRow, token_logprobs
 from terrella.engines.trl.rlvr_settings import lora
 from terrella.engines.trl.tree_attention import use_tree_attention
+from terrella.models.export import merged_weights, write_folder
 
 Row = TrainingRow | Sequence[TrainingRow]
 """A row, or several that share a prompt: they stay together, so that it is read once."""
@@ -65,6 +66,19 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"index": range(len(rows))}), data_collator=list, callbacks=list(callbacks),
             peft_config=lora(config.lora_rank),
         )  # fmt: skip
+
+    def fit(self, folder: Path) -> None:
+        """Train from the last checkpoint to the end, then export. All processes call it."""
+        self.train(resume_from_checkpoint=self.last_checkpoint())
+        self.export(folder)
+
+    def export(self, folder: Path) -> None:
+        """A plain Hugging Face folder, adapters merged. All processes call it."""
+        model = self.accelerator.unwrap_model(self.model)
+        weights = dict(merged_weights(model))  # shards are gathered: not for the main process alone
+        if self.accelerator.is_main_process:
+            write_folder(model, weights, self.processing_class, folder)
+        self.accelerator.wait_for_everyone()
 
     def training_step(self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None) -> Tensor:
         """Cross-entropy over the masked tokens of this batch, a mean over all of them on all processes."""

@@ -121,11 +121,13 @@ def arms(record, name):
 
 def serve(record):
     rows = []
-    if "load" in record:
-        load = record["load"]
-        what = f"`terrella serve`, {load['clients']} clients for {load['seconds']:.0f} s: served / bare predictions"
-        rows.append((what, f"{load['ratio']} x the rate, {load['cpu_ratio']} x by CPU time; {load['errors']} errors in "
-                           f"{load['requests']:,} requests"))  # fmt: skip
+    for part, each in (("load", "one question"), ("load_of_eight", "eight questions")):
+        if part in record:
+            load = record[part]
+            low, high = load["ratio_interval"]
+            what = f"`terrella serve`, {load['clients']} clients for 60 s, {each} a request: served / bare predictions"
+            told = f"{load['ratio']} [{low}, {high}]; {load['errors']} errors in {load['requests']:,} requests"
+            rows.append((what, told))
     if "malformed" in record:
         wrong = record["malformed"]
         told = f"{wrong['server_errors']} server errors, {wrong['tracebacks_leaked']} tracebacks leaked"

@@ -10,6 +10,7 @@ asked for the same questions in the same batch size in a process of its own, wit
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 TOKEN = "measured-on-loopback-only"
-CLIENTS, SECONDS = 64, float(os.environ.get("SECONDS", "60"))
+CLIENTS, SECONDS, TURNS = 64, float(os.environ.get("SECONDS", "60")), 6
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERRELLA_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
 
 
@@ -73,19 +74,34 @@ def bare(folder, batch, seconds):
         for kind, text, action in questions(folder)
     ]
     model.believe(asked[:batch])
-    done, began, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
-        at = done % (len(asked) - batch)
-        model.believe(asked[at : at + batch])
-        done += batch
-    took = time.perf_counter() - began
-    print(json.dumps({"per_second": done / took, "cpu_ms_each": 1000 * (time.process_time() - cpu) / done}))
+    for _ in sys.stdin:  # a line asks for one more turn
+        done, began, cpu = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < seconds:
+            at = done % (len(asked) - batch)
+            model.believe(asked[at : at + batch])
+            done += batch
+        took = time.perf_counter() - began
+        found = {"per_second": done / took, "cpu_ms_each": 1000 * (time.process_time() - cpu) / done}
+        print(json.dumps(found), flush=True)
 
 
-def run_bare(folder, batch, seconds):
-    command = [sys.executable, __file__, "bare", str(folder), str(batch), str(seconds)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+class Bare:
+    """The bare model in a process of its own, which waits for its turns."""
+
+    def __init__(self, folder, batch, seconds):
+        command = [sys.executable, __file__, "bare", str(folder), str(batch), str(seconds)]
+        self.process = subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    def turn(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
@@ -146,38 +162,47 @@ async def all_clients(port, bodies, seconds):
 
 
 def load(folder, each=1):
-    """64 clients, closed loop; bare before and after, so that a change of the machine's mood is seen."""
+    """64 clients, closed loop, in turns with the bare model."""
     pairs = questions(folder)
     groups = [pairs[n : n + each] for n in range(0, len(pairs) - each, each)]
     bodies = [json.dumps({"questions": [{"observation": {"kind": kind, "text": text}, "action": action}
                                         for kind, text, action in group]}).encode() for group in groups]  # fmt: skip
-    alone = [run_bare(folder, CLIENTS * each, SECONDS / 4)]
-    print("bare", alone, file=sys.stderr, flush=True)
+    bare_model = Bare(folder, CLIENTS * each, SECONDS / TURNS / 2)
+    alone, served_turns, times, failures = [bare_model.turn()], [], [], []
     with tempfile.TemporaryDirectory() as scratch, served(folder, Path(scratch, "log"), "keep=0") as (port, server):
         asyncio.run(all_clients(port, bodies, SECONDS / 12))  # warm
-        cpu, began = cpu_seconds(server.pid), time.perf_counter()
-        times, failures = asyncio.run(all_clients(port, bodies, SECONDS))
-        took, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - cpu
-        yield figures(each, times, failures, took, cpu, alone)  # written as it comes: a killed run keeps what it had
-    alone.append(run_bare(folder, CLIENTS * each, SECONDS / 4))
-    yield figures(each, times, failures, took, cpu, alone)
+        for _ in range(TURNS):
+            cpu, began = cpu_seconds(server.pid), time.perf_counter()
+            more, failed = asyncio.run(all_clients(port, bodies, SECONDS / TURNS))
+            took, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - cpu
+            count = len(more) * each
+            served_turns.append({"per_second": count / took, "cpu_ms_each": 1000 * cpu / count})
+            times, failures = times + more, failures + failed
+            alone.append(bare_model.turn())
+            print(served_turns[-1], alone[-1], file=sys.stderr, flush=True)
+    bare_model.end()
+    return figures(each, times, failures, served_turns, alone)
 
 
-def figures(each, times, failures, took, cpu, alone):
-    rate, times = len(times) * each / took, sorted(times)
-    bare_rate = statistics.fmean(run["per_second"] for run in alone)
-    bare_cpu = statistics.fmean(run["cpu_ms_each"] for run in alone)
-    spread = 1.96 * statistics.stdev(times) / len(times) ** 0.5
+def figures(each, times, failures, served_turns, alone):
+    from terrella.core.stats import mean_interval
+
+    times = sorted(times)
+    # each turn of the server beside the mean of the bare turns before and after it: the machine's mood drops out
+    beside = [statistics.fmean(run["per_second"] for run in pair) for pair in itertools.pairwise(alone)]
+    ratios = [turn["per_second"] / rate for turn, rate in zip(served_turns, beside, strict=True)]
+    mean = lambda rows, key: round(statistics.fmean(row[key] for row in rows), 3)  # noqa: E731
+    low, high = mean_interval(ratios)
     return {
-        "what": f"{CLIENTS} clients for {SECONDS} s, {each} question(s) a request, nothing remembered; 8 samples each",
-        "clients": CLIENTS, "seconds": round(took, 1), "requests": len(times), "errors": len(failures),
-        "first_errors": failures[:3], "served_per_second": round(rate, 1),
-        "bare_per_second": [round(run["per_second"], 1) for run in alone], "ratio": round(rate / bare_rate, 3),
-        "server_cpu_ms_each": round(1000 * cpu / (len(times) * each), 3), "bare_cpu_ms_each": round(bare_cpu, 3),
-        "cpu_ratio": round(bare_cpu / (1000 * cpu / (len(times) * each)), 3),
+        "what": f"{CLIENTS} clients for {SECONDS} s, {each} question(s) a request, nothing remembered; 8 samples each; "
+                f"{TURNS} turns, the bare model between them",
+        "clients": CLIENTS, "requests": len(times), "errors": len(failures), "first_errors": failures[:3],
+        "served_per_second": mean(served_turns, "per_second"), "bare_per_second": mean(alone, "per_second"),
+        "ratio": round(statistics.fmean(ratios), 3), "ratio_interval": [round(low, 3), round(high, 3)],
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "server_cpu_ms_each": mean(served_turns, "cpu_ms_each"), "bare_cpu_ms_each": mean(alone, "cpu_ms_each"),
         "latency_ms": {name: round(1000 * times[min(int(share * len(times)), len(times) - 1)], 1) for name, share in
                        (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0))},
-        "mean_ms": [round(1000 * (statistics.fmean(times) + sign * spread), 2) for sign in (-1, 0, 1)],
         "load_average": os.getloadavg(),
     }  # fmt: skip
 
@@ -298,11 +323,9 @@ def main():
     if part == "bare":
         bare(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
     elif part == "load":
-        for found in load(Path(sys.argv[2])):
-            save("serve_load.json", "load", found)
+        save("serve_load.json", "load", load(Path(sys.argv[2])))
     elif part == "load8":
-        for found in load(Path(sys.argv[2]), each=8):
-            save("serve_load.json", "load_of_eight", found)
+        save("serve_load.json", "load_of_eight", load(Path(sys.argv[2]), each=8))
     elif part == "malformed":
         save("serve_load.json", "malformed", malformed_requests(Path(sys.argv[2])))
     elif part == "viewer":

@@ -24,8 +24,13 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from terrella.core.errors import EngineError
 from terrella.core.protocols import Sampler, TokenRequest
 from terrella.engines.sampling.vllm_server import VllmServer
+from terrella.engines.trl.sft_trainer import SftSettings
 from terrella.models.export import export_model, merged_weights
 from terrella.models.presets import load_model
+from terrella.show.progress import SilentProgress
+from terrella.stages.serve import Serve
+from terrella.stages.train_world_model import TrainWorldModel
+from terrella.worlds.counter import Counter
 
 pytestmark = [
     pytest.mark.slow,
@@ -191,3 +196,27 @@ def test_a_recipe_that_asks_for_vllm_starts_and_ends_a_server(tmp_path, monkeypa
     rows = [json.loads(line) for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and max(row["mismatch/max"] for row in rows) < 1e-3
     assert all(row["seconds/sync"] > 0 for row in rows)  # weights were sent before each batch
+
+
+def test_a_world_model_is_served_through_vllm(tmp_path):
+    """`terrella serve` with a vLLM of its own believes what the sampler in the process believes."""
+    pytest.importorskip("starlette", reason="needs the extra: pip install 'terrella[serve]'")
+    from tests.support.served import TOKEN, call
+
+    world = Counter.Config(goals=20)
+    fit = SftSettings.Config(epochs=12)
+    training = TrainWorldModel.Config(world=world, model="tiny-5m", transitions=500, sft=fit, out=tmp_path)
+    TrainWorldModel(training).run(SilentProgress())
+    body = {"questions": [{"observation": {"kind": "state", "text": f'{{"goal":5,"value":{n}}}'}, "action": "up"}
+                          for n in range(4)]}  # fmt: skip
+    told = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for sampler in ("local", "vllm"):
+            config = server(tmp_path / "model", tmp_path / "log", patch).config
+            stage = Serve(Serve.Config(folder=tmp_path, sampler=sampler, vllm=config, samples=4))
+            with stage._sampler() as asked:
+                app = stage.app(TOKEN, asked)
+                told[sampler] = asyncio.run(call(app, "POST", "/predict", body)).json()["predictions"]
+    for local, vllm in zip(told["local"], told["vllm"], strict=True):
+        assert local["observation"] == vllm["observation"]
+        assert local["probability"] == pytest.approx(vllm["probability"], abs=0.01)

@@ -34,7 +34,7 @@ class Oracle:
         """`tokenizer` is for chat; without one there is none."""
         self.imagination, self.world, self.limits = imagination, world, limits
         self.tokenizer, self.name, self.waiting = tokenizer, name, 0
-        self.gathering = Gathering(self._believe, limits.gather_seconds)
+        self.gathering = Gathering(self._rate, limits.gather_seconds)
         example = world.build()
         example.reset(seed=0)
         self.instruction, self.actions = example.instruction, example.actions()
@@ -49,9 +49,12 @@ class Oracle:
             raise RequestError(503, "too many questions are waiting: come back later", "CAPACITY_REACHED")
         self.waiting += len(questions)
         try:
-            return self.imagination.assessor.rate(questions, await self.gathering.ask(questions))
+            return await self.gathering.ask(questions)
         finally:
             self.waiting -= len(questions)
+
+    async def _rate(self, questions: Sequence[Question]) -> list[tuple[Belief, float]]:
+        return self.imagination.assessor.rate(questions, await self._believe(questions))
 
     async def _believe(self, questions: Sequence[Question]) -> list[Belief]:
         model = self.imagination.assessor.model

@@ -52,7 +52,7 @@ def read_text(body: Mapping[str, Any], key: str, most: int, default: str | None 
         raise RequestError(422, f"`{key}` must be text")
     if len(value) > most:
         raise RequestError(413, f"`{key}` is longer than {most} characters")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise RequestError(422, f"`{key}` holds half a character")
     return value
 

@@ -8,12 +8,12 @@ chat; one sampler answers them all in shared forward passes. Ctrl-C or SIGTERM l
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import secrets
 import signal
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,10 +109,9 @@ class Serve(Configurable):
         if self.config.sampler == "local" or (self.config.sampler == "auto" and not _vllm_is_worth_it()):
             yield None
             return
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder) / "vllm.log"
-            with VllmServer(self.config.vllm, self.config.folder / "model", log=log) as server:
-                yield server.sampler()
+        log = self.config.folder / "vllm.log"  # stays: who reads that the server ended needs to see why
+        with VllmServer(self.config.vllm, self.config.folder / "model", log=log) as server:
+            yield server.sampler()
 
 
 def _vllm_is_worth_it() -> bool:
@@ -136,6 +135,8 @@ def serve_app(app: Any, listening: socket.socket, limits: ServeSettings.Config) 
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=int(limits.drain_seconds),
         ws_max_size=limits.max_body, server_header=False, limit_concurrency=4 * limits.max_sessions,
     )  # fmt: skip
+    gc.collect()
+    gc.freeze()  # a model's modules live as long as the server: the collector need not walk them at every turn
     _polite_server(uvicorn, settings).run(sockets=[listening])
 
 

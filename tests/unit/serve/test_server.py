@@ -91,37 +91,44 @@ def test_limits_are_kept():
     asyncio.run(check())
 
 
-def test_questions_go_in_groups_and_nobody_waits_for_the_group_before():
+def test_clients_who_come_back_go_together_and_nobody_waits_longer_than_the_last_group_took():
     groups, release = [], {}
 
     async def model(questions):
-        groups.append(list(questions))
+        groups.append("".join(questions))
         await release.setdefault(len(groups), asyncio.Event()).wait()
-        if "broken" in questions:
-            raise KeyError("broken")
+        if "x" in questions:
+            raise KeyError("x")
         return [f"{question}!" for question in questions]
+
+    async def asked(gathering, names):
+        tasks = [asyncio.create_task(gathering.ask([name])) for name in names]
+        await asyncio.sleep(0.01)
+        return tasks
 
     async def ask():
         gathering = Gathering(model, seconds=0.05)
-        first = [asyncio.create_task(gathering.ask([n, n])) for n in "abc"]
-        await asyncio.sleep(0.01)
-        assert groups == [["a", "a", "b", "b", "c", "c"]]  # those of one moment go together, at once
-        late = [asyncio.create_task(gathering.ask([n])) for n in "d"]
-        await asyncio.sleep(0.01)
-        assert len(groups) == 1  # one beside six waits for company
-        late += [asyncio.create_task(gathering.ask([n])) for n in ("e", "broken")]
-        await asyncio.sleep(0.01)
-        assert groups[1] == ["d", "e", "broken"]  # three beside six do not, though the first still run
+        first = await asked(gathering, "abcd")
+        assert groups == ["abcd"]  # those of one moment go together, at once
+        late = await asked(gathering, "e")
+        assert groups == ["abcd"]  # one beside four waits for them
+        release[1].set()
+        assert await asyncio.gather(*first) == [["a!"], ["b!"], ["c!"], ["d!"]]
+        late += await asked(gathering, "fgx")
+        assert groups == ["abcd", "efgx"]  # as many as last time: no timer was waited for
         late[0].cancel()
         release[2].set()
         told = await asyncio.gather(*late, return_exceptions=True)
-        assert [type(one) for one in told] == [asyncio.CancelledError, KeyError, KeyError]
-        alone = asyncio.create_task(gathering.ask(["f"]))
-        await asyncio.sleep(0.1)
-        assert groups[2] == ["f"]  # and nobody waits longer than was promised
-        release[1].set()
-        release[3].set()
-        assert await alone == ["f!"] and await asyncio.gather(*first) == [["a!", "a!"], ["b!", "b!"], ["c!", "c!"]]
+        assert [type(one) for one in told] == [asyncio.CancelledError, KeyError, KeyError, KeyError]
+        (alone,) = await asked(gathering, "h")
+        assert len(groups) == 2  # four came last time: they may be about to
+        await asyncio.sleep(0.06)
+        assert groups[2] == "h"  # but not for longer than was promised, and after that one is enough
+        (other,) = await asked(gathering, "i")
+        await asyncio.sleep(gathering.took + 0.02)
+        assert groups[3] == "i"  # the model is busy: no longer than the last group took
+        release[3].set(), release[4].set()
+        assert [await alone, await other] == [["h!"], ["i!"]]
 
     asyncio.run(ask())
 

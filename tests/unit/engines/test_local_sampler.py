@@ -88,6 +88,32 @@ def multi_turn(session: bool, sampler: LocalSampler) -> list[tuple[int, ...]]:
     return asyncio.run(run())
 
 
+class CountingRows(LocalSampler):
+    """Knows how many rows its passes computed."""
+
+    computed = 0
+
+    def _forward(self, rows: Any) -> Any:
+        self.computed += len(rows)
+        return super()._forward(rows)
+
+
+def test_siblings_are_computed_once_while_they_agree():
+    """Sixteen that are asked the same and sure of it cost one row; what each samples is what it samples alone."""
+    sure = [request((5, 6, 7), seed=i, temperature=0.0, max_new_tokens=4 + i % 2) for i in range(16)]
+    sampler = CountingRows(MODEL)
+    assert tokens(sure, sampler) == [tokens([one])[0] for one in sure]
+    assert sampler.computed == 5  # the longest of them, one row a pass
+    unsure = [request((5, 6, 7), seed=i, temperature=0.1, session=f"s{i}" if i % 2 else None) for i in range(16)]
+    alone, sampler = [tokens([one])[0] for one in unsure], CountingRows(MODEL)
+    assert tokens(unsure, sampler) == alone
+    assert len(set(alone)) > 2 and 8 * len(set(alone)) / 2 < sampler.computed < 8 * 16  # they parted, and not at once
+    later = [request((5, 6, 7, *alone[i], 9), seed=50 + i, session=f"s{i}") for i in (1, 3, 5)]
+    before = sampler.prefilled
+    assert tokens(later, sampler) == [tokens([one])[0] for one in later]
+    assert sampler.prefilled - before == 2 * 3  # a follower keeps its columns: its last token and the new one are read
+
+
 def test_sessions_change_no_token_and_save_reading():
     kept, forgotten, crowded = LocalSampler(MODEL), LocalSampler(MODEL), LocalSampler(MODEL, max_rows=3)
     expected = multi_turn(False, forgotten)

@@ -1,7 +1,8 @@
 """The in-process sampler: continuous batches over one model, sessions that keep their cache, shared prefills.
 
 The model object is the trainer's own: weights are never copied and never stale. What a request samples depends on its
-ids and its seed, not on its neighbours in the batch. The hook is `sample`; everything else is bookkeeping.
+ids and its seed, not on its neighbours in the batch. Requests with the same prompt are computed once for as long as
+they sample the same tokens: a model that is sure costs one row, however often it is asked. The hook is `sample`.
     sampler = LocalSampler(model)
     sampled = await sampler.sample(TokenRequest(prompt_ids=(1, 2), max_new_tokens=8, seed=1))
 """
@@ -9,7 +10,7 @@ ids and its seed, not on its neighbours in the batch. The hook is `sample`; ever
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,16 @@ class _Row:
     uniforms: Any = None
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    leader: _Row | None = None
+    """The row that is computed for this one too: same prompt, same tokens so far. It has no leader itself."""
+
+    @property
+    def stopped(self) -> bool:
+        return self.tokens[-1] in self.request.stop_ids
+
+    @property
+    def ended(self) -> bool:
+        return self.stopped or len(self.tokens) == self.request.max_new_tokens
 
 
 class LocalSampler:
@@ -168,33 +179,28 @@ class LocalSampler:
         reading = [row for row in self._busy() if not row.tokens]
         if reading:
             self._read(reading)
-        rows = self._to_front(self._busy())
+        rows = self._to_front([row for row in self._busy() if row.leader is None])
         if rows:
-            logits = self._forward(rows)
+            logits = dict(zip(map(id, rows), self._forward(rows), strict=True))
             for row in rows:
                 row.cached.extend(row.pending)
-            self._write(rows, logits)
+            self._write(self._busy(), logits)
         self.beat()
 
     def _read(self, reading: list[_Row]) -> None:
-        """Prompts that are the same from the first token are read once, and their columns copied."""
+        """Prompts that are the same from the first token are read once, by a leader."""
         leaders: dict[tuple[int, ...], _Row] = {}
-        own = [row for row in reading if row.cached or leaders.setdefault(tuple(row.pending), row) is row]
-        own.sort(key=lambda row: len(row.pending))
+        for row in reading:
+            first = row if row.cached else leaders.setdefault(tuple(row.pending), row)
+            row.leader = None if first is row else first
         logits: dict[int, Tensor] = {}
-        for batch in _batches(own):
+        for batch in _batches(sorted((row for row in reading if row.leader is None), key=lambda row: len(row.pending))):
             batch = self._to_front(batch)
             self.prefilled += sum(len(row.pending) for row in batch)
             for row, scores in zip(batch, self._forward(batch), strict=True):
                 logits[id(row)] = scores
                 row.cached.extend(row.pending)  # at once: the next batch may exchange slots, columns and all
-        for row in reading:
-            if id(row) not in logits:
-                leader = leaders[tuple(row.pending)]
-                self.cache.copy(leader.slot, row.slot, len(row.pending))
-                logits[id(row)] = logits[id(leader)]
-                row.cached.extend(row.pending)
-        self._write(reading, torch.stack([logits[id(row)] for row in reading]))
+        self._write(reading, logits)
 
     def _forward(self, rows: Sequence[_Row]) -> Tensor:
         """Logits after the last pending token of each row; its columns are in the cache afterwards."""
@@ -215,20 +221,39 @@ class LocalSampler:
             ).logits  # fmt: skip
             return logits[torch.arange(len(rows), device=self.device), which].float()
 
-    def _write(self, rows: Sequence[_Row], logits: Tensor) -> None:
-        """Sample one token per row; finish the rows that are done."""
+    def _write(self, rows: Sequence[_Row], logits: Mapping[int, Tensor]) -> None:
+        """Sample one token per row, from its own logits or its leader's; finish the rows that are done."""
+        scores = torch.stack([logits[id(row.leader or row)] for row in rows])
         tokens, logprobs = sample_tokens(
-            logits, [row.request for row in rows], [row.uniforms[len(row.tokens)] for row in rows]
+            scores, [row.request for row in rows], [row.uniforms[len(row.tokens)] for row in rows]
         )
         self.decoded += len(rows)
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             row.tokens.append(token)
             row.logprobs.append(logprob)
             row.pending = [token]
+        self._part(rows)
         for row in rows:
-            stopped = row.tokens[-1] in row.request.stop_ids
-            if stopped or len(row.tokens) == row.request.max_new_tokens:
-                self._finish(row, stopped)
+            if row.ended:
+                self._finish(row, row.stopped)
+
+    def _part(self, rows: Sequence[_Row]) -> None:
+        """Rows that no longer say what their leader says go on alone, or behind the first that says the same."""
+        first: dict[tuple[int, int], _Row] = {}
+        for row in rows:
+            leader = row.leader
+            if leader is None:
+                continue
+            if row.ended and row.session:
+                self._settle(row, leader)  # its next turn begins with these columns
+            elif not row.ended and (leader.ended or row.tokens[-1] != leader.tokens[-1]):
+                row.leader = first.setdefault((id(leader), row.tokens[-1]), row)
+                if row.leader is row:
+                    self._settle(row, leader)
+
+    def _settle(self, row: _Row, leader: _Row) -> None:
+        self.cache.copy(leader.slot, row.slot, len(leader.cached))
+        row.cached, row.leader = list(leader.cached), None
 
 
 def sample_tokens(

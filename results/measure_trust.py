@@ -177,6 +177,8 @@ GATES = {"lake": "gate", "sokoban": "gate_sokoban"}
 GATE_WORLDS = {"lake": recipes.lake_model().world,
                "sokoban": recipes.sokoban_model().world.replace(longest=5, max_steps=6)}  # fmt: skip
 """What the agent plays. The sokoban model knows all rooms of 6x6; this learner masters those of five steps."""
+SIDE_BY_SIDE = {"lake": 32, "sokoban": 128}
+"""Episodes at once; the sokoban model is asked about ever new rooms, and larger batches cost it less."""
 
 
 class Remembering(Assessor):
@@ -214,7 +216,7 @@ def gate(name="lake"):
     imagination = Imagination(assessor, certificate)
 
     def score(make, steps, seed):
-        agent = Greedy(*learn(make, steps=steps, seed=seed, learning_rate=1e-3))
+        agent = Greedy(*learn(make, steps=steps, seed=seed, learning_rate=1e-3, side_by_side=SIDE_BY_SIDE[name]))
         played = evaluate_policy(world.build, agent, seeds=range(1000), split=Split.TEST, side_by_side=1)
         return float(np.mean(played.successes))
 

@@ -1,6 +1,6 @@
 """The agent of the gate's experiment: a small DQN, the same in the real, the gated and the imagined world.
 
-Observations are one-hot characters; 32 episodes go on side by side; one update per side-by-side step. It is no part of
+Observations are one-hot characters; many episodes go on side by side, one update for each 32 steps. It is no part of
 the package: any learner that plays a `gymnasium.Env` would do, and this one learns in a minute on one core.
     net, encode = learn(make_world, steps=100_000, seed=0); Greedy(net, encode).act(moment)
 """
@@ -12,7 +12,7 @@ from torch import nn
 from terrella.core.types import Split, show_text
 from terrella.use.imagine import ImaginedWorld
 
-SIDE_BY_SIDE, BATCH, KEEP, DISCOUNT = 32, 256, 60_000, 0.95
+STEPS_AN_UPDATE, BATCH, KEEP, DISCOUNT = 32, 256, 60_000, 0.95
 
 
 class Encoder:
@@ -40,10 +40,10 @@ def ask(worlds, actions):
         worlds[0].imagination.assessor.assess(questions)
 
 
-def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
+def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None, side_by_side=STEPS_AN_UPDATE):
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    worlds = [make() for _ in range(SIDE_BY_SIDE)]
+    worlds = [make() for _ in range(side_by_side)]
     encode = Encoder(worlds[0])
     actions = len(encode.names)
     net, target = (nn.Sequential(nn.Linear(encode.size, 192), nn.ReLU(), nn.Linear(192, 128), nn.ReLU(),
@@ -54,11 +54,11 @@ def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
     after, done, acted, earned = np.zeros_like(seen), np.zeros(KEEP), np.zeros(KEEP, np.int64), np.zeros(KEEP)
     numbers = iter(range(seed * 10_000_000, (seed + 1) * 10_000_000))
     now = np.stack([encode(world.reset(seed=next(numbers), options={"split": Split.TRAIN})[0]) for world in worlds])
-    for count in range(0, steps, SIDE_BY_SIDE):
+    for count in range(0, steps, side_by_side):
         greed = min(1.0, count / (0.4 * steps)) * 0.95
         with torch.inference_mode():
             best = net(encode.one_hot(now)).argmax(1).numpy()
-        chosen = np.where(rng.random(SIDE_BY_SIDE) < greed, best, rng.integers(actions, size=SIDE_BY_SIDE))
+        chosen = np.where(rng.random(side_by_side) < greed, best, rng.integers(actions, size=side_by_side))
         ask(worlds, [encode.names[n] for n in chosen])
         for n, world in enumerate(worlds):
             observation, reward, terminated, truncated, _ = world.step(encode.names[chosen[n]])
@@ -68,8 +68,8 @@ def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
             if terminated or truncated:
                 observation = world.reset(seed=next(numbers), options={"split": Split.TRAIN})[0]
             now[n] = encode(observation)
-        filled = min(KEEP, count + SIDE_BY_SIDE)
-        if filled >= 2 * BATCH:
+        filled = min(KEEP, count + side_by_side)
+        for _ in range(side_by_side // STEPS_AN_UPDATE if filled >= 2 * BATCH else 0):
             some = rng.integers(filled, size=BATCH)
             with torch.no_grad():
                 later = encode.one_hot(after[some])
@@ -80,7 +80,7 @@ def learn(make, *, steps, seed, learning_rate=5e-4, say=lambda *_: None):
             adam.zero_grad()
             loss.backward()
             adam.step()
-        if count // SIDE_BY_SIDE % 50 == 0:
+        if count // side_by_side % (50 * STEPS_AN_UPDATE // side_by_side) == 0:
             target.load_state_dict(net.state_dict())
             say(count, net, encode)
     return net, encode

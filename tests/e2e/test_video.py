@@ -25,13 +25,15 @@ def run(words, cwd):
 
 
 @pytest.mark.slow
-def test_the_page_can_be_followed(tmp_path):
+def test_the_page_can_be_followed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the films' folder is named from here
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
-    install, train = commands.strip().splitlines()
+    install, train, look = commands.strip().splitlines()
     assert install.startswith("pip install")
     shown = run([sys.executable, "-m", "terrella.cli", *train.split()[1:]], tmp_path)
     assert "psnr, after" in shown
     check_the_folder(tmp_path / "runs/video")
+    assert "1 page" in run([sys.executable, "-m", "terrella.cli", *look.split()[1:]], tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert "safe horizon" in run([sys.executable, "-c", code], tmp_path)
 
@@ -44,5 +46,11 @@ def check_the_folder(folder):
     assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= found["before"]["means"].keys()
     assert len(found["after"]["clips"]["psnr"]) == 6 and len(found["after"]["by_depth"]) == 4
     rewards = [row["reward"] for row in found["curve"]]
+    from terrella.stages.view import View
+
+    book = View(View.Config(run=folder, predicted=3)).book().data()
+    steps = [step for episode in book["episodes"] for step in episode["steps"]]
+    assert len(book["episodes"]) == 3 and len(steps) == 12 and all(0 < step["risk"] < 1 for step in steps)
+    assert all(0 < step["predicted"]["verdict"]["value"] < 1 for step in steps)
     assert len(rewards) == 2 and all(0 < reward < 1 for reward in rewards)
     assert all(row["mismatch/max"] < 1e-3 for row in found["curve"])  # what was sampled is what was trained on

@@ -29,7 +29,9 @@ function predictionPane(data: PageData, predicted: Predicted, step: Step): HTMLE
   const told = outcome(predicted);
   const same = told === outcome({ ...step, truncated: false, success: step.info["success"] === true });
   const right = predicted.verdict.value === 1 ? "right" : predicted.verdict.value === null ? "masked" : "wrong";
-  return el("div", { class: `pane predicted ${right}` }, el("h4", {}, `Predicted: ${right}`),
+  const value = predicted.verdict.value;
+  const how = value && value < 1 ? `${short(value)} of 1` : right; // frames earn partial credit
+  return el("div", { class: `pane predicted ${right}` }, el("h4", {}, `Predicted: ${how}`),
     el("p", { class: "quiet" }, same ? told : el("mark", {}, told), `; ${short(100 * predicted.chance)} % by the model`), draw(seen, real, "predicted"));
 }
 

@@ -20,12 +20,13 @@ from terrella.data.store import MANIFEST, EpisodeStore
 from terrella.trust.certificate import Certificate
 from terrella.use.imagine import CERTIFICATE
 
-Kind = Literal["store", "rlvr", "world model", "arm", "reproduction", "run"]
+Kind = Literal["store", "rlvr", "world model", "video model", "arm", "reproduction", "run"]
 """A `run` is any other folder with a manifest that holds a config."""
 OWNERS: dict[str, Kind] = {
     "Collect": "store",
     "Rlvr": "rlvr",
     "TrainWorldModel": "world model",
+    "VideoModel": "video model",
     "Spa": "arm",
 }
 

@@ -1,7 +1,8 @@
 """`terrella view RUN`: a page to step through what happened, what was predicted, and what else could have.
 
-For an episode store, a world model (its data, with its predictions beside them) or a training run (its curves, and its
-tokens if it kept them: `--set record_every=10`). The page is one file, opens from disk and calls nobody.
+For an episode store, a world model (its data, with its predictions beside them), a video model (held-out clips) or a
+training run (its curves, and its tokens if it kept them: `--set record_every=10`). The page is one file, opens from
+disk and calls nobody.
     View(View.Config(run=Path("runs/lake"))).write()
 """
 
@@ -138,6 +139,11 @@ class View(Configurable):
         return Foresight(self.run.world, self.imagination) if self.run.world else None
 
     def _wanted(self) -> Iterator[tuple[int, Episode, Extras | None]]:
+        if self.run.kind == "video model":
+            from terrella.stages.view_films import predicted_clips  # with torch: other pages do without
+
+            yield from predicted_clips(self.run, self.config.predicted)
+            return
         if self.run.store is not None:
             first, count = self.config.first, self.config.episodes
             stop = first + count if count else None
@@ -147,7 +153,7 @@ class View(Configurable):
 
     def _explained(self, rows: Sequence[tuple[int, Episode, Extras | None]]) -> list[Extras]:
         """Predictions and counterfactuals of some episodes, as far as the config's counts go."""
-        foresight = self.foresight
+        foresight = self.foresight if any(known is None for *_, known in rows) else None
         if foresight is None:
             return [Extras() for _ in rows]
         foretold: dict[int, Any] = {}
@@ -218,13 +224,20 @@ def _answered(step: Transition, record: Mapping[str, Any], verdict: Verdict) -> 
     return Foretold(said, risk, "", verdict)
 
 
+def _interval(figure: Mapping[str, float], n: int) -> str:
+    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}], n = {n}"
+
+
 def _about(run: Run) -> list[tuple[str, str]]:
     """What a reader wants to know of a run, as rows."""
     rows = [("kind", run.kind), ("folder", str(run.folder))]
     for part in ("before", "after"):
-        if part in run.manifest:
-            figure = run.manifest[part]
-            rows.append((part, f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}], n = {figure['n']}"))
+        figure = run.manifest.get(part, {})
+        if "means" in figure:  # a video model's: several figures of the same clips
+            n = len(figure["clips"]["value"])
+            rows += [(f"{part}: {name}", _interval(one, n)) for name, one in figure["means"].items()]
+        elif figure:
+            rows.append((part, _interval(figure, figure["n"])))
     known = run.manifest.get("baselines", {}).items()
     rows += [(f"baseline: {name}", f"{value:.3f}") for name, value in known if value is not None]
     if run.certificate is not None:

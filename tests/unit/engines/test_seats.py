@@ -111,10 +111,10 @@ def test_a_killed_host_is_replaced_and_its_episodes_are_played_again(seats_of, t
     with caplog.at_level(logging.WARNING, "terrella"):
         found = asyncio.run(episodes(seats, 8))
     assert [seen for seen, _ in found] == [seen for seen, _ in expected]
-    assert "worker 0, host of 8 episodes of world deadly, was lost" in caplog.text
-    assert re.search(
-        r"world deadly \(seed 3, noise seed 6\) on worker 0 is played again from its \d actions", caplog.text
-    )
+    # how many had begun when it died, and which of the two deadly ones got there first, is the machine's to say
+    assert re.search(r"worker 0, host of [1-8] episodes of world deadly, was lost", caplog.text)
+    again = r"world deadly \(seed (3, noise seed 6|7, noise seed 14)\) on worker 0 is played again from its \d actions"
+    assert re.search(again, caplog.text)
 
 
 @RAY

@@ -96,12 +96,19 @@ def coverage(record):
     return [("conformal risk at 90%: coverage on held-out steps, five seeds", cell)]
 
 
-def gate(record):
-    found = record["summary"]
+def gate(record, world):
+    found, seeds = record["summary"], len(record["seeds"])
+    if found is None:  # one seed says nothing about spread
+        (row,) = record["seeds"].values()
+        told = (
+            f"{row['gated']:.3f} against {row['real']:.3f} in reality, {row['factor']:.2f} x fewer real steps, one seed"
+        )
+        return [(f"the gate on {world}: success", told)]
     return [
-        ("the gate on frozen_lake: success minus that of real training", interval(found["gated_minus_real"], digits=4)),
-        ("the gate: times fewer real steps, all counted", interval(found["factor"])),
-    ]
+        (f"the gate on {world}: success minus that of real training, {seeds} seeds",
+         interval(found["gated_minus_real"], digits=4)),
+        (f"the gate on {world}: times fewer real steps, all counted", interval(found["factor"])),
+    ]  # fmt: skip
 
 
 def arms(record, name):
@@ -133,6 +140,18 @@ def serve(record):
         told = f"{wrong['server_errors']} server errors, {wrong['tracebacks_leaked']} tracebacks leaked"
         rows.append((f"{wrong['requests']:,} malformed requests to a server", told))
     return rows
+
+
+def miniwob(record):
+    sweep, rate, kill, rest = (record[part] for part in ("sweep", "rate", "kill", "leftovers"))
+    one, two = (rate[f"{count}_in_place"]["per_second"] for count in ("one_browser", "two_browsers"))
+    return [
+        (f"MiniWoB++ in Chromium, {sweep['episodes']} episodes of {sweep['families']} families",
+         f"{sweep['harness_errors']} errors of ours; {one:.0f} episodes/s with one browser, {two:.0f} with two"),
+        (f"a browser killed in {kill['kills']} of {kill['episodes']} episodes",
+         f"{kill['succeeded']} succeed, {kill['masked']} masked, {kill['scored_0']} scored 0; "
+         f"{rest['leftover_processes']} processes left after {rest['episodes']:,} episodes"),
+    ]  # fmt: skip
 
 
 def viewer(record):
@@ -172,10 +191,12 @@ def interval(figure, *, digits=3, sign=""):
 
 
 PARTS = {
-    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage, "trust_gate": gate,
+    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage, "trust_gate": partial(gate, world="frozen_lake"),
+    "trust_gate_sokoban": partial(gate, world="sokoban"),
     **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
     "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video, "web_arena": arena,
-    "webrl_sokoban": partial(arms, name="webrl_sokoban"), "serve_load": serve, "viewer": viewer,
+    "web_miniwob": miniwob, **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},
+    "serve_load": serve, "viewer": viewer,
 }  # fmt: skip
 """Files of results, in the order of the table, and what is told of each; one that is not there is not told."""
 

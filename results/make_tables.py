@@ -191,7 +191,8 @@ def interval(figure, *, digits=3, sign=""):
 
 
 PARTS = {
-    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage, "trust_gate": partial(gate, world="frozen_lake"),
+    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage,
+    "trust_gate": partial(gate, world="frozen_lake"),
     "trust_gate_sokoban": partial(gate, world="sokoban"),
     **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
     "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video, "web_arena": arena,

@@ -22,7 +22,7 @@ def page_model() -> PageModel.Config:
         world=MiniWob.Config(by="family", max_steps=6), train=Path("runs/web/pages/train"),
         test=Path("runs/web/pages/test"),
         sft=SftSettings.Config(
-            epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=10
+            epochs=24, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=200
         ),
         rlvr=RlvrSettings.Config(
             steps=20, groups=16, group_size=8, learning_rate=2e-4, kl=0.02, pack_tokens=PACK, save_every=10
@@ -35,6 +35,6 @@ def web_policy() -> WebPolicy.Config:
     return WebPolicy.Config(
         world=MiniWob.Config(by="family", max_steps=6), train=Path("runs/web/pages/train"),
         sft=SftSettings.Config(
-            epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=10
+            epochs=8, batch_rows=32, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK, save_every=100
         ),
     )  # fmt: skip

@@ -159,7 +159,7 @@ class GameModel(Configurable):
         config = self.config
         stage = Rlvr.Config(
             world=config.world, ask="observation", model=str(base), turn_tokens=config.turn_tokens, seed=config.seed,
-            rlvr=config.rlvr, evaluate_on=128, out=config.out / "sharpened",
+            rlvr=config.rlvr, evaluate_on=min(128, config.test_rows or 128), out=config.out / "sharpened",
         )  # fmt: skip
         found = Rlvr(stage).run(progress)
         curve = [json.loads(line) for line in (stage.out / "curve.jsonl").read_text("utf-8").splitlines()]

@@ -157,6 +157,21 @@ def miniwob(record):
     ]  # fmt: skip
 
 
+def pages(record):
+    (found,) = record.values()  # one seed so far
+    arms = {"no change": found["baselines"]["no_change"], "SFT": found["sft"], "RLVR": found["rlvr"]}
+    cells = [f"{name} {interval(arm['changed']['f1'])}" for name, arm in arms.items()]
+    return [("page model, unseen MiniWoB++ families: F1 of what changes, one seed", ", ".join(cells))]
+
+
+def look_ahead(record):
+    cells = [
+        f"{arm} {row['success']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        for arm, row in record["mpc"]["arms"].items()
+    ]
+    return [("web agent, 100 held-out seeds: success by depth of looking ahead", ", ".join(cells))]
+
+
 def viewer(record):
     page = record["open"]
     seconds = f"{page['seconds']['median']} s (median of 10; worst {page['seconds']['worst']})"
@@ -199,7 +214,8 @@ PARTS = {
     "trust_gate_sokoban": partial(gate, world="sokoban"),
     **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
     "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video, "web_arena": arena,
-    "web_miniwob": miniwob, **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},
+    "web_miniwob": miniwob, "web_pages": pages, "web_mpc": look_ahead,
+    **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},
     "serve_load": serve, "viewer": viewer,
 }  # fmt: skip
 """Files of results, in the order of the table, and what is told of each; one that is not there is not told."""

@@ -32,6 +32,8 @@ def test_the_faults_of_the_published_reward_are_those_measured():
 
 def test_every_recipe_of_the_page_resolves():
     pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+    import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+
     named = set(re.findall(r"terrella reproduce (\w+)", PAGE))
     assert {"bytesized32_tiny", "rlvr_world_1_5b", "rlvr_world_7b"} <= named
     for name in named:

@@ -91,7 +91,7 @@ def _paper(model: str, out: str) -> Reproduce.Config:
 
 
 def textworld_model() -> TrainWorldModel.Config:
-    """A model of generated games (which facts come and go), asked about games it never saw; one core, twenty minutes."""
+    """A model of generated games (which facts come and go), asked about games that it never saw; one core, minutes."""
     world = TextWorld.Config(answer="difference", rooms=(2, 5), objects=(2, 6), games=60, wander=6, max_steps=1)
     return TrainWorldModel.Config(
         world=world, policy=Random.Config(), transitions=16_000, model="tiny-0.3m", turn_tokens=24,

@@ -178,7 +178,7 @@ GATE_WORLDS = {"lake": recipes.lake_model().world,
                "sokoban": recipes.sokoban_model().world.replace(longest=5, max_steps=6)}  # fmt: skip
 """What the agent plays. The sokoban model knows all rooms of 6x6; this learner masters those of five steps."""
 SIDE_BY_SIDE = {"lake": 32, "sokoban": 128}
-"""Episodes at once; the sokoban model is asked about ever new rooms, and larger batches cost it less."""
+"""Episodes at once; 128 were meant to make batches of ever new rooms cheaper, and did not."""
 
 
 class Remembering(Assessor):

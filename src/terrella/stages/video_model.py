@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from terrella.stages.train_tokenizer import TrainTokenizer
 from terrella.verify.frame_metrics import repetition_rate
 from terrella.verify.frames import FrameDistance
 
+T = TypeVar("T")
 BINS = "actions.json"
 
 
@@ -182,9 +183,14 @@ def measure(driver: Driver, model: Any, tasks: Sequence[Task], seed: int) -> dic
 
 def written_frames(episode: TokenEpisode) -> list[tuple[int, ...]]:
     """The ids of each frame that the model wrote; forced actions are left out."""
+    return written(episode, episode.completion_ids)
+
+
+def written(episode: TokenEpisode, column: Sequence[T]) -> list[tuple[T, ...]]:
+    """A column of an episode, turn by turn, where the model wrote."""
     starts = [0, *episode.turn_ends[:-1]]
     return [
-        tuple(token for token, mine in zip(episode.completion_ids[a:b], episode.model_mask[a:b], strict=True) if mine)
+        tuple(one for one, mine in zip(column[a:b], episode.model_mask[a:b], strict=True) if mine)
         for a, b in zip(starts, episode.turn_ends, strict=True)
     ]
 

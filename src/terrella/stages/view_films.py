@@ -20,7 +20,7 @@ from terrella.show.counterfactuals import Foretold
 from terrella.show.page_data import Extras
 from terrella.show.runs import Run
 from terrella.stages.clips import ClipTasks
-from terrella.stages.video_model import VideoModel, filmed, read_codec, written_frames
+from terrella.stages.video_model import VideoModel, filmed, read_codec, written, written_frames
 
 
 def predicted_clips(run: Run, most: int) -> Iterator[tuple[int, Episode, Extras]]:
@@ -35,11 +35,8 @@ def predicted_clips(run: Run, most: int) -> Iterator[tuple[int, Episode, Extras]
     sampler = LocalSampler(load_model(str(run.folder / "model"))[0].eval())
     played = VideoModel(config).driver(codec).run(sampler, tasks, group_size=1, seed=config.seed + 1)
     for number, (task, episode) in enumerate(zip(tasks, played, strict=True)):
-        yield (
-            number,
-            _clip(run, task, episode.outcome),
-            Extras(foretold=_foretold(codec, task, episode), note="held-out clip"),
-        )
+        extras = Extras(foretold=_foretold(codec, task, episode), note="held-out clip")
+        yield number, _clip(run, task, episode.outcome), extras
 
 
 def _clip(run: Run, task: Task, outcome: Verdict) -> Episode:
@@ -60,7 +57,7 @@ def _foretold(codec: FrameCodec, task: Task, episode: TokenEpisode) -> list[Fore
     assert task.situation is not None
     said = []
     frames = codec.read_rollout(task.situation, written_frames(episode))
-    rows = zip(_steps(task), frames, episode.turn_rewards, _written_logprobs(episode), strict=True)
+    rows = zip(_steps(task), frames, episode.turn_rewards, written(episode, episode.logprobs), strict=True)
     for step, frame, score, logprobs in rows:
         if frame is None:
             said.append(Foretold(None, 1.0, "", Verdict.unparsable("not a frame's ids")))
@@ -71,12 +68,3 @@ def _foretold(codec: FrameCodec, task: Task, episode: TokenEpisode) -> list[Fore
         )
         said.append(Foretold(told, risk, "", Verdict.of(score)))
     return said
-
-
-def _written_logprobs(episode: TokenEpisode) -> list[list[float]]:
-    """Of the ids of each frame."""
-    starts = [0, *episode.turn_ends[:-1]]
-    return [
-        [one for one, mine in zip(episode.logprobs[a:b], episode.model_mask[a:b], strict=True) if mine]
-        for a, b in zip(starts, episode.turn_ends, strict=True)
-    ]

@@ -10,7 +10,7 @@ they sample the same tokens: a model that is sure costs one row, however often i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,10 +181,10 @@ class LocalSampler:
             self._read(reading)
         rows = self._to_front([row for row in self._busy() if row.leader is None])
         if rows:
-            logits = dict(zip(map(id, rows), self._forward(rows), strict=True))
+            logits = self._forward(rows)
             for row in rows:
                 row.cached.extend(row.pending)
-            self._write(self._busy(), logits)
+            self._write(self._busy(), rows, logits)
         self.beat()
 
     def _read(self, reading: list[_Row]) -> None:
@@ -193,14 +193,16 @@ class LocalSampler:
         for row in reading:
             first = row if row.cached else leaders.setdefault(tuple(row.pending), row)
             row.leader = None if first is row else first
-        logits: dict[int, Tensor] = {}
+        read: list[_Row] = []
+        logits: list[Tensor] = []
         for batch in _batches(sorted((row for row in reading if row.leader is None), key=lambda row: len(row.pending))):
             batch = self._to_front(batch)
             self.prefilled += sum(len(row.pending) for row in batch)
-            for row, scores in zip(batch, self._forward(batch), strict=True):
-                logits[id(row)] = scores
+            logits.append(self._forward(batch))
+            for row in batch:
                 row.cached.extend(row.pending)  # at once: the next batch may exchange slots, columns and all
-        self._write(reading, logits)
+            read += batch
+        self._write(reading, read, torch.cat(logits))
 
     def _forward(self, rows: Sequence[_Row]) -> Tensor:
         """Logits after the last pending token of each row; its columns are in the cache afterwards."""
@@ -221,9 +223,10 @@ class LocalSampler:
             ).logits  # fmt: skip
             return logits[torch.arange(len(rows), device=self.device), which].float()
 
-    def _write(self, rows: Sequence[_Row], logits: Mapping[int, Tensor]) -> None:
+    def _write(self, rows: Sequence[_Row], computed: Sequence[_Row], logits: Tensor) -> None:
         """Sample one token per row, from its own logits or its leader's; finish the rows that are done."""
-        scores = torch.stack([logits[id(row.leader or row)] for row in rows])
+        place = {id(row): at for at, row in enumerate(computed)}
+        scores = logits[[place[id(row.leader or row)] for row in rows]]
         tokens, logprobs = sample_tokens(
             scores, [row.request for row in rows], [row.uniforms[len(row.tokens)] for row in rows]
         )

@@ -1,4 +1,4 @@
-"""What both trainers share: one optimiser step over many packs, figures by name, checkpoints without pickle.
+"""What both trainers share: one optimiser step over many packs, figures by name, checkpoints and exports.
 
 Mixed into a Hugging Face `Trainer` (TRL's are). A step's packs add up: their losses carry weights that sum over the
 batch and over all processes, so that how episodes were packed changes no result.
@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from terrella.engines.trl.checkpoint import WholeCheckpoints
+from terrella.engines.trl.critic import plain_weights
 from terrella.engines.trl.packs import Pack, TrainingRow, pack_episodes
+from terrella.models.export import merged_weights, write_folder
 
 
 def processes() -> int:
@@ -29,7 +32,20 @@ class PackedSteps(WholeCheckpoints):
 
     accelerator: Any
     model: Any
+    processing_class: Any
     _metrics: Any
+
+    @property
+    def policy(self) -> Any:
+        """The model itself, without what accelerate wrapped around it."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def export(self, folder: Path) -> None:
+        """A plain Hugging Face folder: adapters merged, sharded weights gathered, no critic. All processes call it."""
+        weights = plain_weights(dict(merged_weights(self.policy)))  # gathered: not for the main process alone
+        if self.accelerator.is_main_process:
+            write_folder(self.policy, weights, self.processing_class, folder)
+        self.accelerator.wait_for_everyone()
 
     @property
     def attention(self) -> str:

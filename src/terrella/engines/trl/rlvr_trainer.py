@@ -49,7 +49,7 @@ from terrella.engines.trl.rlvr_batch import (
 from terrella.engines.trl.rlvr_settings import RlvrSettings, lora, sharded, training_arguments
 from terrella.engines.trl.tree_attention import use_tree_attention
 from terrella.engines.trl.whole_copy import WholeCopy
-from terrella.models.export import merged_weights, write_folder
+from terrella.models.export import merged_weights
 
 __all__ = ["RlvrSettings", "RlvrTrainer"]
 
@@ -105,17 +105,6 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with self.watchdog.phase("save"):
             super()._save_checkpoint(model, trial)
-
-    @property
-    def policy(self) -> Any:
-        """The model itself, without what accelerate wrapped around it."""
-        return self.accelerator.unwrap_model(self.model)
-
-    def export(self, folder: Path) -> None:
-        """A plain Hugging Face folder: adapters merged, sharded weights gathered, no critic. All processes call it."""
-        weights = plain_weights(dict(merged_weights(self.policy)))
-        if self.accelerator.is_main_process:
-            write_folder(self.policy, weights, self.processing_class, folder)
 
     # --- models --------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from terrella.engines.trl.packed_steps import PackedSteps, processes
 from terrella.engines.trl.packs import Pack, TrainingRow, token_logprobs
 from terrella.engines.trl.rlvr_settings import lora
 from terrella.engines.trl.tree_attention import use_tree_attention
-from terrella.models.export import merged_weights, write_folder
 
 Row = TrainingRow | Sequence[TrainingRow]
 """A row, or several that share a prompt: they stay together, so that it is read once."""
@@ -71,14 +70,6 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         """Train from the last checkpoint to the end, then export. All processes call it."""
         self.train(resume_from_checkpoint=self.last_checkpoint())
         self.export(folder)
-
-    def export(self, folder: Path) -> None:
-        """A plain Hugging Face folder, adapters merged. All processes call it."""
-        model = self.accelerator.unwrap_model(self.model)
-        weights = dict(merged_weights(model))  # shards are gathered: not for the main process alone
-        if self.accelerator.is_main_process:
-            write_folder(model, weights, self.processing_class, folder)
-        self.accelerator.wait_for_everyone()
 
     def training_step(self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None) -> Tensor:
         """Cross-entropy over the masked tokens of this batch, a mean over all of them on all processes."""

@@ -9,7 +9,6 @@ and faster. The hooks that matter are `read_tree`, from its tree to ours, and `w
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -22,7 +21,7 @@ from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Tree
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
-from terrella.verify.tree import Node, write
+from terrella.verify.tree import Node, quote, write
 from terrella.verify.tree_diff import TreeDiff
 
 SILENT_ROLES = ("none", "generic", "InlineTextBox", "LineBreak")
@@ -171,18 +170,14 @@ def write_code(action: Action, names: Mapping[int, str]) -> str | None:
     """The action in BrowserGym's high-level language; None for an element that is not there."""
     if action.verb in ("click", "type", "select") and action.id not in names:
         return None
-    element = _quoted(names.get(action.id, ""))
+    element = quote(names.get(action.id, ""))
     return {
         "click": f"click({element})",
-        "type": f"fill({element}, {_quoted(action.text)})",
-        "select": f"select_option({element}, {_quoted(action.text)})",
+        "type": f"fill({element}, {quote(action.text)})",
+        "select": f"select_option({element}, {quote(action.text)})",
         "scroll": f"scroll(0, {SCROLL_PIXELS if action.text == 'down' else -SCROLL_PIXELS})",
-        "press": f"keyboard_press({_quoted(action.text)})",
-        "goto": f"goto({_quoted(action.text)})",
+        "press": f"keyboard_press({quote(action.text)})",
+        "goto": f"goto({quote(action.text)})",
         "back": "go_back()",
-        "stop": f"send_msg_to_user({_quoted(action.text)})",
+        "stop": f"send_msg_to_user({quote(action.text)})",
     }[action.verb]
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -258,8 +258,7 @@ def policies():
                 continue
             judged = world.replace(distance=config.distance)
             found = EvaluatePolicies(EvaluatePolicies.Config(
-                world=judged, films=config.films.out, model=config.out / "model", seed=seed, lessons=60,
-                ages=(20, 80, 300, 900), classifier_steps=500, starts=24)).run()  # fmt: skip
+                world=judged, films=config.films.out, model=config.out / "model", seed=seed)).run()  # fmt: skip
             path.write_text(json.dumps({"task": world.task, "seed": seed, **found}))
             print(world.task, seed, "pearson", found["pearson"], "error", found["mean_absolute_error"], flush=True)
             for row in found["policies"]:

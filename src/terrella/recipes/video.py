@@ -33,12 +33,12 @@ def video_table() -> VideoModel.Config:
                 lpips_every=4,
             ),
         ),
-        width=128, layers=3, rows=6_000,
+        width=128, layers=3, rows=24_000,
         sft=SftSettings.Config(
             batch_rows=16, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK, save_every=100, bf16=True
         ),
         rlvr=RlvrSettings.Config(
-            steps=20, groups=4, group_size=8, learning_rate=4e-4, kl=0.001, pack_tokens=PACK, save_every=5
+            steps=40, groups=12, group_size=8, learning_rate=1.5e-4, kl=0.001, pack_tokens=PACK, save_every=5
         ),
     )  # fmt: skip
 

@@ -181,8 +181,24 @@ def viewer(record):
 def text_games(record):
     found = record["arms"]
     cell = "; ".join(f"{name} {100 * found[name]['changed']['mean']:.1f} / {100 * found[name]['overall']['mean']:.1f}"
-                     for name in ("sft", "exact", "task_specific"))  # fmt: skip
-    return [("bytesized32, 1.2M parameters: % right of changed / all official test rows (seeds 0-2)", cell)]
+                     for name in ("sft", "exact", "task_specific", "sft_all"))  # fmt: skip
+    seeds = ", ".join(f"{name} {found[name]['seeds']}" for name in ("exact", "task_specific", "sft_all"))
+    rows = [(f"bytesized32, 1.2M parameters: % right of changed / all official test rows (seeds: {seeds})", cell)]
+    pairs = {(pair["better"], pair["worse"]): pair for pair in record["differences"]["paired"]}
+    for better, worse, rows_of in TEXT_CLAIMS:
+        mean, low, high = (100 * value for value in pairs[better, worse][rows_of])
+        name = f"bytesized32: {better} minus {worse}, {rows_of.replace('_', ', ')} rows, paired"
+        rows.append((name, f"{mean:+.1f} points [{low:.1f}, {high:.1f}]"))
+    return rows
+
+
+TEXT_CLAIMS = (
+    ("exact", "sft", "changed"),
+    ("task_specific", "sft", "changed"),
+    ("exact", "sft", "overall"),
+    ("sft_all", "nearest_neighbour", "dedup_overall"),
+    ("sft_all", "nearest_neighbour_inside_tables", "dedup_overall"),
+)
 
 
 def game_baselines(record):
@@ -193,9 +209,34 @@ def game_baselines(record):
 
 
 def video(record):
-    figures = record["seeds"][0]["figures"]
-    cell = ", ".join(f"{name.upper()} {interval(figures[name]['difference'], sign='+')}" for name in ("psnr", "lpips"))
-    return [(f"video on the tabletop, 7 frames ahead: RLVR minus SFT, paired, {len(record['seeds'])} seed", cell)]
+    cell = ", ".join(f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
+                     for name in ("lpips", "ssim", "psnr"))  # fmt: skip
+    still = record["baselines"]["still"]
+    after = {name: record["all"][name]["after"] for name in ("lpips", "psnr")}
+    beside = ", ".join(f"{name.upper()} {mean:.3f} (the last frame for ever: {still[name]['mean']:.3f})"
+                       for name, mean in after.items())  # fmt: skip
+    seeds = len(record["seeds"])
+    return [
+        (f"video on the tabletop, 7 frames ahead: RLVR minus SFT, {seeds} seeds", cell),
+        ("the same, after RLVR", beside),
+    ]
+
+
+def listening(record):
+    worse = [row["figures"]["psnr"]["difference"] for row in record["seeds"]]
+    cell = ", ".join(interval(one, digits=2, sign="+") for one in worse)
+    return [("the same clips told the actions of other clips: PSNR, seed by seed", cell)]
+
+
+def ladder(record):
+    tasks = {
+        task: [row["pearson"]["value"] for row in record["runs"] if row["task"] == task] for task in ("push", "reach")
+    }
+    cell = "; ".join(f"{task} {', '.join(f'{value:.2f}' for value in values)}" for task, values in tasks.items())
+    pooled = ", ".join(f"{value:.2f}" for value in record["pearson_over_both_tasks"].values() if value is not None)
+    return [
+        ("eight policies in the video model and in the simulator: Pearson r, seed by seed", f"{cell}; both {pooled}")
+    ]
 
 
 def arena(record):
@@ -213,7 +254,8 @@ PARTS = {
     "trust_gate": partial(gate, world="frozen_lake"),
     "trust_gate_sokoban": partial(gate, world="sokoban"),
     **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
-    "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video, "web_arena": arena,
+    "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video,
+    "video_listens": listening, "video_policies": ladder, "web_arena": arena,
     "web_miniwob": miniwob, "web_pages": pages, "web_mpc": look_ahead,
     **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},
     "serve_load": serve, "viewer": viewer,

@@ -121,7 +121,8 @@ def collect_models():
     total = over_seeds(rows)
     for row in rows:
         del row["clips"]
-    write("model", {"fit_seed": 0, "seeds": rows, "all": total, "baselines": baselines()})
+    losses = json.loads((RUNS / "model-0" / "fit.json").read_text())
+    write("model", {"fit_seed": 0, "fit_losses": losses, "seeds": rows, "all": total, "baselines": baselines()})
 
 
 def baselines():

@@ -1,6 +1,6 @@
 """Video world models: films of a table, a tokenizer, a transformer over frame ids, verified rewards.
 
-`video_table` is two CPU cores, about ten minutes; what it reached, seed by seed, is in results/video_model.json. The
+`video_table` is one CPU core, about half an hour; what it reached, seed by seed, is in results/video_model.json. The
 `rt1_*` recipes are the sizes of RLVR-World's paper (256 x 320 frames, 12 layers of 768): one node of eight GPUs; here
 they are only resolved (`--dry-run`), and say what the paper reports.
 """
@@ -22,7 +22,7 @@ PACK = 4096
 
 
 def video_table() -> VideoModel.Config:
-    """A 0.8M-parameter model of a pushed block, seven frames ahead. Two cores, about ten minutes."""
+    """A 0.8M-parameter model of a pushed block, seven frames ahead. One core, about half an hour."""
     return VideoModel.Config(
         world=Tabletop.Config(task="push", size=32),
         films=TrainTokenizer.Config(

@@ -70,7 +70,8 @@ def webrl_miniwob() -> Reproduce.Config:
     """MiniWoB++: both losses of WebRL beside SFT, filtered BC and GRPO; one core, about six minutes an arm and seed."""
     webrl = webrl_miniwob_run()
     arms = _arms(webrl)
-    claims = (("webrl_paper", "sft", 1, False), ("webrl_paper", "webrl_released", 1, False))
+    beside = ("sft", "filtered_bc", "grpo", "webrl_released", "fixed", "no_replay", "no_kl")
+    claims = tuple(("webrl_paper", other, 1, False) for other in beside)
     return Reproduce.Config(
         arms=arms, first=("sft", "webrl_paper"), seeds=3, claims=claims, paper=PAPER, out=Path("runs/webrl_miniwob"),
     )  # fmt: skip

@@ -208,6 +208,16 @@ def game_baselines(record):
     return [("bytesized32, no model: nearest neighbour, % of rows", f"{', '.join(cells)} (no change: {still:.1f})")]
 
 
+def unseen_games(record):
+    runs = [record[f"seed {seed}, other games"] for seed in range(3)]
+    cells = []
+    for name in ("model", "verb_habit", "no_change"):
+        shares = [[run["accuracy"][group][name]["share"] for run in runs] for group in ("changed", "overall")]
+        cells.append(f"{name.replace('_', ' ')} " + " / ".join(f"{sum(each) / len(each):.3f}" for each in shares))
+    games = runs[0]["test games"]
+    return [(f"textworld, {games} unseen games, 3 seeds: share right of what changes / all", "; ".join(cells))]
+
+
 def video(record):
     cell = ", ".join(f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
                      for name in ("lpips", "ssim", "psnr"))  # fmt: skip
@@ -254,7 +264,8 @@ PARTS = {
     "trust_gate": partial(gate, world="frozen_lake"),
     "trust_gate_sokoban": partial(gate, world="sokoban"),
     **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
-    "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games, "video_model": video,
+    "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games,
+    "textworld_unseen_games": unseen_games, "video_model": video,
     "video_listens": listening, "video_policies": ladder, "web_arena": arena,
     "web_miniwob": miniwob, "web_pages": pages, "web_mpc": look_ahead,
     **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},

@@ -46,10 +46,12 @@ class Lines:
 
 
 def write(name: str, found: Mapping[str, Any]) -> None:
-    """A results file with the command that made it."""
+    """A results file with the command that made it; parts that this command does not make stay."""
     words = ["runs" if before == "--runs" else word for before, word in pairwise(sys.argv)]
     command = " ".join(["python", "results/measure_webrl.py", *words])
-    (RESULTS / f"{name}.json").write_text(json.dumps({"command": command, **found}, indent=1) + "\n", "utf-8")
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**before, "command": command, **found}, indent=1) + "\n", "utf-8")
     print(f"wrote {name}.json")
 
 
@@ -214,8 +216,6 @@ def wait_for_files(child: BaseProcess, folder: Path, count: int) -> None:
 
 def outcome(options: argparse.Namespace) -> None:
     """The judge beside the world's truth, and agents trained by either."""
-    path = RESULTS / "webrl_outcome.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
     recipe: Any = getattr(webrl, options.recipe)()
     runs = Reproduce(recipe.replace(out=options.runs / options.recipe)).finished()
     judged, truth = runs["judged"], runs["webrl_paper"]
@@ -225,7 +225,7 @@ def outcome(options: argparse.Namespace) -> None:
         "errors_in_practice": {str(s): [phase["judge_errors"] for phase in run["phases"]] for s, run in judged.items()},
         "test_success": {str(seed): both(run, truth[seed]) for seed, run in judged.items() if seed in truth},
     }  # fmt: skip
-    write("webrl_outcome", {**{k: v for k, v in before.items() if k != "command"}, options.recipe: found})
+    write("webrl_outcome", {options.recipe: found})
 
 
 def both(judged: Mapping[str, Any], truth: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def arms(record, name):
             words = "not below" if claim["not_below"] else "above"
             told = "reproduced" if claim["holds"] else "NOT reproduced"
             what = f"{name}: {claim['better']} {words} {claim['worse']}, pass@{claim['k']}, paired"
-            rows.append((what, f"{told}: {interval(claim, sign='+')}, {claim['seeds']} seeds"))
+            seeds = "1 seed" if claim["seeds"] == 1 else f"{claim['seeds']} seeds"
+            rows.append((what, f"{told}: {interval(claim, sign='+')}, {seeds}"))
     if any(record.get("unseen_families", {}).values()):
         cells = [f"{arm} {sum(of) / len(of):.3f}" for arm, of in record["unseen_families"].items()]
         rows.append((f"{name}: families neither shown nor practised", ", ".join(cells)))

@@ -25,20 +25,27 @@ from terrella.worlds.sudoku import Sudoku
 PACK = 2048
 MOST_STEPS = 2000
 """RL iterations; the budget of world steps ends an arm long before."""
+CLAIMS = (
+    ("spa", "vanilla", 1, False), ("spa", "base", 8, True),
+    *(("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online")),
+)  # fmt: skip
+"""The paper's two, then what each ablation has to lose."""
 
 
 def spa_frozen_lake() -> Reproduce.Config:
     """FrozenLake 3x3, firm ice, five steps; one core, two minutes an arm and seed."""
     spa = _arm(FrozenLake.Config(size=3, view="coordinates", max_steps=5), max_turns=5, budget=110_000)
     paper = {"Qwen2.5-1.5B, FrozenLake 4x4": "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"}
-    return Reproduce.Config(arms=_arms(spa, raw_view="grid"), paper=paper, out=Path("runs/spa_frozen_lake"))
+    arms = _arms(spa, raw_view="grid")
+    return Reproduce.Config(arms=arms, claims=CLAIMS, paper=paper, out=Path("runs/spa_frozen_lake"))
 
 
 def spa_sokoban() -> Reproduce.Config:
     """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, three minutes an arm and seed."""
     spa = _arm(Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000)
     paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
-    return Reproduce.Config(arms=_arms(spa, raw_view="grid"), paper=paper, out=Path("runs/spa_sokoban"))
+    arms = _arms(spa, raw_view="grid")
+    return Reproduce.Config(arms=arms, claims=CLAIMS, paper=paper, out=Path("runs/spa_sokoban"))
 
 
 def spa_sudoku() -> Reproduce.Config:

@@ -50,9 +50,9 @@ class Reproduce(Configurable):
         """Arms by name; those of `first` are run first, for all seeds."""
 
         arms: Mapping[str, Configurable.Config]
-        first: tuple[str, ...] = ("base", "vanilla", "spa")
+        first: tuple[str, ...]
         seeds: int = 5
-        claims: tuple[tuple[str, str, int, bool], ...] = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))
+        claims: tuple[tuple[str, str, int, bool], ...] = ()
         """(better, worse, k, not_below): see `Claim`."""
         paper: Mapping[str, str] = field(default_factory=dict[str, str])
         """What was published, for the reader: other models, other sizes."""

@@ -11,6 +11,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from terrella.core.config import dump, load
 from terrella.core.errors import EngineError
 from terrella.recipes import all_recipes
+from terrella.recipes.spa.paper import CLAIMS
 from terrella.stages import reproduce
 from terrella.stages.evaluate import Evaluate, instance_seeds, known_policies, pass_figures
 from terrella.stages.reproduce import Reproduce
@@ -24,7 +25,8 @@ CHANCES = {"base": 0.2, "vanilla": 0.25, "spa": 0.6}
 
 def reproduction(tmp_path, **changes):
     arm = Spa.Config(world=FrozenLake.Config(size=3), evaluate=Evaluate.Config(instances=50, samples=SAMPLES))
-    return Reproduce.Config(arms=dict.fromkeys(CHANCES, arm), seeds=3, out=tmp_path, **changes)
+    plan = {"first": tuple(CHANCES), "claims": CLAIMS, **changes}
+    return Reproduce.Config(arms=dict.fromkeys(CHANCES, arm), seeds=3, out=tmp_path, **plan)
 
 
 def pretend(monkeypatch, chances=CHANCES):

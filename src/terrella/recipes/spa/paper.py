@@ -28,6 +28,9 @@ QWEN_0_5B, QWEN_1_5B, QWEN_3B = (f"Qwen/Qwen2.5-{size}-Instruct" for size in ("0
 LLAMA_1B = "meta-llama/Llama-3.2-1B-Instruct"
 SOKOBAN, SUDOKU = Sokoban.Config(), Sudoku.Config(max_steps=50)
 LAKE, LAKE_6X6 = FrozenLake.Config(), FrozenLake.Config(size=6)
+FIRST = ("base", "vanilla", "spa")
+CLAIMS = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))
+"""What the paper claims: SPA above RL alone, and nothing lost that the base could do in eight tries."""
 
 
 def spa_qwen_0_5b_sokoban() -> Reproduce.Config:
@@ -106,4 +109,4 @@ def _paper(model: str, world: World.Config, **published: str) -> Reproduce.Confi
     vanilla = told.replace(world=world)
     arms = {"base": vanilla.replace(rlvr=spa.rlvr.replace(steps=0)), "vanilla": vanilla, "state": told, "spa": spa}
     name = f"{model.split('/')[-1]}-{world.owner.__name__}".lower()
-    return Reproduce.Config(arms=arms, seeds=3, paper=published, out=Path("runs") / name)
+    return Reproduce.Config(arms=arms, first=FIRST, claims=CLAIMS, seeds=3, paper=published, out=Path("runs") / name)

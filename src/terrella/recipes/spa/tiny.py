@@ -13,6 +13,7 @@ from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.recipes.spa.paper import CLAIMS, FIRST
 from terrella.stages.agent_pay import AgentPay
 from terrella.stages.evaluate import Evaluate
 from terrella.stages.reproduce import Reproduce
@@ -25,34 +26,33 @@ from terrella.worlds.sudoku import Sudoku
 PACK = 2048
 MOST_STEPS = 2000
 """RL iterations; the budget of world steps ends an arm long before."""
-CLAIMS = (
-    ("spa", "vanilla", 1, False), ("spa", "base", 8, True),
-    *(("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online")),
-)  # fmt: skip
-"""The paper's two, then what each ablation has to lose."""
+ABLATIONS = tuple(("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online"))
+"""What each ablation has to lose, beside what the paper claims."""
 
 
 def spa_frozen_lake() -> Reproduce.Config:
-    """FrozenLake 3x3, firm ice, five steps; one core, two minutes an arm and seed."""
+    """FrozenLake 3x3, firm ice, five steps; one core, about four minutes an arm and seed."""
     spa = _arm(FrozenLake.Config(size=3, view="coordinates", max_steps=5), max_turns=5, budget=110_000)
     paper = {"Qwen2.5-1.5B, FrozenLake 4x4": "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"}
-    arms = _arms(spa, raw_view="grid")
-    return Reproduce.Config(arms=arms, claims=CLAIMS, paper=paper, out=Path("runs/spa_frozen_lake"))
+    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_frozen_lake")
 
 
 def spa_sokoban() -> Reproduce.Config:
-    """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, three minutes an arm and seed."""
+    """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, about five minutes an arm and seed."""
     spa = _arm(Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000)
     paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
-    arms = _arms(spa, raw_view="grid")
-    return Reproduce.Config(arms=arms, claims=CLAIMS, paper=paper, out=Path("runs/spa_sokoban"))
+    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_sokoban")
 
 
 def spa_sudoku() -> Reproduce.Config:
     """Sudoku 4x4 with two blanks; one seed on one core, to see that it runs."""
     spa = _arm(Sudoku.Config(blanks=2, max_steps=3), max_turns=3, budget=60_000)
     arms = {name: arm for name, arm in _arms(spa).items() if name in ("base", "vanilla", "spa")}
-    return Reproduce.Config(arms=arms, seeds=1, out=Path("runs/spa_sudoku"))
+    return Reproduce.Config(arms=arms, first=FIRST, claims=CLAIMS, seeds=1, out=Path("runs/spa_sudoku"))
+
+
+def _comparison(arms: dict[str, Spa.Config], paper: dict[str, str], out: str) -> Reproduce.Config:
+    return Reproduce.Config(arms=arms, first=FIRST, claims=(*CLAIMS, *ABLATIONS), paper=paper, out=Path(out))
 
 
 def _arm(world: World.Config, *, max_turns: int, budget: int) -> Spa.Config:
@@ -84,14 +84,14 @@ def _arms(spa: Spa.Config, *, raw_view: str = "") -> dict[str, Spa.Config]:
         "masked": spa.replace(self_play=played.replace(loss="no_states")),
         "self_belief": spa.replace(self_play=played.replace(states="believed")),
         "online": state.replace(**told),
+        "spa_1500": spa.replace(self_play=_fewer(played, 4)),
+        "spa_3000": spa.replace(self_play=_fewer(played, 2)),
         "echo": state.replace(rlvr=spa.rlvr.replace(world_loss=0.5)),
         "random_coordinates": spa.replace(self_play=played.replace(states="random_coordinates")),
         "random_actions": spa.replace(self_play=played.replace(actions="random")),
         "spa_tagged": spa.replace(form="worldmodel", turn_tokens=64),
         "spa_forward": spa.replace(form="worldmodel_forward", turn_tokens=64),
         "spa_raw": spa.replace(world=vanilla.world),
-        "spa_1500": spa.replace(self_play=_fewer(played, 4)),
-        "spa_3000": spa.replace(self_play=_fewer(played, 2)),
     }
 
 

@@ -49,11 +49,26 @@ def table(recipe, runs):
     found = Reproduce(config.replace(out=Path(runs))).write_table()
     arms = config.arms["spa"]
     setting = {"world": str(arms.world), "budget_of_world_steps": arms.budget, "parameters": "0.3M, from scratch"}
-    write(recipe, {"command": f"terrella reproduce {recipe}", "setting": setting, **found})
+    write(recipe, {"command": f"terrella reproduce {recipe}", "setting": setting, **found, **seen(Path(runs))})
     for name, arm in found["arms"].items():
         print(name, arm["seeds"], {k: round(arm[k]["mean"], 3) for k in ("pass@1", "pass@8")}, arm["world_steps"])
     for claim in found["claims"]:
         print(claim)
+
+
+def seen(runs):
+    """Job by job: what self-play gave, and when RL was first paid."""
+    played, paid = {}, {}
+    for path in sorted(runs.glob("*-[0-9]*/manifest.json")):
+        learnt = json.loads(path.read_text())["learnt"]
+        if "episodes" in learnt:
+            played[path.parent.name] = {name: learnt[name] for name in ("episodes", "rows", "valid_actions")}
+        curve = path.with_name("curve.jsonl")
+        rewards = [json.loads(line)["reward"] for line in curve.read_text().splitlines()] if curve.exists() else []
+        if rewards:
+            first = next((step for step, reward in enumerate(rewards, 1) if reward > 0), None)
+            paid[path.parent.name] = {"steps": len(rewards), "first_paid": first, "paid": sum(r > 0 for r in rewards)}
+    return {"self_play": played, "rl_steps": paid}
 
 
 def passes(recipe, runs):

@@ -165,7 +165,8 @@ def tiny() -> None:
     sets |= {f"dedup_{name}": chosen & dedup for name, chosen in sets.items()}
     marks, arms = {}, {}
     for arm in ARMS:
-        told = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob(f"{arm}-[0-9]*/manifest.json"))]
+        paths = sorted(folder.glob(f"{arm}-[0-9]*/manifest.json"))
+        told = [json.loads(path.read_text("utf-8")) for path in paths]
         if arm.startswith("nearest_neighbour") and not told:
             learnt = [*load_pools(None, "official")[Split.TRAIN], *load_pools(None, "official")[Split.VALIDATION]]
             copy = NearestNeighbour(learnt, inside_tables=arm.endswith("tables"))
@@ -173,9 +174,17 @@ def tiny() -> None:
         if told:
             marks[arm] = np.array([[mark == "1" for mark in one["marks"]] for one in told], float)
             arms[arm] = arm_of(told, marks[arm], sets, rows)
+            curves = [path.parent / "sharpened" / "curve.jsonl" for path in paths]
+            arms[arm]["groups without spread"] = [without_spread(curve) for curve in curves if curve.exists()]
     pairs = [compared(marks, sets, *pair) for pair in PAIRS if pair[0] in marks and pair[1] in marks]
     write("bytesized32_tiny", "arms", {"n": {name: int(chosen.sum()) for name, chosen in sets.items()}, **arms})
     write("bytesized32_tiny", "differences", {"paired": pairs})
+
+
+def without_spread(curve: Path) -> float:
+    """The share of RLVR's groups that were all right or all wrong."""
+    shares = [json.loads(line)["zero_variance"] for line in curve.read_text("utf-8").splitlines()]
+    return round(sum(shares) / len(shares), 4)
 
 
 def arm_of(told: Any, marks: Any, sets: Any, rows: Any) -> dict[str, Any]:

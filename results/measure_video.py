@@ -44,7 +44,8 @@ COMMAND = "OMP_NUM_THREADS=1 python results/measure_video.py "
 def write(part, found):
     machine = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count()}
     path = ROOT / f"results/video_{part}.json"
-    path.write_text(json.dumps({"command": COMMAND + part, "machine": machine, **found}, indent=1) + "\n")
+    before = json.loads(path.read_text()) if path.exists() else {}  # parts that this command does not make stay
+    path.write_text(json.dumps({**before, "command": COMMAND + part, "machine": machine, **found}, indent=1) + "\n")
     print(part, "written", flush=True)
 
 

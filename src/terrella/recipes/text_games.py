@@ -30,7 +30,7 @@ PUBLISHED = {
 def bytesized32_tiny() -> Reproduce.Config:
     """SFT on a quarter of the questions (one base), then RLVR on all; 1M parameters, one core, four minutes a job.
 
-    The base and `sft_all` take ten each.
+    The base and `sft_all` take about twenty each.
     """
     sft = GameModel.Config(
         world=ByteSized32.Config(focus="varying", gold_share=0.6), model="tiny-1m", sft_share=0.25, states=12_000,

@@ -106,7 +106,7 @@ class EvaluatePolicies(Configurable):
         """A classifier of frames as the model draws them (through ids and back), and the score that counts as success.
 
         One frame wrongly taken for success ends an episode, so the score is set by episodes: of those that the net did
-        not learn from, as many reach it as truly succeeded. By frames, a tenth of false ones made every policy succeed.
+        not learn from, as many reach it as truly succeeded. Set by frames, a few false ones let bad policies win.
         """
         drawn = [_through_ids(tokenizer, lesson.film) for lesson in lessons]
         learnt = [n for n in range(len(lessons)) if n % ASIDE]

@@ -1,6 +1,6 @@
-"""Writes the README's tables from results/*.json; `--check` exits 1 if the README is not what they say.
+"""Writes docs/numbers.md, and the README's short table, from results/*.json.
 
-python results/make_tables.py
+python results/make_tables.py            `--check` changes nothing and exits 1 if one of them is not what they say
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
+PAGE = HERE.parent / "docs/numbers.md"
 MARKS = ("<!-- numbers: written by `python results/make_tables.py`, checked by a test -->", "<!-- /numbers -->")
 
 
@@ -122,12 +123,33 @@ def arms(record, name):
             words = "not below" if claim["not_below"] else "above"
             told = "reproduced" if claim["holds"] else "NOT reproduced"
             what = f"{name}: {claim['better']} {words} {claim['worse']}, pass@{claim['k']}, paired"
-            seeds = "1 seed" if claim["seeds"] == 1 else f"{claim['seeds']} seeds"
-            rows.append((what, f"{told}: {interval(claim, sign='+')}, {seeds}"))
+            rows.append((what, f"{told}: {interval(claim, sign='+')}, {count(range(claim['seeds']))}"))
     if any(record.get("unseen_families", {}).values()):
         cells = [f"{arm} {sum(of) / len(of):.3f}" for arm, of in record["unseen_families"].items()]
         rows.append((f"{name}: families neither shown nor practised", ", ".join(cells)))
     return rows
+
+
+def each_arm(record, name):
+    """For the page: a row an arm, with its spread over seeds, beside play that needs no model."""
+    known = record.get("known") or {}
+    rows = (
+        [(f"{name}: random, optimal (exact)", f"{known['random']['1']:.3f}, {known['optimal']:.3f}")] if known else []
+    )
+    for arm, figure in record["arms"].items():
+        kinds = [kind for kind in ("pass@1", "pass@8") if kind in figure]
+        cell = ", ".join(f"{kind} {over_seeds(figure[kind])}" for kind in kinds)
+        rows.append((f"{name}: {arm}", f"{cell} ({count(figure['seeds'])})"))
+    return rows + arms(record, name)[1:]
+
+
+def over_seeds(figure):
+    spread = figure["interval"]
+    return f"{figure['mean']:.3f}" + (f" [{spread[0]:.3f}, {spread[1]:.3f}]" if spread else "")
+
+
+def count(seeds):
+    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
 
 def serve(record):
@@ -260,35 +282,83 @@ def interval(figure, *, digits=3, sign=""):
     return f"{figure['mean']:{sign}.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
 
 
+GATES = {
+    name: partial(gate, world=world)
+    for name, world in (("trust_gate", "frozen_lake"), ("trust_gate_sokoban", "sokoban"))
+}
+REPRODUCTIONS = ("spa_frozen_lake", "spa_sokoban", "webrl_sokoban", "webrl_miniwob")
 PARTS = {
-    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage,
-    "trust_gate": partial(gate, world="frozen_lake"),
-    "trust_gate_sokoban": partial(gate, world="sokoban"),
-    **{name: partial(arms, name=name) for name in ("spa_frozen_lake", "spa_sokoban")},
+    "foundation": foundation, "engine": engine, "engine_verl": verl, "trust_coverage": coverage, **GATES,
+    **{name: partial(arms, name=name) for name in REPRODUCTIONS},
     "bytesized32_baselines": game_baselines, "bytesized32_tiny": text_games,
     "textworld_unseen_games": unseen_games, "video_model": video,
     "video_listens": listening, "video_policies": ladder, "web_arena": arena,
     "web_miniwob": miniwob, "web_pages": pages, "web_mpc": look_ahead,
-    **{name: partial(arms, name=name) for name in ("webrl_sokoban", "webrl_miniwob")},
     "serve_load": serve, "viewer": viewer,
 }  # fmt: skip
-"""Files of results, in the order of the table, and what is told of each; one that is not there is not told."""
+"""Files of results and what is told of each; one that is not there is not told."""
+LONGER = {name: partial(each_arm, name=name) for name in REPRODUCTIONS}
+"""What the page tells in place of it."""
+
+SECTIONS = {
+    "Worlds and data": ("foundation",),
+    "Engine": ("engine", "engine_verl"),
+    "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban"),
+    "SPA": ("spa_frozen_lake", "spa_sokoban"),
+    "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
+    "Video": ("video_model", "video_listens", "video_policies"),
+    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
+    "WebRL": ("webrl_sokoban", "webrl_miniwob"),
+    "Served and shown": ("serve_load", "viewer"),
+}
+
+FRONT = (
+    "instances in both", "`collect", "killed by SIGKILL", "rlvr tiny_lake", "GRPO step.*smollm2", "engine=verl.*GRPO",
+    "conformal", "the gate", "reproduce spa_", "spa_.*above (vanilla|state)", "1.2M parameters",
+    "exact minus sft, changed", "sft_all minus nearest_neighbour,", "textworld", "7 frames ahead", "eight policies",
+    "MiniWoB.. in Chromium", "page model", "looking ahead", "reproduce webrl", "webrl_paper above (sft|fixed)",
+    "one question a request",
+)  # fmt: skip
+"""Which rows the README shows: what was claimed, reached or not."""
 
 
-def table():
-    found = [(part, HERE / f"{name}.json") for name, part in PARTS.items()]
-    rows = [row for part, path in found if path.exists() for row in part(json.loads(path.read_text()))]
-    lines = ["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
-    return "\n".join([MARKS[0], *lines, MARKS[1]])
+def rows_of(section, parts):
+    found = [(parts[name], HERE / f"{name}.json") for name in SECTIONS[section]]
+    return [row for part, path in found if path.exists() for row in part(json.loads(path.read_text()))]
+
+
+def lines(rows):
+    return ["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def front():
+    rows = [row for section in SECTIONS for row in rows_of(section, PARTS)]
+    chosen = [row for row in rows if any(re.search(pattern, row[0]) for pattern in FRONT)]
+    idle = [pattern for pattern in FRONT if not any(re.search(pattern, name) for name, _ in rows)]
+    if idle:
+        sys.exit(f"FRONT names rows that are not there: {idle}")
+    return "\n".join([MARKS[0], *lines(chosen), MARKS[1]])
+
+
+TOLD = """Written by `python results/make_tables.py` from [`results/`](../results/), where every figure stands with the
+command that made it. Intervals are 95%: over seeds where an arm is told, over test instances where two are compared."""
+
+
+def page():
+    written = ["# Numbers", "", TOLD]
+    for section in SECTIONS:
+        written += ["", f"## {section}", "", *lines(rows_of(section, {**PARTS, **LONGER}))]
+    return "\n".join(written) + "\n"
 
 
 def main():
     text = README.read_text()
     pattern = re.escape(MARKS[0]) + ".*?" + re.escape(MARKS[1])
-    fresh = re.sub(pattern, lambda _: table(), text, flags=re.S)
+    fresh = {README: re.sub(pattern, lambda _: front(), text, flags=re.S), PAGE: page()}
     if "--check" in sys.argv:
-        sys.exit(0 if fresh == text else 1)
-    README.write_text(fresh)
+        sys.exit(0 if all(path.exists() and path.read_text() == new for path, new in fresh.items()) else 1)
+    for path, new in fresh.items():
+        path.write_text(new)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole of SPA, every kind of arm, at a size of seconds: it runs, each part once, and the same command goes on."""
+"""The whole of SPA: every kind of arm at a size of seconds, and `--quick`, large enough for the claim to hold."""
 
 import json
 import os
@@ -60,3 +60,14 @@ def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path)
     again = run("spa_frozen_lake", tmp_path)
     assert again.count("started") == 1  # only what was lost is done again, from the parts that are there
     assert "self-play" not in (tmp_path / "run/spa-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_quick_shows_that_self_play_helps(tmp_path):
+    command = [sys.executable, "-m", "terrella.cli", "reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    better = json.loads((tmp_path / "table.json").read_text())["claims"][0]
+    assert (better["better"], better["worse"]) == ("spa", "vanilla") and better["low"] > 0.05 and better["n"] == 256
+    assert "reproduced" in done.stdout and "NOT" not in done.stdout
+    assert "rl, world steps" in (tmp_path / "spa-0.log").read_text()

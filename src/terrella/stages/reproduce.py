@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, override
 from terrella.core.errors import EngineError
 from terrella.core.stats import mean_interval
 from terrella.data.store import write_atomic
@@ -54,22 +54,28 @@ class Reproduce(Configurable):
         seeds: int = 5
         claims: tuple[tuple[str, str, int, bool], ...] = ()
         """(better, worse, k, not_below): see `Claim`."""
+        brief: tuple[str, ...] = ()
+        """What `quick` sets in each arm, as on the command line: `budget=80000`, `evaluate.instances=256`."""
         paper: Mapping[str, str] = field(default_factory=dict[str, str])
         """What was published, for the reader: other models, other sizes."""
         out: Path = Path("runs/reproduce")
 
         def quick(self) -> Reproduce.Config:
-            """The first arms with one seed: does it go the right way?"""
-            return self.replace(arms={name: self.arms[name] for name in self.first}, seeds=1)
+            """The first arms with one seed: does it go the right way? Briefer arms have a folder of their own."""
+            arms = {name: override(self.arms[name], self.brief) for name in self.first}
+            out = self.out.with_name(f"{self.out.name}_quick") if self.brief else self.out
+            claims = tuple(claim for claim in self.claims if {claim[0], claim[1]} <= arms.keys())
+            return self.replace(arms=arms, seeds=1, claims=claims, out=out)
 
     config: Config
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
         """All jobs that are not done yet; the table is written again after each."""
-        for arm, seed in self.jobs():
+        jobs = list(self.jobs())
+        for number, (arm, seed) in enumerate(jobs, 1):
             folder = self.config.out / f"{arm}-{seed}"
             if not (folder / "manifest.json").exists():
-                say(f"{arm}, seed {seed}: started")
+                say(f"{arm}, seed {seed}: started, job {number} of {len(jobs)}; how far it is: {log_of(folder)}")
                 run_job(self._job_config(arm, seed))
                 say(f"{arm}, seed {seed}: {_short(_manifest(folder))}")
             self.write_table()
@@ -175,13 +181,18 @@ def _short(manifest: Mapping[str, Any]) -> str:
     return f"{means}; {manifest['rl']['world_steps']:,} world steps, {manifest['seconds']:.0f} s"
 
 
+def log_of(folder: Path) -> Path:
+    """Where a job's words go: beside its folder."""
+    return folder.with_suffix(".log")
+
+
 def run_job(config: Any) -> None:
     """One arm, one seed, in a process of its own; its words go to a file beside its folder.
 
     Forked before anything was computed here: imports are paid once, memory is given back, and a death is one job's.
     """
     config.out.parent.mkdir(parents=True, exist_ok=True)
-    log = config.out.with_suffix(".log")
+    log = log_of(config.out)
     child = multiprocessing.get_context("fork").Process(target=_job, args=(config, log))
     child.start()
     child.join()

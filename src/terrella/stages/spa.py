@@ -203,7 +203,7 @@ class Spa(Configurable):
         trainer = RlvrTrainer(
             model, tokenizer, config.rlvr.replace(seed=config.seed, reward="return"), driver,
             AgentTasks(split=Split.TRAIN, seed=config.seed), config.out / "rl",
-            [ShowProgress(progress, "rl"), budget, alarm],
+            [budget, alarm, ShowProgress(progress, "rl", budget)],
         )  # fmt: skip
         trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
         trainer.export(config.out / "model")

@@ -1,5 +1,6 @@
 """The filters and the collapse alarm, joined to the trainer."""
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,8 @@ from terrella.engines.trl.collapse_alarm import CollapseAlarm
 from terrella.engines.trl.rlvr_batch import chosen_groups
 from terrella.engines.trl.rlvr_settings import RlvrSettings
 from terrella.engines.trl.step_budget import StepBudget
+from terrella.engines.trl.trainer_progress import ShowProgress
+from terrella.show.progress import PlainProgress
 
 
 def test_filters_leave_groups_out_and_change_no_verdict():
@@ -58,6 +61,16 @@ def test_a_budget_ends_training_and_survives_a_resume():
     again = StepBudget(limit=200, spent=30, count=lambda: 9)
     again.on_train_begin(None, state, control)
     assert again.total == 101 + 9
+
+
+def test_a_run_that_a_budget_ends_is_measured_by_it(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "terrella")
+    state = SimpleNamespace(log_history=[], global_step=3, max_steps=2000)
+    for limit, told in ((100, "rl, world steps  50 of 100 (50%)"), (0, "rl  3 of 2,000 (0%)")):
+        budget = StepBudget(limit=limit, spent=30, count=lambda: 20)
+        shown = ShowProgress(PlainProgress(), "rl", budget)
+        shown.on_train_begin(None, state, None)
+        assert caplog.records[-1].getMessage().startswith(told)
 
 
 def test_the_alarm_warns_once(caplog: pytest.LogCaptureFixture):

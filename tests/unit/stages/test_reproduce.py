@@ -55,7 +55,22 @@ def test_jobs_run_once_and_the_first_arms_first(tmp_path, monkeypatch):
     assert ran[:2] == [("vanilla", 0), ("spa", 0)] and ran[-3:] == [("base", 0), ("base", 1), ("base", 2)]
     Reproduce(config.replace(seeds=4)).run(lambda line: None)
     assert len(ran) == 9 + 3 and ran[-1] == ("base", 3)
-    assert [arm for arm, _ in Reproduce(reproduction(tmp_path).quick()).jobs()] == ["base", "vanilla", "spa"]
+
+
+def test_quick_is_the_first_arms_once_and_what_it_changes_has_a_folder_of_its_own(tmp_path):
+    whole = reproduction(tmp_path / "runs", first=("vanilla", "spa"))
+    quick = whole.quick()
+    assert list(Reproduce(quick).jobs()) == [("vanilla", 0), ("spa", 0)] and quick.out == whole.out
+    assert quick.claims == (("spa", "vanilla", 1, False),)  # the other one is about an arm that is not run
+    briefer = whole.replace(brief=("budget=7",)).quick()
+    assert {arm.budget for arm in briefer.arms.values()} == {7} and briefer.out == tmp_path / "runs_quick"
+
+
+def test_one_is_told_which_job_runs_and_where_to_look(tmp_path, monkeypatch):
+    pretend(monkeypatch)
+    told = []
+    Reproduce(reproduction(tmp_path)).run(told.append)
+    assert told[2].startswith("vanilla, seed 0: started, job 2 of 9") and str(tmp_path / "vanilla-0.log") in told[2]
 
 
 def test_claims_hold_with_their_interval(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
+from transformers import PrinterCallback
 from trl import GRPOTrainer
 from trl.models import prepare_fsdp
 
@@ -73,6 +74,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"index": range(config.steps * config.groups)}), callbacks=list(callbacks),
             peft_config=lora(config.lora_rank),
         )  # fmt: skip
+        self.remove_callback(PrinterCallback)  # its lines repeat what our own display says
         self.ref_model = self._frozen(reference)
         self.critic: Critic | None = attach_critic(self.model, config.critic) if config.algorithm == "ppo" else None
         self.watchdog = driver.watchdog = Watchdog(limit=config.hang_limit, rank=self.accelerator.process_index)

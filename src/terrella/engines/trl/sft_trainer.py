@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor
+from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from terrella.core.config import Configurable
@@ -65,6 +66,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"index": range(len(rows))}), data_collator=list, callbacks=list(callbacks),
             peft_config=lora(config.lora_rank),
         )  # fmt: skip
+        self.remove_callback(PrinterCallback)  # its lines repeat what our own display says
 
     def fit(self, folder: Path) -> None:
         """Train from the last checkpoint to the end, then export. All processes call it."""

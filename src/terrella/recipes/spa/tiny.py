@@ -34,14 +34,14 @@ def spa_frozen_lake() -> Reproduce.Config:
     """FrozenLake 3x3, firm ice, five steps; one core, about four minutes an arm and seed."""
     spa = _arm(FrozenLake.Config(size=3, view="coordinates", max_steps=5), max_turns=5, budget=110_000)
     paper = {"Qwen2.5-1.5B, FrozenLake 4x4": "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"}
-    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_frozen_lake")
+    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_frozen_lake", quick_budget=90_000)
 
 
 def spa_sokoban() -> Reproduce.Config:
     """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, about five minutes an arm and seed."""
     spa = _arm(Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000)
     paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
-    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_sokoban")
+    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_sokoban", quick_budget=80_000)
 
 
 def spa_sudoku() -> Reproduce.Config:
@@ -51,8 +51,13 @@ def spa_sudoku() -> Reproduce.Config:
     return Reproduce.Config(arms=arms, first=FIRST, claims=CLAIMS, seeds=1, out=Path("runs/spa_sudoku"))
 
 
-def _comparison(arms: dict[str, Spa.Config], paper: dict[str, str], out: str) -> Reproduce.Config:
-    return Reproduce.Config(arms=arms, first=FIRST, claims=(*CLAIMS, *ABLATIONS), paper=paper, out=Path(out))
+def _comparison(
+    arms: dict[str, Spa.Config], paper: dict[str, str], out: str, *, quick_budget: int
+) -> Reproduce.Config:  # fmt: skip
+    brief = (f"budget={quick_budget}", "evaluate.instances=256", "evaluate.samples=8")
+    return Reproduce.Config(
+        arms=arms, first=FIRST, claims=(*CLAIMS, *ABLATIONS), brief=brief, paper=paper, out=Path(out)
+    )
 
 
 def _arm(world: World.Config, *, max_turns: int, budget: int) -> Spa.Config:

@@ -31,6 +31,19 @@ def test_every_preset_keeps_every_promise(spec):
     assert broken == []
 
 
+class Unplayed(Counter):
+    """Nobody knows how to play it well."""
+
+    expert = World.expert
+
+
+def test_a_world_without_an_expert_is_checked_with_random_play():
+    results = {result.name: result for result in check_world(Unplayed.Config())}
+    assert all(result.passed for result in results.values())
+    assert results["expert_beats_random"].detail == "no expert: nothing to compare"
+    assert not Unplayed.Config().build().has_expert and Counter.Config().build().has_expert
+
+
 def build_or_skip(spec):
     if spec == "browsergym":
         pytest.skip("an adapter: which environments, and that they can be forked, is the user's to say")

@@ -63,6 +63,7 @@ def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_quick_shows_that_self_play_helps(tmp_path):
     command = [sys.executable, "-m", "terrella.cli", "reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -31,6 +31,25 @@ def test_a_recipe_builds_survives_disk_and_has_a_reader(recipe):
             pytest.skip(str(missing))
 
 
+def test_a_recipe_of_yours_is_found_by_module_and_function(tmp_path, monkeypatch):
+    (tmp_path / "my_lake_recipes.py").write_text(
+        "from terrella.recipes.trust import lake_model\n"
+        "def longer():\n    return lake_model().replace(transitions=50_000)\n"
+        "constant = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_recipe("my_lake_recipes.longer")().transitions == 50_000
+    for wrong in (
+        "my_lake_recipes.shorter",
+        "my_lake_recipes.constant",
+        "my_lake_recipes.deep.longer",
+        "nowhere.at_all",
+    ):
+        with pytest.raises(ConfigError, match=r"yours as module\.function"):
+            find_recipe(wrong)
+
+
 def test_an_unknown_recipe_lists_the_known_ones():
     with pytest.raises(ConfigError, match="tiny_counter"):
         find_recipe("no_such_recipe")

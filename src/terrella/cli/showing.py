@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from terrella.cli.app import Assignments, app, console
+from terrella.cli.app import Assignments, app, console, world_of
 from terrella.core.config import override
 
 
@@ -50,13 +50,12 @@ def serve(model: Positional[Path], /, *, world: str | None = None, assignments: 
 
     Args:
         model: the folder that `train-world-model` wrote.
-        world: the world or preset whose beginnings are imagined from; the one it was trained on unless given.
+        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
         assignments: config overrides, such as limits.port=8800, limits.max_sessions=64 or sampler=vllm.
     """
     from terrella.stages.serve import Serve
-    from terrella.worlds import world_config
 
-    config = Serve.Config(folder=model, world=world_config(world) if world else None)
+    config = Serve.Config(folder=model, world=world_of(model, world))
     Serve(override(config, assignments)).run(lambda line: console.print(line, highlight=False, soft_wrap=True))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from terrella.cli.app import Assignments, app, console
+from terrella.cli.app import Assignments, app, console, world_of
 from terrella.core.config import dump, override
 from terrella.core.errors import ConfigError
 from terrella.core.types import canonical_json
@@ -74,38 +74,40 @@ def _configured(
     config = find_recipe(recipe)()
     if not isinstance(config, kinds):
         raise ConfigError(recipe, otherwise)
-    return override(config.replace(out=out or Path("runs") / recipe), assignments)
+    return override(config.replace(out=out or Path("runs") / recipe.rpartition(".")[2]), assignments)
 
 
 @app.command(name="certify")
-def certify(model: Positional[Path], world: Positional[str], /, *, assignments: Assignments = ()) -> None:
+def certify(
+    model: Positional[Path], world: Positional[str | None] = None, /, *, assignments: Assignments = ()
+) -> None:  # fmt: skip
     """Measure how far a world model may be believed; exit 1 if it is not certified.
 
     Args:
         model: the folder that `train-world-model` wrote; the certificate and its report go into it.
-        world: the world or preset that it is a model of.
+        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
         assignments: config overrides, such as world.size=3, held_out=3000 or step_error=0.01.
     """
     from terrella.stages.certify import Certify, run
-    from terrella.worlds import world_config
 
-    certificate = run(override(Certify.Config(world=world_config(world), folder=model), assignments))
+    certificate = run(override(Certify.Config(world=world_of(model, world), folder=model), assignments))
     sys.exit(0 if certificate.certified else 1)
 
 
 @app.command(name="plan")
-def plan(model: Positional[Path], world: Positional[str], /, *, assignments: Assignments = ()) -> None:
+def plan(
+    model: Positional[Path], world: Positional[str | None] = None, /, *, assignments: Assignments = ()
+) -> None:  # fmt: skip
     """Play a world by looking ahead in a model of it, beside the random policy and the expert.
 
     Args:
         model: the folder that `train-world-model` wrote.
-        world: the world or preset.
+        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
         assignments: config overrides, such as planner.depth=8 or planner.method=beam.
     """
     from terrella.stages.plan import Plan, run
-    from terrella.worlds import world_config
 
-    run(override(Plan.Config(world=world_config(world), folder=model), assignments))
+    run(override(Plan.Config(world=world_of(model, world), folder=model), assignments))
 
 
 @app.command(name="reproduce")

@@ -130,6 +130,11 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         """An optimal (or the best known) action; worlds without one say so."""
         raise WorldError(self.name, "has no expert", "write `expert`, or use another policy")
 
+    @property
+    def has_expert(self) -> bool:
+        """Whether `expert` was written: an env that was wrapped often knows nobody who plays it well."""
+        return type(self).expert is not World.expert
+
     def proposals(self, state: Any) -> Sequence[str]:
         """What the uniform random policy chooses from."""
         return self.actions()
@@ -326,7 +331,11 @@ class GymWorld(World):
         """Make the wrapped env."""
         super().__init__(config)
         # No time limit of its own: `max_steps` truncates, and what we truncate is not reported as an end of the world.
-        self.env = gymnasium.make(self.env_id, **{"max_episode_steps": -1, **config.options})
+        try:
+            self.env = gymnasium.make(self.env_id, **{"max_episode_steps": -1, **config.options})
+        except gymnasium.error.Error as error:
+            remedy = "set env_id to one that gymnasium.make takes; import the module that registers it"
+            raise ConfigError(f"{self.name}.env_id", str(error), remedy) from error
         self.action_space = Names(self.action_names)
         self._native: Any = self.env.reset(seed=0)[0]
         example = self.show(self._native)

@@ -1,6 +1,7 @@
 """Recipes: functions that return whole configs, found by name; with the command, hardware, time and numbers to expect.
 
-find_recipe("tiny_counter")() -> Rlvr.Config(...)
+Yours: a function of a module in the folder where you run `terrella`, or of an installed one, by dotted path.
+    find_recipe("tiny_counter")() -> Rlvr.Config(...);  find_recipe("elevator.elevator_model")
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
+from terrella.core.local_modules import import_local
 
 Recipe = Callable[[], Configurable.Config]
 
@@ -29,6 +31,15 @@ def all_recipes() -> dict[str, Recipe]:
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name; the error lists what there is."""
     known = all_recipes()
-    if name not in known:
-        raise ConfigError(name, "no such recipe", f"known: {', '.join(sorted(known))}")
-    return known[name]
+    recipe = known.get(name) or _local_recipe(name)
+    if recipe is None:
+        yours = "or yours as module.function, in this folder or installed"
+        raise ConfigError(name, "no such recipe", f"known: {', '.join(sorted(known))}; {yours}")
+    return recipe
+
+
+def _local_recipe(name: str) -> Recipe | None:
+    module_name, dot, function = name.rpartition(".")
+    module = import_local(module_name) if dot else None
+    found = getattr(module, function, None)
+    return found if inspect.isfunction(found) else None

@@ -1,7 +1,7 @@
 """World models of small worlds on one core, and agents trained behind the gate; figures in results/trust_*.json.
 
 terrella train-world-model lake_model --out runs/lake
-terrella certify runs/lake frozen_lake --set world.size=3
+terrella certify runs/lake
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`terrella certify MODEL WORLD`: measure a world model on held-out instances and write its certificate.
+"""`terrella certify MODEL`: measure a world model on held-out instances and write its certificate.
 
 Validation instances calibrate, test instances are only read. Every real step that this takes is counted. The file says
 for which data and which split it holds; where data is too thin or the model too poor it says "not certified", and why.
@@ -8,11 +8,12 @@ for which data and which split it holds; where data is too thin or the model too
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import Configurable, dump
+from terrella.core.config import Configurable, dump, load
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Progress
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -41,10 +42,12 @@ class Certify(Configurable):
         world: World.Config
         folder: Path
         """What `train-world-model` wrote; the certificate goes into it."""
-        policy: Configurable.Config = field(default_factory=lambda: Mixture.Config(share=0.5))
-        """Whose steps are asked about: the certificate holds for steps like these."""
-        policies: tuple[Configurable.Config, ...] = tuple(Mixture.Config(share=share) for share in LADDER)
-        """Policies to rank; none skips the section."""
+        policy: Configurable.Config | None = None
+        """Whose steps are asked about: the certificate holds for steps like these. Unless given, whoever took those
+        that the model was fitted to."""
+        policies: tuple[Configurable.Config, ...] | None = None
+        """Policies to rank; `()` skips the section. Unless given, a ladder from the expert, if there is one, down to
+        chance."""
         samples: int = 8
         level: float = 0.9
         """Share of steps whose prediction set must hold what happens."""
@@ -77,31 +80,54 @@ class Certify(Configurable):
         self, progress: Progress | None = None, model: Believer | None = None, data: NearestData | None = None
     ) -> dict[str, Any]:
         """All sections and the verdict; model and data are the folder's unless given. Nothing is written."""
-        config = self.config
+        world: World = self.config.world.build()
+        config = self._settled(world)
         model = model or load_world_model(config.folder / "model", samples=config.samples)
         data = data or NearestData(EpisodeStore.open(config.folder / "data").transitions())
-        sections = Sections(config, Evidence(config.world.build(), model, data))
-        found: dict[str, Any] = {"about": self._about(data)}
+        sections = Sections(config, Evidence(world, model, data))
+        found: dict[str, Any] = {"about": _about(config, data)}
         steps = (sections.risk, sections.one_step, sections.horizon, sections.coverage, sections.ranking,
                  sections.exploitability)  # fmt: skip
         progress = progress or SilentProgress()
-        progress.phase("certify", len(steps))
-        for done, section in enumerate(steps, 1):
+        for number, section in enumerate(steps, 1):
+            progress.phase(f"certify, {number} of {len(steps)}: {section.__name__.replace('_', ' ')}", 1)
+            progress.advance(0)  # said before it is done: a section can take minutes
             found[section.__name__] = section()
-            progress.advance(done)
+            progress.advance(1)
         found["safe_horizon"] = sections.safe_horizon(found["horizon"])
         found["reasons"] = sections.reasons(found)
         return {**found, "certified": not found["reasons"], "real_steps": dict(sections.real_steps)}
 
-    def _about(self, data: NearestData) -> dict[str, Any]:
-        config, weights = self.config, self.config.folder / "model/model.safetensors"
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else None
-        return {
-            "world": dump(config.world), "weights_sha256": digest, "data_pairs": data.different,
-            "calibrated_on": Split.VALIDATION.value, "held_out": Split.TEST.value, "steps_of": dump(config.policy),
-            "samples": config.samples, "level": config.level, "step_error": config.step_error,
-            "horizon_error": config.horizon_error, "seed": config.seed,
-        }  # fmt: skip
+    def _settled(self, world: World) -> Certify.Config:
+        """With what the config leaves open: whose steps are asked about, and who is ranked."""
+        config = self.config
+        ladder = tuple(Mixture.Config(share=share) for share in LADDER) if world.has_expert else ()
+        return config.replace(
+            policy=config.policy or whose_steps(config.folder / "data"),
+            policies=ladder if config.policies is None else config.policies,
+        )
+
+
+def whose_steps(store: Path) -> Configurable.Config:
+    """The policy that took the steps of a store."""
+    policy = EpisodeStore.open(store).manifest.get("config", {}).get("policy")
+    if policy is None:
+        raise ConfigError("policy", f"{store} does not say who took its steps", "give the config a policy")
+    found = load(policy)
+    assert isinstance(found, Configurable.Config)
+    return found
+
+
+def _about(config: Certify.Config, data: NearestData) -> dict[str, Any]:
+    weights = config.folder / "model/model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else None
+    assert config.policy is not None
+    return {
+        "world": dump(config.world), "weights_sha256": digest, "data_pairs": data.different,
+        "calibrated_on": Split.VALIDATION.value, "held_out": Split.TEST.value, "steps_of": dump(config.policy),
+        "samples": config.samples, "level": config.level, "step_error": config.step_error,
+        "horizon_error": config.horizon_error, "seed": config.seed,
+    }  # fmt: skip
 
 
 def run(config: Certify.Config) -> Certificate:

@@ -173,6 +173,7 @@ class Sections:
     def horizon(self) -> list[dict[str, Any]]:
         """Accuracy by depth on test instances, open and closed loop, with open-loop baselines."""
         config, world, model = self.config, self.evidence.world, self.evidence.model
+        assert config.policy is not None  # settled by the stage
         policy = config.policy.build()
         seeds = [FIRST + config.seed * 10_000 + n for n in range(config.horizon_episodes)]
         episodes = [play(world, policy, seed=seed, split=Split.TEST) for seed in seeds]

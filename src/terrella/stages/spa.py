@@ -78,10 +78,12 @@ class Spa(Configurable):
 
     def run(self, progress: Progress) -> dict[str, Any]:
         """Each part once, the manifest last."""
+        with locked(self.config.out):  # a job whose parent was killed goes on: two would undo each other's parts
+            path = self.config.out / "manifest.json"
+            return dict(json.loads(path.read_text("utf-8"))) if path.exists() else self._run(progress)
+
+    def _run(self, progress: Progress) -> dict[str, Any]:
         config, out = self.config, self.config.out
-        if (out / "manifest.json").exists():
-            return dict(json.loads((out / "manifest.json").read_text("utf-8")))
-        out.mkdir(parents=True, exist_ok=True)
         settle_plan(out, {"config": {k: v for k, v in dump(config).items() if k not in ("out", "bases")}})
         began = time.perf_counter()
         model, tokenizer = self._base(progress)

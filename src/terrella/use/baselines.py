@@ -29,22 +29,24 @@ class Baselines:
     random_played: float
     random_interval: tuple[float, float]
     """95% interval of the played value."""
-    expert_played: float
-    expert_interval: tuple[float, float]
+    expert_played: float | None
+    """None in a world without an expert."""
+    expert_interval: tuple[float, float] | None
 
 
 def baselines(world: World, *, split: Split, instances: int, seed: int = 0, plays: int = 4) -> Baselines:
     """Random (exact and played) and expert success over the first `instances` seeds of a split."""
     seeds = range(seed, seed + instances)
     random_values = _instance_means(world, Random.Config().build(), seeds, split, plays)
-    expert_values = _instance_means(world, Expert.Config().build(), seeds, split, plays)
+    expert = Expert.Config().build() if world.has_expert else None
+    expert_values = _instance_means(world, expert, seeds, split, plays) if expert else []
     return Baselines(
         instances=instances,
         random_exact=exact_random(world, seeds, split),
         random_played=sum(random_values) / instances,
         random_interval=mean_interval(random_values),
-        expert_played=sum(expert_values) / instances,
-        expert_interval=mean_interval(expert_values),
+        expert_played=sum(expert_values) / instances if expert else None,
+        expert_interval=mean_interval(expert_values) if expert else None,
     )
 
 

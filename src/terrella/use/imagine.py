@@ -169,6 +169,11 @@ class ImaginedWorld(World):
         """The real world's expert, asked about the believed state."""
         return self.real.expert(state, steps_left, rng)
 
+    @property
+    def has_expert(self) -> bool:
+        """As the real world."""
+        return self.real.has_expert
+
     def proposals(self, state: Any) -> Sequence[str]:
         """The real world's, in the believed state."""
         return self.real.proposals(state)

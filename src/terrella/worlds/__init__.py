@@ -1,24 +1,22 @@
 """One folder per world. A folder that holds a `World` subclass *is* the registry: nothing to edit elsewhere.
 
 Worlds are found by name here, then among installed packages (entry points `terrella.worlds`), then as a
-package in the current folder or a dotted path: that is where `terrella new-world NAME` puts one.
+module of the current folder or a dotted path: that is where `terrella new-world NAME` puts one.
     find_world("sokoban"); world_config("sokoban:two_box", ["max_steps=20"]).build()
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
-import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import ModuleType
 
 from terrella.core.config import override
 from terrella.core.errors import ConfigError
+from terrella.core.local_modules import import_local
 from terrella.core.world import World
 
 
@@ -33,18 +31,11 @@ def find_world(name: str) -> type[World]:
         return world_in(importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group="terrella.worlds", name=name):
         return world_in(importlib.import_module(point.module))
-    return world_in(_local_module(name))
-
-
-def _local_module(name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    if not all(part.isidentifier() for part in name.split(".")) or importlib.util.find_spec(name) is None:
+    module = import_local(name)
+    if module is None:
         known = ", ".join(builtin_names())
-        raise ConfigError(name, "no such world", f"known: {known}; or a package in this folder, or a dotted path")
-    return importlib.import_module(name)
+        raise ConfigError(name, "no such world", f"known: {known}; or a module of this folder, or a dotted path")
+    return world_in(module)
 
 
 def world_in(module: ModuleType) -> type[World]:

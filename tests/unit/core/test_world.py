@@ -270,3 +270,11 @@ def test_the_exact_truth_includes_illegal_actions():
     assert world.truth(state, "jump") == (Outcome(state=state),)
     assert sum(result.probability for result in world.truth(state, "up")) == 1.0
     assert world.state == state
+
+
+def test_an_env_that_gymnasium_does_not_have_is_named_with_what_to_do():
+    class Nowhere(Lake):
+        env_id = "NoSuchEnv-v0"
+
+    with pytest.raises(ConfigError, match="NoSuchEnv"):
+        Nowhere.Config().build()

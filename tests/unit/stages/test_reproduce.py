@@ -9,9 +9,11 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.config import dump, load
-from terrella.core.errors import EngineError
+from terrella.core.errors import EngineError, StoreError
+from terrella.data.store import locked
 from terrella.recipes import all_recipes
 from terrella.recipes.spa.paper import CLAIMS
+from terrella.show.progress import SilentProgress
 from terrella.stages import reproduce
 from terrella.stages.evaluate import Evaluate, instance_seeds, known_policies, pass_figures
 from terrella.stages.reproduce import Reproduce
@@ -121,3 +123,8 @@ def test_every_recipe_of_the_paper_survives_disk_and_says_what_to_expect(name):
         arm.rlvr.check()
         assert arm.world.build() is not None
     assert len(PAPER) >= 15
+
+
+def test_two_processes_do_not_write_one_arm(tmp_path):
+    with locked(tmp_path / "spa-0"), pytest.raises(StoreError, match="another process is writing here"):
+        Spa(Spa.Config(world=FrozenLake.Config(size=3), out=tmp_path / "spa-0")).run(SilentProgress())

@@ -32,7 +32,7 @@ config = find_recipe(sys.argv[1])()
 alike = ("spa_raw", "spa_1500", "spa_3000", "state")  # other sizes and views of what runs anyway
 arms = {name: small(arm) for name, arm in config.arms.items() if name not in alike}
 claims = (("spa", "vanilla", 1, False),)
-table = Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), claims=claims)).run(print)
+table = Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), claims=claims, at_once=2)).run(print)
 """
 
 
@@ -65,8 +65,8 @@ def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_quick_shows_that_self_play_helps(tmp_path):
-    command = [sys.executable, "-m", "terrella.cli", "reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "terrella.cli", "reproduce", "spa_sokoban", "--quick", "--jobs", "2"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     better = json.loads((tmp_path / "table.json").read_text())["claims"][0]
     assert (better["better"], better["worse"]) == ("spa", "vanilla") and better["low"] > 0.05 and better["n"] == 256

@@ -112,8 +112,8 @@ def plan(
 
 @app.command(name="reproduce")
 def reproduce(
-    recipe: Positional[str], /, *, quick: bool = False, seeds: int | None = None, out: Path | None = None,
-    results: Path | None = None, dry_run: bool = False,
+    recipe: Positional[str], /, *, quick: bool = False, seeds: int | None = None, jobs: int = 1,
+    out: Path | None = None, results: Path | None = None, dry_run: bool = False,
 ) -> None:  # fmt: skip
     """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if not. The same command resumes.
 
@@ -121,6 +121,7 @@ def reproduce(
         recipe: a reproduction by name, such as spa_frozen_lake.
         quick: only the first arms, with one seed.
         seeds: how many seeds; the recipe's unless given.
+        jobs: how many run together, a core each.
         out: the folder; `runs/RECIPE` unless given.
         results: also write the table here.
         dry_run: print the resolved config and stop.
@@ -134,7 +135,7 @@ def reproduce(
     if not isinstance(config, Reproduce.Config):
         raise ConfigError(recipe, "is not a reproduction")
     config = config.quick() if quick else config
-    config = config.replace(out=out or config.out, seeds=seeds or config.seeds)
+    config = config.replace(out=out or config.out, seeds=seeds or config.seeds, at_once=jobs)
     if dry_run:
         console.print_json(canonical_json(dump(config)))
         return

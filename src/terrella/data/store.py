@@ -34,13 +34,16 @@ PLAN, MANIFEST, SCRATCH = "plan.json", "manifest.json", ".tmp"
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder for writing (made if absent). The lock dies with the process, and leaves no file behind."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder for writing (made if absent). The lock dies with the process, and leaves no file behind.
+
+    Unless told to `wait` for whoever holds it, which is for what several jobs share, a held folder is an error.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             remedy = "wait for it, or choose another folder"
             raise StoreError(str(folder), "another process is writing here", remedy) from error

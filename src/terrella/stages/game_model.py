@@ -119,7 +119,7 @@ class GameModel(Configurable):
         name = hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:12]
         folder = config.bases / f"sft-{name}"
         config.bases.mkdir(parents=True, exist_ok=True)
-        with locked(config.bases):
+        with locked(config.bases, wait=True):
             if not (folder / "config.json").exists():
                 self._fit(folder, progress)
         return folder

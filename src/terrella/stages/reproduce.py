@@ -1,19 +1,14 @@
 """`terrella reproduce NAME`: arms x seeds as jobs of their own, a table with intervals, and whether the claims hold.
 
 A job is a folder with a manifest; a folder that has one is not run again, so a table of hours can be killed, resumed
-and extended. Jobs run one at a time, each in a process of its own. Claims are paired on the same instances. An arm is
-the config of any stage with `seed` and `out` whose `run` leaves a manifest with `test` successes, and with `known`.
+and extended. Claims are paired on the same instances. An arm is the config of any stage with `seed` and `out` whose
+`run` leaves a manifest with `test` successes, and with `known`.
     Reproduce(spa_frozen_lake()).run(lambda line: print(line))
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from terrella.core.config import Configurable, override
-from terrella.core.errors import EngineError
 from terrella.core.stats import mean_interval
 from terrella.data.store import write_atomic
-from terrella.show.progress import make_progress
+from terrella.stages.jobs import log_of, run_jobs
 from terrella.use.pass_at_k import paired_difference, pass_at_k
 
 
@@ -58,6 +52,8 @@ class Reproduce(Configurable):
         """What `quick` sets in each arm, as on the command line: `budget=80000`, `evaluate.instances=256`."""
         paper: Mapping[str, str] = field(default_factory=dict[str, str])
         """What was published, for the reader: other models, other sizes."""
+        at_once: int = 1
+        """Jobs that run together, a core each."""
         out: Path = Path("runs/reproduce")
 
         def quick(self) -> Reproduce.Config:
@@ -71,13 +67,16 @@ class Reproduce(Configurable):
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
         """All jobs that are not done yet; the table is written again after each."""
-        jobs = list(self.jobs())
-        for number, (arm, seed) in enumerate(jobs, 1):
-            folder = self.config.out / f"{arm}-{seed}"
-            if not (folder / "manifest.json").exists():
-                say(f"{arm}, seed {seed}: started, job {number} of {len(jobs)}; how far it is: {log_of(folder)}")
-                run_job(self._job_config(arm, seed))
-                say(f"{arm}, seed {seed}: {_short(_manifest(folder))}")
+        jobs = {f"{arm}-{seed}": self._job_config(arm, seed) for arm, seed in self.jobs()}
+        numbers = {name: number for number, name in enumerate(jobs, 1)}
+        missing = [job for name, job in jobs.items() if not (self.config.out / name / "manifest.json").exists()]
+
+        def started(job: Any) -> None:
+            which = f"job {numbers[job.out.name]} of {len(jobs)}"
+            say(f"{job.out.name}: started, {which}; how far it is: {log_of(job.out)}")
+
+        for job in run_jobs(missing, at_once=self.config.at_once, started=started):
+            say(f"{job.out.name}: {_short(_manifest(job.out))}")
             self.write_table()
         return self.write_table()
 
@@ -179,36 +178,3 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _short(manifest: Mapping[str, Any]) -> str:
     means = ", ".join(f"pass@{k} {found['mean']:.3f}" for k, found in manifest["test"]["pass"].items())
     return f"{means}; {manifest['rl']['world_steps']:,} world steps, {manifest['seconds']:.0f} s"
-
-
-def log_of(folder: Path) -> Path:
-    """Where a job's words go: beside its folder."""
-    return folder.with_suffix(".log")
-
-
-def run_job(config: Any) -> None:
-    """One arm, one seed, in a process of its own; its words go to a file beside its folder.
-
-    Forked before anything was computed here: imports are paid once, memory is given back, and a death is one job's.
-    """
-    config.out.parent.mkdir(parents=True, exist_ok=True)
-    log = log_of(config.out)
-    child = multiprocessing.get_context("fork").Process(target=_job, args=(config, log))
-    child.start()
-    child.join()
-    if child.exitcode:
-        tail = log.read_text("utf-8", errors="replace")[-1500:]
-        raise EngineError(config.out.name, f"ended with code {child.exitcode}:\n{tail}", f"the whole log is in {log}")
-
-
-def _job(config: Configurable.Config, log: Path) -> None:
-    with log.open("w", encoding="utf-8", buffering=1) as words:
-        os.dup2(words.fileno(), 1)
-        os.dup2(words.fileno(), 2)
-        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-            try:
-                with make_progress() as progress:
-                    config.build().run(progress)
-            except Exception:  # noqa: BLE001  the parent reads the reason from the log
-                traceback.print_exc()
-                sys.exit(1)

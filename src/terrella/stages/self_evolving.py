@@ -128,7 +128,7 @@ class SelfEvolving(Configurable):
             "glance", "read_instruction")}  # fmt: skip
         plan["rates"] = [config.learner.learning_rate, config.learner.batch, config.learner.doubt]
         folder = config.bases / f"seed-{config.seed}"
-        with locked(folder):
+        with locked(folder, wait=True):
             settle_plan(folder, plan)
             names = config.demonstrated or tuple(config.families)
             tasks = [PracticeTask(family=name, seed=seed) for name in names for seed in range(config.demonstrations)]
@@ -139,7 +139,7 @@ class SelfEvolving(Configurable):
         """The outcome model and its folder: arms of one seed share it."""
         config, folder = self.config, self.config.bases / f"judge-{self.config.seed}"
         model = OutcomeModel(config.outcome_model)
-        with locked(folder):
+        with locked(folder, wait=True):
             settle_plan(folder, {"outcome_model": dump(config.outcome_model), "base": str(base.name)})
             actor = self.bench.net("actor", base / "actor.safetensors")
             train_judge(self.bench, model, actor, tuple(config.families), folder)

@@ -144,7 +144,7 @@ class Spa(Configurable):
         if not config.format_rows:
             return load_model(config.model, seed=config.seed)
         folder = config.bases / self.base_name()
-        with locked(folder):
+        with locked(folder, wait=True):
             if not (folder / "model" / "config.json").exists():
                 self._teach_format(folder, progress)
         return load_model(str(folder / "model"))

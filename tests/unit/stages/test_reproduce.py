@@ -1,6 +1,10 @@
 """The table: jobs are run once, claims are judged on paired instances, and what does not hold is said."""
 
 import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +12,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
-from terrella.core.config import dump, load
+from terrella.core.config import Configurable, dump, load
 from terrella.core.errors import EngineError, StoreError
 from terrella.data.store import locked
 from terrella.recipes import all_recipes
@@ -16,6 +20,7 @@ from terrella.recipes.spa.paper import CLAIMS
 from terrella.show.progress import SilentProgress
 from terrella.stages import reproduce
 from terrella.stages.evaluate import Evaluate, instance_seeds, known_policies, pass_figures
+from terrella.stages.jobs import run_jobs
 from terrella.stages.reproduce import Reproduce
 from terrella.stages.reproduce_report import show_table
 from terrella.stages.spa import Spa
@@ -35,6 +40,12 @@ def pretend(monkeypatch, chances=CHANCES):
     """Jobs that leave a manifest at once; returns the list of those that ran."""
     ran = []
 
+    def jobs(configs, *, at_once, started):
+        for config in configs:
+            started(config)
+            job(config)
+            yield config
+
     def job(config):
         name, seed = config.out.name.rsplit("-", 1)
         ran.append((name, int(seed)))
@@ -46,7 +57,7 @@ def pretend(monkeypatch, chances=CHANCES):
         manifest = {"test": test, "rl": {"world_steps": 10}, "learnt": {}, "seconds": 1.0}
         (config.out / "manifest.json").write_text(json.dumps(manifest))
 
-    monkeypatch.setattr(reproduce, "run_job", job)
+    monkeypatch.setattr(reproduce, "run_jobs", jobs)
     return ran
 
 
@@ -72,7 +83,7 @@ def test_one_is_told_which_job_runs_and_where_to_look(tmp_path, monkeypatch):
     pretend(monkeypatch)
     told = []
     Reproduce(reproduction(tmp_path)).run(told.append)
-    assert told[2].startswith("vanilla, seed 0: started, job 2 of 9") and str(tmp_path / "vanilla-0.log") in told[2]
+    assert told[2].startswith("vanilla-0: started, job 2 of 9") and str(tmp_path / "vanilla-0.log") in told[2]
 
 
 def test_claims_hold_with_their_interval(tmp_path, monkeypatch, capsys):
@@ -92,10 +103,40 @@ def test_what_is_not_there_is_said(tmp_path, monkeypatch, capsys):
     assert "NOT REPRODUCED" in capsys.readouterr().out
 
 
-def test_a_job_that_dies_is_named_with_its_last_words(tmp_path):
-    broken = Spa.Config(world=FrozenLake.Config(size=3), model="no-such-model", out=tmp_path / "spa-0")
-    with pytest.raises(EngineError, match="no such model"):
-        reproduce.run_job(broken)
+class Nap(Configurable):
+    """A stage that says when it began and ended."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        out: Path
+        seconds: float = 0.5
+
+    def run(self, progress):
+        began = time.monotonic()
+        time.sleep(self.config.seconds)
+        if not self.config.seconds:
+            raise ValueError("could not sleep")
+        sys.stdout.write("awake")
+        (self.config.out.with_suffix(".times")).write_text(json.dumps([began, time.monotonic()]))
+
+
+def test_as_many_jobs_run_together_as_asked(tmp_path):
+    naps = [Nap.Config(out=tmp_path / f"nap-{n}") for n in range(3)]
+    begun = []
+    done = [config.out for config in run_jobs(naps, at_once=2, started=lambda config: begun.append(config.out))]
+    assert sorted(done) == begun == [config.out for config in naps]
+    first, second, third = (json.loads((tmp_path / f"nap-{n}.times").read_text()) for n in range(3))
+    assert second[0] < first[1] and third[0] >= min(first[1], second[1])  # two at once, never three
+    assert "awake" in (tmp_path / "nap-1.log").read_text()
+
+
+def test_a_job_that_dies_is_named_with_its_last_words_after_those_that_run_have_ended(tmp_path):
+    naps = [Nap.Config(out=tmp_path / f"nap-{n}", seconds=seconds) for n, seconds in enumerate((0.5, 0.0, 0.5))]
+    done = []
+    with pytest.raises(EngineError, match=r"nap-1(.|\n)*could not sleep"):
+        for config in run_jobs(naps, at_once=2, started=lambda config: None):
+            done.append(config.out.name)
+    assert done == ["nap-0"] and not (tmp_path / "nap-2.log").exists()
 
 
 def test_held_out_instances_are_all_different():

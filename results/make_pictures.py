@@ -36,6 +36,26 @@ def engine_curves():
     figure.savefig(OUT / "engine_curves.png", dpi=110)
 
 
+def spa_arms():
+    """pass@1 of every arm of SPA, a dot a seed, beside exact random play."""
+    names = ("spa_frozen_lake", "spa_sokoban")
+    figure, axes = plt.subplots(1, len(names), figsize=(9.5, 3.6), sharex=True)
+    for axis, name in zip(axes, names, strict=True):
+        record = json.loads((HERE / f"{name}.json").read_text())
+        told = list(record["arms"].items())[::-1]
+        for place, (_, figures) in enumerate(told):
+            values = figures["pass@1"]["per_seed"]
+            axis.plot(values, [place] * len(values), "o", color=COLOURS[0], alpha=0.6, markersize=5)
+            axis.plot([figures["pass@1"]["mean"]], [place], "|", color=COLOURS[1], markersize=16, markeredgewidth=2)
+        axis.axvline(record["known"]["random"]["1"], color="0.5", linestyle=":", label="random play (exact)")
+        axis.set_yticks(range(len(told)), [f"{arm} ({len(figures['seeds'])})" for arm, figures in told])
+        axis.set(title=name, xlabel="pass@1: each seed, and the mean", xlim=(0, 1))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(OUT / "spa_arms.png", dpi=110)
+
+
 def draw(axis, run, colour, label):
     curve = run["curve"]
     means = [sum(curve[i : i + SMOOTH]) / SMOOTH for i in range(len(curve) - SMOOTH + 1)]
@@ -48,3 +68,4 @@ def draw(axis, run, colour, label):
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
     engine_curves()
+    spa_arms()

@@ -30,6 +30,11 @@ def test_import_is_light():
     assert float(seconds) < 0.5 and found.strip() == "[]"
 
 
+def test_python_m_terrella_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "terrella", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "usage: terrella" in done.stdout
+
+
 def test_every_public_name_is_there():
     for name in terrella.__all__:
         assert getattr(terrella, name) is not None

@@ -1,0 +1,5 @@
+"""`python -m terrella`: the same as `terrella`."""
+
+from terrella.cli import main
+
+main()

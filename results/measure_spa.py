@@ -32,7 +32,7 @@ from terrella.recipes import find_recipe  # noqa: E402
 from terrella.show.progress import SilentProgress  # noqa: E402
 from terrella.stages.agent_pay import AgentPay  # noqa: E402
 from terrella.stages.evaluate import Evaluate, evaluate_agent  # noqa: E402
-from terrella.stages.reproduce import Reproduce  # noqa: E402
+from terrella.stages.reproduce import Claim, Reproduce  # noqa: E402
 from terrella.stages.self_play import SelfPlay  # noqa: E402
 from terrella.stages.spa import Spa  # noqa: E402
 from terrella.worlds.frozen_lake import FrozenLake  # noqa: E402
@@ -46,13 +46,16 @@ def write(name, found):
 
 def table(recipe, runs):
     config = find_recipe(recipe)()
-    found = Reproduce(config.replace(out=Path(runs))).write_table()
+    stage = Reproduce(config.replace(out=Path(runs)))
+    found = stage.write_table()
+    fewer = [name for name in ("spa_1500", "spa_3000") if name in found["arms"]]
+    found["fewer_trajectories"] = [stage.judge(Claim(name, "spa", 1), stage.finished()) for name in fewer]
     arms = config.arms["spa"]
     setting = {"world": str(arms.world), "budget_of_world_steps": arms.budget, "parameters": "0.3M, from scratch"}
     write(recipe, {"command": f"terrella reproduce {recipe}", "setting": setting, **found, **seen(Path(runs))})
     for name, arm in found["arms"].items():
         print(name, arm["seeds"], {k: round(arm[k]["mean"], 3) for k in ("pass@1", "pass@8")}, arm["world_steps"])
-    for claim in found["claims"]:
+    for claim in found["claims"] + found["fewer_trajectories"]:
         print(claim)
 
 

@@ -85,7 +85,7 @@ class ElevatorWorld(GymWorld):
 
 
 def elevator_model() -> TrainWorldModel.Config:
-    """A model of the elevator from random play: nobody has to know how to play well. One core, three minutes."""
+    """A model of the elevator from random play: nobody has to know how to play well. One shared core, seven minutes."""
     fit = SftSettings.Config(epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=512)
     world = ElevatorWorld.Config(max_steps=20)
     return TrainWorldModel.Config(world=world, policy=Random.Config(), transitions=20_000, sft=fit)

@@ -341,7 +341,8 @@ def front():
 
 
 TOLD = """Written by `python results/make_tables.py` from [`results/`](../results/), where every figure stands with the
-command that made it. Intervals are 95%: over seeds where an arm is told, over test instances where two are compared."""
+command that made it. Intervals are 95%: of a reproduction's arm over its seeds, of its claims over seeds and test
+instances, both resampled; of other figures as their file says."""
 
 
 def page():

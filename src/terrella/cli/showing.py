@@ -55,7 +55,7 @@ def serve(model: Positional[Path], /, *, world: str | None = None, assignments: 
     """
     from terrella.stages.serve import Serve
 
-    config = Serve.Config(folder=model, world=world_of(model, world))
+    config = Serve.Config(folder=model, world=world_of(model, world) if world else None)
     Serve(override(config, assignments)).run(lambda line: console.print(line, highlight=False, soft_wrap=True))
 
 

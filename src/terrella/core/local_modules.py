@@ -1,4 +1,4 @@
-"""Modules of a user: beside the folder where a command is run, or installed, by dotted path.
+"""Modules of a user: in the folder where a command is run, or installed, by dotted path.
 
 import_local("elevator")  ->  the module, or None when there is none of that name
 """

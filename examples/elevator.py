@@ -1,10 +1,11 @@
-"""Your own Gymnasium env, from wrapping it to an agent that looks ahead in a model of it. One core, ten minutes.
+"""Your own Gymnasium env, from wrapping it to an agent that looks ahead in a model of it.
 
-cd examples
-terrella check elevator                                                     # is it a world that can be trusted itself?
-terrella train-world-model elevator.elevator_model --out runs/elevator      # real steps, then a model of them
-terrella certify runs/elevator elevator                                     # how far may that model be believed?
-terrella plan runs/elevator elevator                                        # act in reality by looking ahead in it
+It takes one core and ten minutes, in the folder `examples`:
+
+    terrella check elevator                   # is the env sound?
+    terrella train-world-model elevator.elevator_model --out runs/elevator
+    terrella certify runs/elevator elevator   # how far can the model be trusted?
+    terrella plan runs/elevator elevator      # act in the real env by looking ahead in the model
 """
 
 from __future__ import annotations
@@ -15,28 +16,32 @@ import gymnasium
 import numpy as np
 
 from terrella import GymWorld, LineGain, Text
-from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.engines.configs import SftConfig
+from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Random
-from terrella.stages.train_world_model import TrainWorldModel
 
 FLOORS, INSIDE, ARRIVED = 5, 5, 6
 
 
 class Elevator(gymnasium.Env):
-    """An env as anybody has one; nothing of Terrella in it. Two people wait; bring both to the floors they want."""
+    """A plain Gymnasium env, without any Terrella code.
+
+    Two people wait. Bring both to their floors.
+    """
 
     observation_space = gymnasium.spaces.MultiDiscrete([FLOORS, 7, FLOORS, 7, FLOORS])
     action_space = gymnasium.spaces.Discrete(3)  # up, down, open the door
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Somebody calls."""
         super().reset(seed=seed)
         self.floor = int(self.np_random.integers(FLOORS))
-        self.people = [[int(n) for n in self.np_random.choice(FLOORS, 2, replace=False)] for _ in range(2)]
+        self.people = [
+            [int(n) for n in self.np_random.choice(FLOORS, 2, replace=False)] for _ in range(2)
+        ]
         return self._seen(), {}
 
     def step(self, action: int) -> Any:
-        """A floor up, a floor down, or the door opens for all who want to get in or out."""
+        """Move up, move down, or open the door for everyone who gets in or out here."""
         reward = -0.02
         if action == 2:
             reward += sum(self._door(person) for person in self.people)
@@ -62,18 +67,21 @@ gymnasium.register("Elevator-v0", entry_point=Elevator)
 
 
 class ElevatorWorld(GymWorld):
-    """The same env as a world: actions have names, and `show` says what a model sees.
+    """The same env as a world: actions have names, and `show` returns what a model sees.
 
-    What is shown decides what a small model can learn: here the house is drawn, so that all that a door does happens on
-    one line, and nothing has to be counted or compared across the page.
+    What is shown decides what a small model can learn. Here the house is drawn, so that everything
+    a door does happens on one line, and nothing has to be counted or compared across lines.
     """
 
-    rules = "E: the elevator. a3 waits and wants to go to floor 3, A3 is inside. Bring both where they want to go."
+    rules = (
+        "E: the elevator. a3 waits and wants to go to floor 3, A3 is inside. "
+        "Bring both where they want to go."
+    )
     env_id, action_names = "Elevator-v0", ("up", "down", "open")
     verifier = LineGain.Config().build()
 
     def show(self, native: np.ndarray) -> Text:
-        """A line a floor, the top one first."""
+        """One line per floor, the top floor first."""
         floor, *people = (int(n) for n in native)
         lines = [[str(level)] + ["E"] * (level == floor) for level in range(FLOORS)]
         for name, where, wanted in zip("ab", people[::2], people[1::2], strict=True):
@@ -85,7 +93,10 @@ class ElevatorWorld(GymWorld):
 
 
 def elevator_model() -> TrainWorldModel.Config:
-    """A model of the elevator from random play: nobody has to know how to play well. One shared core, seven minutes."""
-    fit = SftSettings.Config(epochs=4, batch_rows=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=512)
+    """A model of the elevator, trained on random play: nobody has to know how to play well.
+
+    It takes seven minutes on one shared core.
+    """
+    fit = SftConfig(epochs=4, batch_size=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=512)
     world = ElevatorWorld.Config(max_steps=20)
     return TrainWorldModel.Config(world=world, policy=Random.Config(), transitions=20_000, sft=fit)

@@ -1,8 +1,12 @@
-"""Terrella: world models with verifiable rewards, agents trained with them, and how far to believe them.
+"""Terrella.
 
-The names below are the public surface; they are imported on first use, so `import terrella` costs nothing.
+World models with verifiable rewards, agents trained with them, and how far to believe them.
+
+The names below are the public surface; they are imported on first use, so `import terrella` costs
+nothing.
     import terrella
-    episode = terrella.play(terrella.world_config("frozen_lake").build(), terrella.Random.Config().build(), seed=0)
+    world = terrella.world_config("frozen_lake").build()
+    episode = terrella.play(world, terrella.Random.Config().build(), seed=0)
 """
 
 from importlib import import_module
@@ -11,22 +15,37 @@ from typing import Any
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "terrella.core.types": ("Episode", "Frames", "Moment", "Observation", "Outcome", "Split", "State", "Status", "Stop",
-                            "Tally", "Text", "Transition", "Tree", "Verdict"),
-    "terrella.core.world": ("GymWorld", "StateWorld", "World"),
-    "terrella.core.episode": ("EpisodeRun", "play", "play_async"),
+    "terrella.core.types": (
+        "Episode",
+        "Frames",
+        "Moment",
+        "Observation",
+        "Outcome",
+        "Split",
+        "State",
+        "Status",
+        "Stop",
+        "Tally",
+        "Text",
+        "Transition",
+        "Tree",
+        "Verdict",
+    ),
+    "terrella.core.gym_world": ("GymWorld",),
+    "terrella.core.world": ("StateWorld", "World"),
+    "terrella.core.episode": ("EpisodeRun", "play"),
     "terrella.core.config": ("Configurable", "dump", "load", "override"),
     "terrella.core.judge": ("judge",),
     "terrella.data.store": ("EpisodeStore",),
     "terrella.policies.basic": ("Expert", "Mixture", "Random"),
     "terrella.policies.endpoint": ("Endpoint",),
-    "terrella.stages.check": ("check_world",),
-    "terrella.stages.collect": ("Collect",),
-    "terrella.use.baselines": ("baselines",),
+    "terrella.commands.check": ("check_world",),
+    "terrella.pipelines.collect.pipeline": ("Collect",),
+    "terrella.evals.baselines": ("baselines",),
     "terrella.verify.state": ("StateDiff",),
     "terrella.verify.text": ("Exact", "LineGain"),
     "terrella.worlds": ("find_world", "world_config"),
-}  # fmt: skip
+}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted([*_HOME_OF, "__version__"])

@@ -1,4 +1,4 @@
-"""A counter one press from its goal: even a model that has only just learnt the format sometimes wins."""
+"""A counter one press from its goal: a model that only knows the format sometimes succeeds."""
 
 import os
 import time
@@ -15,7 +15,7 @@ class Near(Counter):
     class Config(Counter.Config):
         max_steps: int = 2
         trap: str = ""
-        """A folder; the file `kill` or `hang` in it is a trap, once, for who steps when training has begun."""
+        """A folder. A file `kill` or `hang` in it makes one step of training die or hang."""
 
     def draw(self, rng):
         goal = int(rng.integers(100))
@@ -29,7 +29,7 @@ class Near(Counter):
     def _step_into(self, trap):
         for kind in ("kill", "hang"):
             if kind == "hang" and not self._long_since(trap / "killed"):
-                continue  # not in the process that is dying of the other trap
+                continue  # not in the process that the other trap is ending
             try:
                 (trap / kind).unlink()
             except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A collection that is killed at any moment and run again leaves the very bytes of one that was not."""
+"""A collection that is killed at any moment and run again leaves the same bytes."""
 
 import contextlib
 import os
@@ -12,26 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from terrella.data import store
 from terrella.data.store import EpisodeStore
+from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
-from terrella.stages.collect import Collect
 from terrella.worlds.counter import Counter
 
 KILLS, TRANSITIONS = 20, 40_000
-# Imports once, then forks a process for each life: the kills hit the run, and the test is not spent on imports.
+# Imports once, then forks a process for each life: the kills hit the run, and the test is not spent
+# on imports.
 NURSERY = """
 import os, sys
 from pathlib import Path
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
-from terrella.stages.collect import Collect
+from terrella.pipelines.collect.pipeline import Collect
 from terrella.worlds.counter import Counter
 
 def live(out):
-    config = Collect.Config(world=Counter.Config(), policy=Random.Config(), out=Path(out), transitions=TRANSITIONS,
-                            chunk_episodes=40)
+    config = Collect.Config(
+        world=Counter.Config(),
+        policy=Random.Config(),
+        out=Path(out),
+        transitions=TRANSITIONS,
+        chunk_episodes=40,
+    )
     Collect(config).run(SilentProgress())
 
 def say(line):
@@ -60,7 +65,10 @@ class Nursery:
 
     def __init__(self):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def life(self, out, wait=None):
@@ -91,11 +99,18 @@ def parts_in(out):
 
 
 def until_parts(out, more, delay):
-    """Waits for the run itself, not for a clock: a slow machine is killed at the same places as a fast one."""
+    """Waits for the run itself, not for a clock.
+
+    A slow machine is killed at the same places as a fast one.
+    """
 
     def wait():
         wanted, end = parts_in(out) + more, time.monotonic() + 60
-        while parts_in(out) < wanted and not (out / store.MANIFEST).exists() and time.monotonic() < end:
+        while (
+            parts_in(out) < wanted
+            and not (out / "manifest.json").exists()
+            and time.monotonic() < end
+        ):
             time.sleep(0.001)
         time.sleep(delay)
 
@@ -112,15 +127,21 @@ def test_twenty_kills_at_random_moments_leave_no_trace(tmp_path, nursery):
         out = tmp_path / f"killed-{runs}"
         while code == -signal.SIGKILL:
             more = moments.randint(0, max(2, all_parts // 4))
-            code = nursery.life(out, until_parts(out, more, moments.uniform(0, 0.02)) if kills < KILLS else None)
+            code = nursery.life(
+                out, until_parts(out, more, moments.uniform(0, 0.02)) if kills < KILLS else None
+            )
             if code == -signal.SIGKILL:
                 kills += 1
                 parts.append(parts_in(out))
-                hits += parts[-1] > 0 and not (out / store.MANIFEST).exists()
-        assert code == 0 and parts == sorted(parts), "every life must keep what the earlier ones had finished"
+                hits += parts[-1] > 0 and not (out / "manifest.json").exists()
+        assert code == 0 and parts == sorted(parts), (
+            "every life must keep what the earlier ones had finished"
+        )
         assert content(out) == content(tmp_path / "whole")
         EpisodeStore.open(out).verify()
-    assert hits > KILLS // 4, f"only {hits} of {KILLS} kills hit a run between its first part and its end"
+    assert hits > KILLS // 4, (
+        f"only {hits} of {KILLS} kills hit a run between its first part and its end"
+    )
 
 
 class Killed(BaseException):
@@ -149,7 +170,9 @@ class PowerCut:
         self.left = after
         config = {"world": Counter.Config(), "policy": Random.Config(), "chunk_episodes": 5}
         try:
-            return Collect(Collect.Config(out=out, transitions=transitions, **config)).run(SilentProgress())
+            return Collect(Collect.Config(out=out, transitions=transitions, **config)).run(
+                SilentProgress()
+            )
         finally:
             self.left = None
 
@@ -167,12 +190,14 @@ def test_every_single_moment_at_the_disk_can_be_the_last(tmp_path, monkeypatch):
             try:
                 power.run(out, 150, moment)
             except Killed:
-                if begin and not (out / store.MANIFEST).exists():
+                if begin and not (out / "manifest.json").exists():
                     pytest.fail("an extension made the old store disappear")
-                if (out / store.MANIFEST).exists():
+                if (out / "manifest.json").exists():
                     EpisodeStore.open(out).verify()
                 power.run(out, 150, None)
-                assert content(out) == content(tmp_path / "grown"), f"killed before operation {moment}"
+                assert content(out) == content(tmp_path / "grown"), (
+                    f"killed before operation {moment}"
+                )
             else:
                 assert moment > 10, "nothing was ever cut"
                 break
@@ -184,7 +209,9 @@ def test_a_crash_while_resuming_is_no_different(tmp_path, monkeypatch):
     lives = 0
     for _ in range(200):
         try:
-            power.run(tmp_path / "cut", 600, 9)  # a part takes three operations: two or three parts a life
+            power.run(
+                tmp_path / "cut", 600, 9
+            )  # a part takes three operations: two or three parts a life
         except Killed:
             lives += 1
         else:

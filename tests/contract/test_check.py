@@ -1,4 +1,4 @@
-"""`terrella check`: every world passes, and breaking any one property makes exactly that check fail."""
+"""`terrella check`: every world passes, and a world that breaks a property fails its check."""
 
 import random
 from dataclasses import dataclass, replace
@@ -6,54 +6,60 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from terrella.commands.check import CHECKS, check_world
 from terrella.core.errors import ConfigError, MissingExtraError
 from terrella.core.instances import plain
 from terrella.core.types import Outcome, Split, Text, Verdict, show_text
 from terrella.core.world import World
-from terrella.stages.check import CHECKS, check_world
 from terrella.verify.text import Exact
 from terrella.worlds import builtin_names, find_world, world_config
 from terrella.worlds.counter import Count, Counter
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_every_world_keeps_every_promise(name):
+def test_every_world_passes_every_check(name):
     build_or_skip(name)
-    broken = [f"{r.name}: {r.detail}" for r in check_world(world_config(name)) if not r.passed]
-    assert broken == []
+    assert failed_checks(name) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", [f"{n}:{p}" for n in builtin_names() for p in find_world(n).presets])
-def test_every_preset_keeps_every_promise(spec):
+@pytest.mark.parametrize(
+    "spec", [f"{n}:{p}" for n in builtin_names() for p in find_world(n).presets]
+)
+def test_every_preset_passes_every_check(spec):
     build_or_skip(spec)
-    broken = [f"{r.name}: {r.detail}" for r in check_world(world_config(spec)) if not r.passed]
-    assert broken == []
+    assert failed_checks(spec) == []
 
 
-class Unplayed(Counter):
-    """Nobody knows how to play it well."""
+def failed_checks(spec):
+    results = check_world(world_config(spec))
+    return [f"{result.name}: {result.detail}" for result in results if not result.passed]
+
+
+class WithoutExpert(Counter):
+    """A world without an expert."""
 
     expert = World.expert
 
 
 def test_a_world_without_an_expert_is_checked_with_random_play():
-    results = {result.name: result for result in check_world(Unplayed.Config())}
+    results = {result.name: result for result in check_world(WithoutExpert.Config())}
     assert all(result.passed for result in results.values())
     assert results["expert_beats_random"].detail == "no expert: nothing to compare"
-    assert not Unplayed.Config().build().has_expert and Counter.Config().build().has_expert
+    assert not WithoutExpert.Config().build().has_expert
+    assert Counter.Config().build().has_expert
 
 
 def build_or_skip(spec):
     if spec == "browsergym":
-        pytest.skip("an adapter: which environments, and that they can be forked, is the user's to say")
+        pytest.skip("an adapter: the user chooses the environments and whether they can be forked")
     try:
         world_config(spec).build()
     except MissingExtraError as missing:
         pytest.skip(str(missing))
 
 
-# --- one broken world per property ---------------------------------------------------------------------------
+# --- one broken world per property ----------------------------------------------------------------
 
 
 class ForgetsConfig(Counter):
@@ -70,12 +76,12 @@ class NotAnEnv(Counter):
         return super().reset(seed=seed, options=options)[0]
 
 
-class Moody(Counter):
-    mood = 0
+class DependsOnHistory(Counter):
+    draws = 0
 
     def draw(self, rng):
-        Moody.mood += 1
-        return replace(super().draw(rng), goal=Moody.mood % 97)
+        DependsOnHistory.draws += 1
+        return replace(super().draw(rng), goal=DependsOnHistory.draws % 97)
 
 
 class UsesGlobalRng(Counter):
@@ -90,12 +96,12 @@ class NoiseMovesTheStart(Counter):
         self._state = replace(self._state, value=self._state.value + self.noise_seed)
 
 
-class LeakyChances(Counter):
+class ProbabilitiesBelowOne(Counter):
     def outcomes(self, state, action):
         return [replace(result, probability=0.7) for result in super().outcomes(state, action)]
 
 
-class BlindView:
+class ValueOnlyView:
     legend = "The value only."
 
     def show(self, state):
@@ -109,7 +115,7 @@ class LossyView(Counter):
     verifier = Exact.Config().build()
 
     def make_view(self, name):
-        return BlindView()
+        return ValueOnlyView()
 
 
 class Stingy(Exact):
@@ -131,7 +137,7 @@ class AnythingGoes(Counter):
 
 
 class Substring(Exact):
-    """Accepts a reply that contains the truth anywhere: the classic hole."""
+    """Accepts a reply that contains the truth anywhere: a classic exploit."""
 
     def verify(self, reply, truth, before):
         return Verdict.of(float(show_text(truth) in show_text(reply)))
@@ -159,10 +165,10 @@ class OneInstance(Counter):
 
 class IgnoresSplit(Counter):
     def _draw_instance(self):
-        wanted = self.split
+        requested = self.split
         self.split = Split.TRAIN
         super()._draw_instance()
-        self.split = wanted
+        self.split = requested
 
 
 class CrashesOnNonsense(Counter):
@@ -202,10 +208,10 @@ class BadExpert(Counter):
 BROKEN = {
     "config_survives_disk": [ForgetsConfig],
     "is_a_gymnasium_env": [NotAnEnv],
-    "same_seed_same_episode": [Moody],
+    "same_seed_same_episode": [DependsOnHistory],
     "leaves_global_rngs_alone": [UsesGlobalRng],
     "noise_is_not_the_instance": [NoiseMovesTheStart],
-    "truth_is_pure": [LeakyChances],
+    "truth_is_pure": [ProbabilitiesBelowOne],
     "views_round_trip": [LossyView],
     "truth_scores_one": [TruthIsNotEnough],
     "corrupted_truth_scores_less": [AnythingGoes],
@@ -222,13 +228,15 @@ def test_every_check_has_a_world_that_breaks_it():
     assert set(BROKEN) == {check.__name__ for check in CHECKS}
 
 
-@pytest.mark.parametrize(("check", "world"), [(c, w) for c, worlds in BROKEN.items() for w in worlds])
-def test_a_broken_promise_is_found(check, world):
+@pytest.mark.parametrize(
+    ("check", "world"), [(check, world) for check, worlds in BROKEN.items() for world in worlds]
+)
+def test_a_broken_world_fails_its_check(check, world):
     results = {result.name: result for result in check_world(world.Config())}
     assert not results[check].passed and results[check].detail
 
 
-def test_the_names_of_worlds_are_found_or_explained():
+def test_unknown_worlds_and_presets_are_errors():
     assert issubclass(find_world("counter"), World)
     with pytest.raises(ConfigError, match="no such world"):
         find_world("no_such_world")

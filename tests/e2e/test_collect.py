@@ -9,18 +9,19 @@ import pytest
 from terrella.core.config import Configurable
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError, StoreError
+from terrella.core.files import locked
 from terrella.core.types import Split, Stop
-from terrella.data.store import EpisodeStore, locked
+from terrella.data.store import EpisodeStore
+from terrella.pipelines.collect.pipeline import Collect, run
 from terrella.policies.basic import Expert, Random
 from terrella.show.progress import SilentProgress
-from terrella.stages.collect import Collect, run
 from terrella.worlds.counter import Counter
 
 CONFIG = {"world": Counter.Config(), "policy": Random.Config(), "chunk_episodes": 20}
 
 
 class Fragile(Counter):
-    """Breaks in one of `every` episodes, at reset or in its first step, and stays broken until it is built anew."""
+    """Breaks in one of `every` episodes and stays broken until it is built again."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Counter.Config):
@@ -68,14 +69,16 @@ class StopAfter(SilentProgress):
     def __init__(self, reports):
         self.left = reports
 
-    def advance(self, done, **figures):
+    def advance(self, done, **metrics):
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
 
 
 def collect(out, progress=None, **changes):
-    return Collect(Collect.Config(out=out, **{**CONFIG, **changes})).run(progress or SilentProgress())
+    return Collect(Collect.Config(out=out, **{**CONFIG, **changes})).run(
+        progress or SilentProgress()
+    )
 
 
 def content(folder):
@@ -89,13 +92,17 @@ def test_episode_i_is_a_function_of_config_and_i(tmp_path):
     assert episodes == list(EpisodeStore.open(tmp_path / "b").episodes())
     world, policy, one = Counter.Config().build(), Random.Config().build(), episodes[33]
     assert play(world, policy, seed=one.seed, noise_seed=one.noise_seed, split=Split.TEST) == one
-    assert {episode.split for episode in episodes} == {Split.TEST} and len({episode.seed for episode in episodes}) == 50
+    assert {episode.split for episode in episodes} == {Split.TEST} and len(
+        {episode.seed for episode in episodes}
+    ) == 50
 
 
 def test_other_seeds_give_other_episodes(tmp_path):
     collect(tmp_path / "a", episodes=50)
     collect(tmp_path / "b", episodes=50, seed=1)
-    seeds = [{episode.seed for episode in EpisodeStore.open(tmp_path / name).episodes()} for name in "ab"]
+    seeds = [
+        {episode.seed for episode in EpisodeStore.open(tmp_path / name).episodes()} for name in "ab"
+    ]
     assert not seeds[0] & seeds[1]
 
 
@@ -103,15 +110,21 @@ def test_the_store_ends_with_the_episode_that_reaches_the_target(tmp_path):
     manifest = collect(tmp_path / "s", transitions=500)
     lengths = [len(episode.transitions) for episode in EpisodeStore.open(tmp_path / "s").episodes()]
     assert sum(lengths) >= 500 > sum(lengths[:-1])
-    assert manifest["counts"]["transitions"] == sum(lengths) and manifest["counts"]["episodes"] == len(lengths)
+    assert manifest["counts"]["transitions"] == sum(lengths) and manifest["counts"][
+        "episodes"
+    ] == len(lengths)
 
 
 def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path):
     collect(tmp_path / "whole", transitions=2000)
     with pytest.raises(KeyboardInterrupt):
         collect(tmp_path / "cut", transitions=2000, progress=StopAfter(4))
-    assert 0 < len(list((tmp_path / "cut").glob("*.parquet"))) < len(list((tmp_path / "whole").glob("*.parquet")))
-    with pytest.raises(StoreError, match="not whole"):
+    assert (
+        0
+        < len(list((tmp_path / "cut").glob("*.parquet")))
+        < len(list((tmp_path / "whole").glob("*.parquet")))
+    )
+    with pytest.raises(StoreError, match="is incomplete"):
         EpisodeStore.open(tmp_path / "cut")
     collect(tmp_path / "cut", transitions=2000)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
@@ -128,7 +141,9 @@ def test_resuming_plays_only_what_is_missing(tmp_path):
     assert stage.played == manifest["parts"][-1]["counts"]["transitions"]
 
 
-@pytest.mark.parametrize("targets", [("transitions", 700, 2000), ("episodes", 90, 250), ("episodes", 80, 90)])
+@pytest.mark.parametrize(
+    "targets", [("transitions", 700, 2000), ("episodes", 90, 250), ("episodes", 80, 90)]
+)
 def test_a_larger_target_extends_the_store_to_what_it_would_have_been(tmp_path, targets):
     kind, small, large = targets
     collect(tmp_path / "direct", **{kind: large})
@@ -145,7 +160,9 @@ def test_while_it_is_extended_the_old_store_stays_whole(tmp_path):
     opened = EpisodeStore.open(tmp_path)
     opened.verify()
     assert list(opened.episodes()) == before
-    again = collect(tmp_path, transitions=700)  # asking for what is there neither plays nor destroys the extension
+    again = collect(
+        tmp_path, transitions=700
+    )  # asking for what is there neither plays nor destroys the extension
     assert again == opened.manifest and len(list(tmp_path.glob("*.parquet"))) > len(opened.parts)
 
 
@@ -173,7 +190,7 @@ def test_a_part_of_another_plan_is_not_taken_in(tmp_path):
     collect(tmp_path / "yours", episodes=100, seed=1)
     name = min(path.name for path in (tmp_path / "mine").glob("*.parquet"))
     (tmp_path / "mine" / name).write_bytes((tmp_path / "yours" / name).read_bytes())
-    with pytest.raises(StoreError, match=f"{name}: was made by another plan"):
+    with pytest.raises(StoreError, match=f"{name}: was collected with another spec"):
         collect(tmp_path / "mine", episodes=100)
 
 
@@ -184,9 +201,9 @@ def test_no_episode_is_played_that_is_not_kept(tmp_path):
 
 def test_other_versions_may_read_but_not_add(tmp_path):
     collect(tmp_path, episodes=30)
-    plan = json.loads((tmp_path / "plan.json").read_text())
+    plan = json.loads((tmp_path / "spec.json").read_text())
     plan["versions"]["numpy"] = "1.0"
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "spec.json").write_text(json.dumps(plan))
     assert collect(tmp_path, episodes=30)["counts"]["episodes"] == 30
     with pytest.raises(StoreError, match=r"versions\.numpy is '1\.0' there"):
         collect(tmp_path, episodes=60)
@@ -194,18 +211,27 @@ def test_other_versions_may_read_but_not_add(tmp_path):
 
 def test_the_manifest_says_what_was_done_and_not_where_or_how_fast(tmp_path):
     manifest = collect(tmp_path / "s", episodes=30, policy=Expert.Config())
-    assert manifest["counts"]["successes"] == 30 and manifest["counts"]["stops"] == {"terminated": 30}
+    assert manifest["counts"]["successes"] == 30 and manifest["counts"]["stops"] == {
+        "terminated": 30
+    }
     assert manifest["config"]["policy"]["class"] == "terrella.policies.basic:Expert"
     assert set(manifest["versions"]) == {"terrella", "numpy", "pyarrow", "gymnasium"}
-    assert not {"out", "workers"} & set(manifest["config"]) and str(tmp_path) not in json.dumps(manifest)
+    assert not {"out", "workers"} & set(manifest["config"]) and str(tmp_path) not in json.dumps(
+        manifest
+    )
 
 
 def test_a_world_that_always_breaks_stops_the_run_with_its_own_words(tmp_path):
     for at_reset in (False, True):
         out = tmp_path / str(at_reset)
-        with pytest.raises(StoreError, match=r"of 100 episodes broke; the first: .*ConnectionError: browser is gone 0"):
-            collect(out, episodes=5000, chunk_episodes=2000, world=Fragile.Config(at_reset=at_reset))
-        assert [path.name for path in out.iterdir()] == ["plan.json"]
+        with pytest.raises(
+            StoreError,
+            match=r"of 100 episodes broke; the first: .*ConnectionError: browser is gone 0",
+        ):
+            collect(
+                out, episodes=5000, chunk_episodes=2000, world=Fragile.Config(at_reset=at_reset)
+            )
+        assert [path.name for path in out.iterdir()] == ["spec.json"]
 
 
 def test_small_chunks_and_short_runs_are_judged_too(tmp_path):
@@ -223,7 +249,9 @@ def test_one_broken_episode_in_ten_is_masked_and_counted(tmp_path, at_reset):
     episodes = list(EpisodeStore.open(tmp_path).episodes())
     broken = [episode for episode in episodes if episode.stop is Stop.WORLD_ERROR]
     assert [episode.seed for episode in broken] == list(range(0, 200, 10)) and len(episodes) == 200
-    assert all(episode.outcome.masked and f"gone {episode.seed}" in episode.error for episode in broken)
+    assert all(
+        episode.outcome.masked and f"gone {episode.seed}" in episode.error for episode in broken
+    )
 
 
 def test_text_that_utf8_cannot_hold_is_stored_and_comes_back(tmp_path):
@@ -245,9 +273,16 @@ def test_a_folder_that_is_being_written_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"episodes": 1, "transitions": 1}, {"episodes": -1}, {"episodes": 1, "seed": -1},
-              {"episodes": 1, "chunk_episodes": 0}, {"episodes": 1, "workers": -1}]
-)  # fmt: skip
+    "wrong",
+    [
+        {},
+        {"episodes": 1, "transitions": 1},
+        {"episodes": -1},
+        {"episodes": 1, "seed": -1},
+        {"episodes": 1, "chunk_episodes": 0},
+        {"episodes": 1, "workers": -1},
+    ],
+)
 def test_a_config_without_meaning_is_refused(tmp_path, wrong):
     with pytest.raises(ConfigError):
         collect(tmp_path, **wrong)
@@ -263,8 +298,8 @@ def test_progress_is_told_how_far_the_run_is(tmp_path):
     class Record(SilentProgress):
         reports = []
 
-        def advance(self, done, **figures):
-            self.reports.append((done, figures))
+        def advance(self, done, **metrics):
+            self.reports.append((done, metrics))
 
     record = Record()
     collect(tmp_path, episodes=100, progress=record)
@@ -277,7 +312,11 @@ def test_the_summary_has_the_figures_a_person_asks_for(tmp_path, capsys):
     config = Collect.Config(out=tmp_path, episodes=40, **{**CONFIG, "policy": Expert.Config()})
     run(config, SilentProgress())
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
-    assert lines["episodes"] == "40" and lines["masked"] == "0" and lines["rate"].endswith("transitions/s")
+    assert (
+        lines["episodes"] == "40"
+        and lines["masked"] == "0"
+        and lines["rate"].endswith("transitions/s")
+    )
     assert lines["success"] == "1.0000 [0.9124, 1.0000] (95%, n=40)"
     run(config, SilentProgress())
     assert "nothing was left to play" in capsys.readouterr().out

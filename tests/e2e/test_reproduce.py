@@ -1,4 +1,4 @@
-"""The whole of SPA: every kind of arm at a size of seconds, and `--quick`, large enough for the claim to hold."""
+"""The whole of SPA: every kind of arm in seconds, and `--quick`, where the claim must hold."""
 
 import json
 import os
@@ -16,23 +16,30 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import tests.support.quiet_trl
 from pathlib import Path
 from terrella.recipes import find_recipe
-from terrella.stages.evaluate import Evaluate
-from terrella.stages.reproduce import Reproduce
+from terrella.evals.agents import Evaluate
+from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.core.types import Split
 
 def small(arm):
     look = Evaluate.Config(instances=8, samples=2)
     sft = arm.self_play.sft.replace(epochs=1)
     played = min(arm.self_play.trajectories, 24)
-    return arm.replace(model="tiny-0.3m", format_rows=64, glance=look.replace(split=Split.VALIDATION), evaluate=look,
-        self_play=arm.self_play.replace(trajectories=played, keep="all", sft=sft), budget=250,
-        rlvr=arm.rlvr.replace(groups=4, group_size=4, steps=min(arm.rlvr.steps, 50)))
+    return arm.replace(
+        model="tiny-0.3m",
+        format_examples=64,
+        validation=look.replace(split=Split.VALIDATION),
+        test=look,
+        self_play=arm.self_play.replace(trajectories=played, keep="all", sft=sft),
+        max_env_steps=250,
+        rlvr=arm.rlvr.replace(groups=4, group_size=4, steps=min(arm.rlvr.steps, 50)),
+    )
 
 config = find_recipe(sys.argv[1])()
 alike = ("spa_raw", "spa_1500", "spa_3000", "state")  # other sizes and views of what runs anyway
 arms = {name: small(arm) for name, arm in config.arms.items() if name not in alike}
 claims = (("spa", "vanilla", 1, False),)
-table = Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), claims=claims, at_once=2)).run(print)
+config = config.replace(arms=arms, seeds=1, out=Path("run"), claims=claims, at_once=2)
+table = Reproduce(config).run(print)
 """
 
 
@@ -48,27 +55,51 @@ def run(recipe, cwd):
 def test_every_arm_runs_within_one_budget_and_the_same_command_goes_on(tmp_path):
     shown = run("spa_frozen_lake", tmp_path)
     table = json.loads((tmp_path / "run/table.json").read_text())
-    wanted = {"base", "vanilla", "spa", "online", "echo", "masked", "self_belief", "spa_tagged", "spa_forward"}
+    wanted = {
+        "base",
+        "vanilla",
+        "spa",
+        "online",
+        "echo",
+        "masked",
+        "self_belief",
+        "spa_tagged",
+        "spa_forward",
+    }
     assert wanted <= set(table["arms"])
     for name, arm in table["arms"].items():
-        (steps,) = arm["world_steps"]
+        (steps,) = arm["env_steps"]
         assert steps == 0 if name == "base" else 250 <= steps < 250 + 16 * 10, name
         assert arm["pass@1"]["mean"] <= arm["pass@2"]["mean"]
     assert shown.count("started") == len(table["arms"])
     victim = tmp_path / "run/spa-0"
     (victim / "manifest.json").unlink()
     again = run("spa_frozen_lake", tmp_path)
-    assert again.count("started") == 1  # only what was lost is done again, from the parts that are there
+    # Only what was lost is done again, from the parts that exist.
+    assert again.count("started") == 1
     assert "self-play" not in (tmp_path / "run/spa-0.log").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_quick_shows_that_self_play_helps(tmp_path):
-    command = [sys.executable, "-m", "terrella.cli", "reproduce", "spa_sokoban", "--quick", "--jobs", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "terrella.cli",
+        "reproduce",
+        "spa_sokoban",
+        "--quick",
+        "--jobs",
+        "2",
+    ]
     done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     better = json.loads((tmp_path / "table.json").read_text())["claims"][0]
-    assert (better["better"], better["worse"]) == ("spa", "vanilla") and better["low"] > 0.05 and better["n"] == 256
+    assert (
+        (better["better"], better["worse"]) == ("spa", "vanilla")
+        and better["low"] > 0.05
+        and better["n"] == 256
+    )
     assert "reproduced" in done.stdout and "NOT" not in done.stdout
-    assert "rl, world steps" in (tmp_path / "spa-0.log").read_text()
+    assert "rl, env steps" in (tmp_path / "spa-0.log").read_text()

@@ -20,15 +20,27 @@ def terrella(*words, cwd):
 
 @pytest.mark.slow
 def test_the_number_goes_up(tmp_path):
-    shown = terrella("rlvr", "tiny_lake_model", "--out", "run", "--set", "rlvr.steps=60", cwd=tmp_path)
-    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
-    rewards = [json.loads(line)["reward"] for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
+    shown = terrella(
+        "rlvr", "tiny_lake_model", "--out", "run", "--set", "rlvr.steps=60", cwd=tmp_path
+    )
+    metrics = json.loads((tmp_path / "run/manifest.json").read_text())["metrics"]
+    rewards = [
+        json.loads(line)["reward"]
+        for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()
+    ]
     assert len(rewards) == 60 and sum(rewards[-10:]) / 10 > sum(rewards[:10]) / 10 + 0.3
-    assert manifest["after"]["low"] > manifest["before"]["high"]  # held-out, and the intervals do not touch
-    assert manifest["after"]["low"] > manifest["baselines"]["no_change"] and "baseline: no_change" in shown
+    assert (
+        metrics["after"]["low"] > metrics["before"]["high"]
+    )  # held-out, and the intervals do not touch
+    assert (
+        metrics["after"]["low"] > metrics["baselines"]["no_change"]
+        and "baseline: no_change" in shown
+    )
 
 
 def test_a_dry_run_needs_no_weights_and_names_the_whole_config(tmp_path):
-    config = json.loads(terrella("rlvr", "tiny_lake_model", "--dry-run", "--set", "rlvr.steps=3", cwd=tmp_path))
+    config = json.loads(
+        terrella("rlvr", "tiny_lake_model", "--dry-run", "--set", "rlvr.steps=3", cwd=tmp_path)
+    )
     assert config["ask"] == "observation" and config["rlvr"]["steps"] == 3
     assert list(tmp_path.iterdir()) == []

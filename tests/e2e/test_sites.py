@@ -1,4 +1,7 @@
-"""The mini-arena, where `terrella sites up` was run: a script solves, a null agent does not, a reset is whole."""
+"""The mini-arena, where `terrella sites up` was run.
+
+Expert scripts solve tasks, an agent that does nothing does not, and a reset restores everything.
+"""
 
 import os
 import signal
@@ -20,27 +23,29 @@ except MissingExtraError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 
-class Null:
-    name = "null"
+class StopAgent:
+    name = "stop"
 
     def act(self, moment):
         return "stop"
 
 
-def same_as_built(arena):
+def matches_snapshot(arena):
     return [arena.checksum(site) == arena.checksum(site, snapshot=True) for site in SITES]
 
 
-@pytest.mark.parametrize("task", [30, 35, 54])  # an order's status, a comment in the forum, a new ticket
+# An order's status, a comment in the forum, a new ticket.
+@pytest.mark.parametrize("task", [30, 35, 54])
 def test_a_script_changes_the_site_and_a_reset_undoes_it(task):
-    world, arena = WebArena.Config(only=(task,)).build(), Arena()
+    world = WebArena.Config(only=(task,)).build()
+    arena = Arena()
     split = split_of(instance_id({"tasks": "mini", "task": task}))
-    assert play(world, Null(), seed=0, split=split).outcome.value == 0.0
+    assert play(world, StopAgent(), seed=0, split=split).outcome.value == 0.0
     episode = play(world, Expert.Config().build(), seed=0, split=split)
     assert episode.outcome.value == 1.0, (episode.error, episode.outcome)
-    assert not all(same_as_built(arena))
+    assert not all(matches_snapshot(arena))
     arena.reset()
-    assert all(same_as_built(arena))
+    assert all(matches_snapshot(arena))
     world.close()
 
 
@@ -54,6 +59,7 @@ def test_a_browser_killed_mid_task_masks_the_episode():
             os.kill(world.host.pid, signal.SIGKILL)
             return "scroll down"
 
-    episode = play(world, Killer(), seed=0, split=split_of(instance_id({"tasks": "mini", "task": 30})))
+    split = split_of(instance_id({"tasks": "mini", "task": 30}))
+    episode = play(world, Killer(), seed=0, split=split)
     assert episode.outcome.value is None and episode.stop.is_broken
     world.host.close()

@@ -1,4 +1,4 @@
-"""A text-game world model in seconds, on the made sample: SFT, RLVR, every test row, the table, the resume."""
+"""A small text-game world model: SFT, RLVR, all test records, the table, and the resume."""
 
 import json
 import os
@@ -16,13 +16,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import tests.support.quiet_trl
 from pathlib import Path
 from terrella.recipes.text_games import bytesized32_tiny
-from terrella.stages.reproduce import Reproduce
+from terrella.pipelines.reproduce.pipeline import Reproduce
 
 config = bytesized32_tiny()
 def small(arm):
     rlvr = arm.rlvr.replace(steps=min(arm.rlvr.steps, 2), groups=4, group_size=4)
     model = arm.model.replace("tiny-1m", "tiny-0.3m")
-    return arm.replace(model=model, states=120, actions=8, sft=arm.sft.replace(batch_rows=2, warmup_steps=3), rlvr=rlvr)
+    sft = arm.sft.replace(batch_size=2, warmup_steps=3)
+    return arm.replace(model=model, states=120, actions=8, sft=sft, rlvr=rlvr)
 
 arms = {name: small(arm) for name, arm in config.arms.items() if name != "sft_all"}
 Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), first=("sft", "exact"))).run(print)
@@ -32,7 +33,9 @@ Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), first=("sft", "exa
 def run(cwd):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment.pop("TERRELLA_BYTESIZED32", None)
-    done = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, cwd=cwd, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL], capture_output=True, text=True, cwd=cwd, env=environment
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return done.stdout
 
@@ -43,11 +46,16 @@ def test_every_arm_runs_and_the_same_command_goes_on(tmp_path):
     table = json.loads((tmp_path / "run/table.json").read_text())
     assert set(table["arms"]) == {"sft", "exact", "task_specific", "nearest_neighbour"}
     assert shown.count("started") == 4
-    assert len(list((tmp_path / "run/bases").glob("sft-*/config.json"))) == 1  # one base, three arms
-    manifests = {name: json.loads((tmp_path / f"run/{name}-0/manifest.json").read_text()) for name in table["arms"]}
-    assert len({len(told["marks"]) for told in manifests.values()}) == 1
-    sft = manifests["sft"]["test"]
-    assert sft["overall"] > 0.1 and sft["invalid"] < 0.5 and len(manifests["exact"]["rl"]["curve"]) == 2
+    bases = list((tmp_path / "run/bases").glob("sft-*/model/config.json"))
+    assert len(bases) == 1  # one base for three arms
+    metrics = {
+        name: json.loads((tmp_path / f"run/{name}-0/manifest.json").read_text())["metrics"]
+        for name in table["arms"]
+    }
+    assert len({len(arm["marks"]) for arm in metrics.values()}) == 1
+    sft = metrics["sft"]["test"]
+    assert sft["overall"] > 0.1 and sft["invalid"] < 0.5
+    assert len(metrics["exact"]["rl"]["reward"]) == 2
     judged = {(claim["better"], claim["worse"]): claim["holds"] for claim in table["claims"]}
     assert judged["exact", "sft"] is not None and judged["sft_all", "nearest_neighbour"] is None
     assert "started" not in run(tmp_path)

@@ -1,4 +1,7 @@
-"""The page docs/trust.md, as a person follows it: a tiny model is trained, certified, planned with and stepped in."""
+"""The page docs/trust.md, as a person follows it.
+
+A tiny model is trained, certified, planned with and stepped in.
+"""
 
 import json
 import os
@@ -12,10 +15,11 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
 PAGE = (Path(__file__).parents[2] / "docs/trust.md").read_text()
-SMALL = {  # fewer goals and fewer questions, so that CI has the time; everything else is as on the page
+# Fewer goals and fewer questions, so that CI has the time; everything else is as on the page
+SMALL = {
     "train-world-model": "world.goals=20 transitions=1500 sft.epochs=4 sft.learning_rate=3e-3",
-    "certify": "world.goals=20 calibration=40 held_out=40 horizon_episodes=10 depth=2 ranked_on=3 exploited_on=2"
-    " plan_depth=2 samples=2",
+    "certify": "world.goals=20 calibration=40 held_out=40 horizon_episodes=10 depth=2 ranked_on=3"
+    " exploited_on=2 plan_depth=2 samples=2",
     "plan": "world.goals=20 planner.depth=1 instances=2",
 }
 
@@ -42,30 +46,45 @@ def test_the_page_can_be_followed(tmp_path):
 
 def check_the_folder(folder):
     found = json.loads((folder / "certificate/certificate.json").read_text())
-    assert {"about", "risk", "one_step", "horizon", "coverage", "ranking", "exploitability"} <= set(found)
+    assert {"about", "risk", "one_step", "horizon", "coverage", "ranking", "exploitability"} <= set(
+        found
+    )
     assert found["about"]["weights_sha256"] and found["certified"] == (not found["reasons"])
     assert len(found["ranking"]["policies"]) >= 8 and sum(found["real_steps"].values()) > 100
     model, lazy = (found["one_step"]["all"][name]["mean"] for name in ("model", "no_change"))
     assert model > lazy  # even this little training beats saying that nothing happens
     page = (folder / "certificate/certificate.html").read_text()
-    assert "data:image/png;base64," in page and (folder / "certificate/certificate.png").stat().st_size > 10_000
+    assert (
+        "data:image/png;base64," in page
+        and (folder / "certificate/certificate.png").stat().st_size > 10_000
+    )
 
 
 def test_thin_data_is_refused_without_a_model(tmp_path):
     from tests.support.made_models import data_of
 
+    from terrella.pipelines.certify.pipeline import Certify
     from terrella.policies.basic import Random
     from terrella.show.certificate import write_report
-    from terrella.stages.certify import Certify
     from terrella.trust.certificate import Certificate
     from terrella.trust.truth import TrueModel
     from terrella.worlds.counter import Counter
 
     counter = Counter.Config()
-    small = {"horizon_episodes": 5, "depth": 1, "policies": (), "exploited_on": 0, "policy": Random.Config()}
+    small = {
+        "horizon_episodes": 5,
+        "depth": 1,
+        "policies": (),
+        "exploited_on": 0,
+        "policy": Random.Config(),
+    }
     for count, reason in ((8, "no risk can be calibrated"), (60, "too thin")):
-        config = Certify.Config(world=counter, folder=tmp_path, calibration=count, held_out=count, **small)
-        found = Certify(config).measure(model=TrueModel(counter.build()), data=data_of(counter.build(), 5))
+        config = Certify.Config(
+            world=counter, folder=tmp_path, calibration=count, held_out=count, **small
+        )
+        found = Certify(config).measure(
+            model=TrueModel(counter.build()), data=data_of(counter.build(), 5)
+        )
         assert not found["certified"] and any(reason in line for line in found["reasons"])
         page = write_report(Certificate(found), tmp_path / str(count)).read_text()
         assert "NOT CERTIFIED" in page and reason in page

@@ -14,7 +14,13 @@ from tests.support.verl_cpu import SETTINGS, environment, use
 use()
 from terrella.models.presets import load_model
 
-SMALL = ("rlvr.groups=8", "rlvr.group_size=4", "rlvr.kl=0", "warmup_rows=2400", "evaluate_on=32")
+SMALL = (
+    "rlvr.groups=8",
+    "rlvr.group_size=4",
+    "rlvr.kl=0",
+    "warmup_examples=2400",
+    "evaluate_on=32",
+)
 
 
 def command(out: Path, *extra: str) -> list[str]:
@@ -24,15 +30,19 @@ def command(out: Path, *extra: str) -> list[str]:
 
 def run(out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(out, *extra), env=environment(), cwd=Path(__file__).parents[2], capture_output=True, text=True,
+        command(out, *extra),
+        env=environment(),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
         timeout=900,
-    )  # fmt: skip
+    )
     (out / "log").write_text(done.stdout + done.stderr)
     return done
 
 
-def figures(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "verl" / "figures.jsonl").read_text().splitlines()]
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "verl" / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
@@ -40,7 +50,7 @@ def figures(out: Path) -> list[dict[str, Any]]:
 def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Path):
     done = run(tmp_path, "rlvr.steps=2")
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = figures(tmp_path)
+    rows = metrics(tmp_path)
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
         assert row["mismatch/max"] < 1e-4 and row["masked"] == 0 and row["turns"] > 1
@@ -54,7 +64,11 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
             "seconds/sync",
         } <= row.keys()
     assert rows[1]["prefix_hits"] > 0
-    started, trained = (load_model(str(tmp_path / name))[0].state_dict() for name in ("warm", "model"))
-    assert started.keys() == trained.keys() and any(not torch.equal(started[k], trained[k]) for k in started)
+    started, trained = (
+        load_model(str(tmp_path / name))[0].state_dict() for name in ("warm", "model")
+    )
+    assert started.keys() == trained.keys() and any(
+        not torch.equal(started[k], trained[k]) for k in started
+    )
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"
+    assert manifest["metrics"]["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"

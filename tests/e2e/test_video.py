@@ -1,7 +1,6 @@
-"""The page docs/video.md, as a person follows it: films, tokenizer, fit, verified predictions, policies inside."""
+"""The page docs/video.md, as a person follows it: from videos to policies inside the model."""
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
-if importlib.util.find_spec("mujoco") is None:  # not imported here: the world says first how it shall draw
+# Not imported here: the world says first how to draw.
+if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
 PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
@@ -26,7 +26,7 @@ def run(words, cwd):
 
 @pytest.mark.slow
 def test_the_page_can_be_followed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the films' folder is named from here
+    monkeypatch.chdir(tmp_path)  # the recipe's folders are relative to it
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
     install, train, look = commands.strip().splitlines()
     assert install.startswith("pip install")
@@ -39,18 +39,25 @@ def test_the_page_can_be_followed(tmp_path, monkeypatch):
 
 
 def check_the_folder(folder):
-    found = json.loads((folder / "manifest.json").read_text())
-    assert (folder / "model" / "model.safetensors").exists()
-    held_out = found["tokenizer"]
-    assert held_out["codes_used"] > 4 and held_out["psnr"]["mean"] > 10
-    assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= found["before"]["means"].keys()
-    assert len(found["after"]["clips"]["psnr"]) == 6 and len(found["after"]["by_depth"]) == 4
-    rewards = [row["reward"] for row in found["curve"]]
-    from terrella.stages.view import View
+    from terrella.commands.view import View
+    from terrella.show.runs import read_run
 
-    book = View(View.Config(run=folder, predicted=3)).book().data()
+    run = read_run(folder)
+    metrics = run.metrics
+    assert (folder / "model" / "model.safetensors").exists()
+    tokenizer = metrics["tokenizer"]
+    assert tokenizer["codes_used"] > 4 and tokenizer["metrics"]["psnr"]["mean"] > 10
+    assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= metrics["before"]["means"].keys()
+    assert len(metrics["after"]["clips"]["psnr"]) == 6 and len(metrics["after"]["by_depth"]) == 4
+
+    book = View(View.Config(run=folder, predicted=3)).build_page().data()
     steps = [step for episode in book["episodes"] for step in episode["steps"]]
-    assert len(book["episodes"]) == 3 and len(steps) == 12 and all(0 < step["risk"] < 1 for step in steps)
+    assert (
+        len(book["episodes"]) == 3
+        and len(steps) == 12
+        and all(0 < step["risk"] < 1 for step in steps)
+    )
     assert all(0 < step["predicted"]["verdict"]["value"] < 1 for step in steps)
-    assert len(rewards) == 2 and all(0 < reward < 1 for reward in rewards)
-    assert all(row["mismatch/max"] < 1e-3 for row in found["curve"])  # what was sampled is what was trained on
+    assert len(metrics["reward"]) == 2 and all(0 < reward < 1 for reward in metrics["reward"])
+    # What was sampled is what was trained on.
+    assert all(row["mismatch/max"] < 1e-3 for row in run.curve)

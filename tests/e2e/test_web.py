@@ -1,4 +1,4 @@
-"""The page docs/web.md, as a person follows it: collect in real Chromium, then the code on the page."""
+"""Follows docs/web.md: collects episodes in real Chromium, then runs the code of the page."""
 
 import re
 import subprocess
@@ -22,16 +22,16 @@ except MissingExtraError as missing:
 PAGE = (Path(__file__).parents[2] / "docs/web.md").read_text()
 
 
-def run(words, cwd):
-    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
+def run(command, cwd):
+    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]
+    return result.stdout
 
 
 def test_the_page_can_be_followed(tmp_path):
     (line,) = re.findall(r"^terrella (collect .*)$", PAGE, re.M)
-    words = line.replace("--episodes 20", "--episodes 4").split()
-    assert "4" in run([sys.executable, "-m", "terrella.cli", *words], tmp_path)
+    arguments = line.replace("--episodes 20", "--episodes 4").split()
+    assert "4" in run([sys.executable, "-m", "terrella.cli", *arguments], tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     shown = run([sys.executable, "-c", code], tmp_path)
     assert '[1] task "' in shown and shown.strip().endswith("True")
@@ -41,19 +41,32 @@ def test_the_page_can_be_followed(tmp_path):
 @pytest.mark.slow
 def test_two_ray_workers_with_a_browser_each_collect_what_one_process_does(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs the extra: pip install 'terrella[ray]'")
-    monkeypatch.setenv("WHO_STARTED_IT", str(tmp_path))  # every process below inherits it
-    words = [sys.executable, "-m", "terrella.cli", "collect", "miniwob", "--policy", "expert", "--episodes", "12",
-             "--set", "chunk_episodes=3"]  # fmt: skip
-    run([*words, "--out", "one"], tmp_path)
-    run([*words, "--out", "two", "--workers", "2"], tmp_path)
-    one, two = (list(EpisodeStore.open(tmp_path / name).episodes()) for name in ("one", "two"))
-    assert len(one) == 12 and one == two and all(episode.success for episode in one)
+    monkeypatch.setenv("TEST_PROCESS_MARK", str(tmp_path))  # every process below inherits it
+    command = [
+        sys.executable,
+        "-m",
+        "terrella.cli",
+        "collect",
+        "miniwob",
+        "--policy",
+        "expert",
+        "--episodes",
+        "12",
+        "--set",
+        "chunk_episodes=3",
+    ]
+    run([*command, "--out", "local"], tmp_path)
+    run([*command, "--out", "ray", "--workers", "2"], tmp_path)
+    local = list(EpisodeStore.open(tmp_path / "local").episodes())
+    distributed = list(EpisodeStore.open(tmp_path / "ray").episodes())
+    assert len(local) == 12 and local == distributed
+    assert all(episode.success for episode in local)
     assert not [process for process in psutil.process_iter() if left_by(process, str(tmp_path))]
 
 
 def left_by(process, mark):
-    """Whether a browser that still runs was started by whoever set the mark."""
+    """Whether the process is a browser that was started below the process with this mark."""
     try:
-        return "chrom" in process.name() and process.environ().get("WHO_STARTED_IT") == mark
+        return "chrom" in process.name() and process.environ().get("TEST_PROCESS_MARK") == mark
     except psutil.Error:
         return False

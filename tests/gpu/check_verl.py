@@ -1,7 +1,10 @@
-"""What a GPU run must show for the cluster engine, and a CPU cannot. By hand, on a node with at least two GPUs:
+"""What a GPU run must show for the cluster engine, and a CPU cannot.
 
-    python tests/gpu/check_verl.py /shared/runs/check            exits 1 and names what does not hold
-Real vLLM kernels and NCCL weight sync in bf16, prefix cache, sleep mode, PPO with a critic, and a killed server.
+By hand, on a node with at least two GPUs:
+
+    python tests/gpu/check_verl.py /shared/runs/check           exits 1 and names what does not hold
+Real vLLM kernels and NCCL weight sync in bf16, prefix cache, sleep mode, PPO with a critic, and a
+killed server.
 """
 
 import json
@@ -15,9 +18,19 @@ from typing import Any
 
 import psutil
 
-SETTINGS = ("engine=verl", "model=tiny-25m", "rlvr.groups=32", "rlvr.steps=20", "rlvr.save_every=5", "warmup_rows=2000")
+SETTINGS = (
+    "engine=verl",
+    "model=tiny-25m",
+    "rlvr.groups=32",
+    "rlvr.steps=20",
+    "rlvr.save_every=5",
+    "warmup_examples=2000",
+)
 BF16_MISMATCH = 0.02
-"""Mean difference in log-probability that bf16 kernels of sampler and trainer may have; fp32 must stay below 1e-3."""
+"""Mean difference in log-probability that bf16 kernels of sampler and trainer may have.
+
+Fp32 must stay below 1e-3.
+"""
 
 
 def run(out: Path, *extra: str, kill_after: float = 0.0) -> list[dict[str, Any]]:
@@ -29,7 +42,7 @@ def run(out: Path, *extra: str, kill_after: float = 0.0) -> list[dict[str, Any]]
         kill_a_server(process.pid)
     if process.wait():
         raise SystemExit(f"{out} failed")
-    return [json.loads(line) for line in (out / "verl" / "figures.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (out / "verl" / "metrics.jsonl").read_text().splitlines()]
 
 
 def kill_a_server(pid: int) -> None:
@@ -43,9 +56,14 @@ def main(folder: Path) -> list[str]:
     """What does not hold."""
     wrong = []
     for name, extra, limit in (
-        ("grpo_fp32", (), 1e-3), ("grpo_bf16", ("rlvr.bf16=true",), BF16_MISMATCH),
-        ("ppo_bf16", ("rlvr.bf16=true", "rlvr.algorithm=ppo", "rlvr.critic=separate"), BF16_MISMATCH),
-    ):  # fmt: skip
+        ("grpo_fp32", (), 1e-3),
+        ("grpo_bf16", ("rlvr.bf16=true",), BF16_MISMATCH),
+        (
+            "ppo_bf16",
+            ("rlvr.bf16=true", "rlvr.algorithm=ppo", "rlvr.critic=separate"),
+            BF16_MISMATCH,
+        ),
+    ):
         rows = run(folder / name, *extra)
         worst = max(row["mismatch/mean"] for row in rows)
         if worst > limit:
@@ -53,7 +71,10 @@ def main(folder: Path) -> list[str]:
         if sum(row["prefix_hits"] for row in rows) / len(rows) < 0.3:
             wrong.append(f"{name}: the prefix cache is not hit")
         if rows[-1]["reward"] <= rows[0]["reward"]:
-            wrong.append(f"{name}: the reward did not rise ({rows[0]['reward']:.2f} to {rows[-1]['reward']:.2f})")
+            wrong.append(
+                f"{name}: the reward did not rise "
+                f"({rows[0]['reward']:.2f} to {rows[-1]['reward']:.2f})"
+            )
     if len({row["step"] for row in run(folder / "killed", kill_after=180.0)}) != 20:
         wrong.append("killed: not every step was done")
     return wrong

@@ -1,4 +1,4 @@
-"""One process = two with DDP = two with FSDP2: same questions, same curves, same exported weights."""
+"""One process, two with DDP, two with FSDP2: the same tasks, curves and exported weights."""
 
 import json
 import os
@@ -19,9 +19,21 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 def launch(folder: Path, name: str, processes: int, **environment: str) -> list[dict[str, Any]]:
-    command = [sys.executable, *(TORCHRUN if processes > 1 else []), str(SCRIPT), str(folder / f"{name}.json")]
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", **environment}
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=280, check=False)
+    command = [
+        sys.executable,
+        *(TORCHRUN if processes > 1 else []),
+        str(SCRIPT),
+        str(folder / f"{name}.json"),
+    ]
+    settings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        **environment,
+    }
+    done = subprocess.run(
+        command, env=settings, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(processes)]
 
@@ -29,22 +41,29 @@ def launch(folder: Path, name: str, processes: int, **environment: str) -> list[
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("distributed")
-    (found,) = launch(folder, "alone", 1)
-    return folder, found
+    (report,) = launch(folder, "alone", 1)
+    return folder, report
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "environment"), [("ddp", {}), ("fsdp2", FSDP2)], ids=["ddp", "fsdp2"])
-def test_two_processes_are_one(name: str, environment: dict[str, str], alone: tuple[Path, dict[str, Any]]):
+@pytest.mark.parametrize(
+    ("name", "environment"), [("ddp", {}), ("fsdp2", FSDP2)], ids=["ddp", "fsdp2"]
+)
+def test_two_processes_are_one(
+    name: str, environment: dict[str, str], alone: tuple[Path, dict[str, Any]]
+):
     folder, expected = alone
     first, second = launch(folder, name, 2, **environment)
-    for run, one in expected.items():
+    for run, alone_report in expected.items():
         assert first[run]["parameter"] == ("DTensor" if name == "fsdp2" else "Parameter")
-        assert sorted(first[run]["asked"] + second[run]["asked"]) == sorted(one["asked"])
-        for figure in ("loss", "grad_norm"):
-            assert first[run][figure] == pytest.approx(one[figure], abs=1e-4)
-        assert first[run]["reward"] == [pytest.approx(row, abs=1e-4) for row in one["reward"]]
-        assert weights(folder / f"{name}-{run}") == pytest.approx(weights(folder / f"alone-{run}"), abs=1e-4)
+        assert sorted(first[run]["tasks"] + second[run]["tasks"]) == sorted(alone_report["tasks"])
+        for metric in ("loss", "grad_norm"):
+            assert first[run][metric] == pytest.approx(alone_report[metric], abs=1e-4)
+        rewards = [pytest.approx(row, abs=1e-4) for row in alone_report["reward"]]
+        assert first[run]["reward"] == rewards
+        assert weights(folder / f"{name}-{run}") == pytest.approx(
+            weights(folder / f"alone-{run}"), abs=1e-4
+        )
 
 
 def weights(folder: Path) -> list[float]:

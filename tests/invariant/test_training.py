@@ -1,5 +1,6 @@
-"""What must not change a result, does not: packing, sharing, sessions; and PPO without its parts is REINFORCE."""
+"""Packing, prompt sharing and sessions change no result; PPO without its parts is REINFORCE."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_trainer, weights
 
 from terrella.engines.trl import packs
-from terrella.engines.trl.figures import Totals
+from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packs import pack_episodes, token_logprobs
-from terrella.engines.trl.rlvr_batch import Counts, Kept, training_row
+from terrella.engines.trl.rlvr_batch import ScoredEpisode, TokenCounts, train_example
 
 
 def trained(out: Path, **changes: Any) -> tuple[Any, torch.Tensor]:
     model, _ = tiny_model()
-    # Adam makes steps of full size even where a gradient is mere rounding: a small rate keeps that below the bounds.
+    # Adam takes steps of full size even where a gradient is only rounding error: a small learning
+    # rate keeps that below the tolerances.
     trainer = tiny_trainer(out, model=model, **{"steps": 3, "learning_rate": 2e-4, **changes})
     trainer.train()
     return trainer, weights(model)
@@ -28,32 +30,33 @@ def trained(out: Path, **changes: Any) -> tuple[Any, torch.Tensor]:
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo"])
 def test_one_pack_of_eight_is_eight_packs_of_one(algorithm: str, tmp_path: Path):
     one, expected = trained(tmp_path, algorithm=algorithm, pack_tokens=100_000)
-    many, found = trained(tmp_path, algorithm=algorithm, pack_tokens=1, share_prefix=False)
+    many, actual = trained(tmp_path, algorithm=algorithm, pack_tokens=1, share_prefix=False)
     assert one.batch is not None and many.batch is not None
     assert len(one.batch.packs) == 1 and len(many.batch.packs) > 8
-    assert (found - expected).abs().max() < 1e-5
+    assert (actual - expected).abs().max() < 1e-5
     assert curve(one, "reward") == curve(many, "reward")
 
 
 def test_sharing_prompts_changes_no_result(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(packs, "sharing_pays", lambda group, width: True)  # these prompts are too short for it
+    # These prompts are too short for it.
+    monkeypatch.setattr(packs, "sharing_pays", lambda group, width: True)
     shared, expected = trained(tmp_path, pack_tokens=100_000)
-    plain, found = trained(tmp_path, pack_tokens=100_000, share_prefix=False)
-    assert (found - expected).abs().max() < 1e-5
+    plain, actual = trained(tmp_path, pack_tokens=100_000, share_prefix=False)
+    assert (actual - expected).abs().max() < 1e-5
     assert curve(plain, "prefix_saved")[0] == (0.0,) and curve(shared, "prefix_saved")[0][0] > 0.1
 
 
 def test_sampled_tokens_are_the_trained_tokens(tmp_path: Path):
-    """Through the whole trainer: every model token of every episode that counts is a target, verbatim, in order."""
+    """Every model token of every episode that counts is a target, verbatim and in order."""
     trainer, _ = trained(tmp_path, kl=0.01, group_size=8, steps=1)
     episodes, _ = trainer._play([0, 1, 2, 3, 4, 5, 6, 7])
-    kept = [Kept(episode, 1.0) for episode in episodes]
-    batch = trainer._prepare(kept)
+    batch = trainer._prepare([ScoredEpisode(episode, 1.0) for episode in episodes])
     targets = torch.cat([pack.targets_M for pack in batch.packs]).tolist()
     sampled = torch.cat([pack.columns["sampled"] for pack in batch.packs]).tolist()
-    written = [
-        pair for e in episodes for *pair, mine in zip(e.completion_ids, e.logprobs, e.model_mask, strict=True) if mine
-    ]
+    written = []
+    for episode in episodes:
+        pairs = zip(episode.completion_ids, episode.logprobs, strict=True)
+        written += itertools.compress(pairs, episode.model_mask)
     assert targets == [token for token, _ in written] and len(targets) > 500
     assert sampled == pytest.approx([logprob for _, logprob in written])
     assert sum(float(pack.columns["weight"].sum()) for pack in batch.packs) == pytest.approx(1.0)
@@ -70,59 +73,75 @@ def test_same_seed_same_run(tmp_path: Path):
 
 @pytest.mark.parametrize("reward", ["outcome", "return"])
 @pytest.mark.parametrize("critic", ["shared", "separate"])
-def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(reward: str, critic: str, tmp_path: Path):
-    """lambda = gamma = 1 and values of zero: each token's log-probability times the reward to come, a plain mean."""
+def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(
+    reward: str, critic: str, tmp_path: Path
+):
+    """With lambda = gamma = 1 and values of zero, an advantage is the reward-to-go."""
     model, _ = tiny_model()
-    trainer = tiny_trainer(tmp_path, model=model, algorithm="ppo", critic=critic, reward=reward, gamma=1.0, lam=1.0,
-                           value_coefficient=0.0, steps=1, max_grad_norm=0.0)  # fmt: skip
+    trainer = tiny_trainer(
+        tmp_path,
+        model=model,
+        algorithm="ppo",
+        critic=critic,
+        reward=reward,
+        gamma=1.0,
+        lam=1.0,
+        value_coefficient=0.0,
+        steps=1,
+        max_grad_norm=0.0,
+    )
     episodes, _ = trainer._play([0, 1, 2, 3])
-    batch = trainer._prepare([Kept(episode, 0.0) for episode in episodes])
+    batch = trainer._prepare([ScoredEpisode(episode, 0.0) for episode in episodes])
     trainer._freeze(batch)
     trainer.batch, trainer.totals = batch, _totals(trainer)
     model.zero_grad()
     trainer.train_on(trainer.model, batch.packs, trainer._pack_loss)
-    found = _gradient(model)
+    actual = _gradient(model)
     model.zero_grad()
     _reinforce(model, episodes, reward).backward()
     expected = _gradient(model)
-    assert expected.norm() > 0.1 and (found - expected).abs().max() < 1e-5
+    assert expected.norm() > 0.1 and (actual - expected).abs().max() < 1e-5
 
 
-def _totals(trainer: Any) -> Totals:
-    return Totals(trainer._figure_names(), largest=("mismatch/max",))
+def _totals(trainer: Any) -> MetricAccumulator:
+    return MetricAccumulator(trainer._metric_names(), largest=("mismatch/max",))
 
 
 def _gradient(model: Any) -> torch.Tensor:
-    mine = [p for name, p in model.named_parameters() if not name.startswith("critic")]
-    return torch.cat([parameter.grad.flatten() for parameter in mine])
+    policy = [p for name, p in model.named_parameters() if not name.startswith("critic")]
+    return torch.cat([parameter.grad.flatten() for parameter in policy])
 
 
 def _reinforce(model: Any, episodes: Any, reward: str) -> torch.Tensor:
-    """Written independently of the engine: one episode at a time, rewards to come turn by turn."""
+    """Written independently of the engine: one episode at a time, rewards-to-go turn by turn."""
     total, count = torch.zeros(()), 0
     for episode in episodes:
         ids = torch.tensor([[*episode.prompt_ids, *episode.completion_ids]])
         scores = torch.log_softmax(model(input_ids=ids).logits[0], -1)
         last = [0.0] * (len(episode.turn_ends) - 1) + [episode.outcome.value]
         turns = episode.turn_rewards if reward == "return" else last
-        for place, (token, mine) in enumerate(zip(episode.completion_ids, episode.model_mask, strict=True)):
-            if mine:
-                to_come = sum(r for r, end in zip(turns, episode.turn_ends, strict=True) if end > place)
-                total = total - scores[len(episode.prompt_ids) + place - 1, token] * to_come
+        for index, (token, by_model) in enumerate(
+            zip(episode.completion_ids, episode.model_mask, strict=True)
+        ):
+            if by_model:
+                to_go = sum(
+                    r for r, end in zip(turns, episode.turn_ends, strict=True) if end > index
+                )
+                total = total - scores[len(episode.prompt_ids) + index - 1, token] * to_go
                 count += 1
     return total / count
 
 
 def test_changing_a_world_token_as_a_target_changes_no_loss(tmp_path: Path):
-    """World tokens are context only: what they are as targets is never read."""
+    """World tokens are context only, never targets."""
     trainer, _ = trained(tmp_path, steps=1)
     (episode, *_), _ = trainer._play([0])
-    row = training_row(Kept(episode, 1.0), Counts(1, 1), trainer.rlvr, longest=4)
-    (pack,) = pack_episodes([row], max_tokens=10_000)
+    example = train_example(ScoredEpisode(episode, 1.0), TokenCounts(1, 1), trainer.rlvr, longest=4)
+    (pack,) = pack_episodes([example], max_tokens=10_000)
     assert len(pack.targets_M) == sum(episode.model_mask) < len(episode.completion_ids)
-    world = {place for place, mine in enumerate(episode.model_mask) if not mine}
+    world = {index for index, by_model in enumerate(episode.model_mask) if not by_model}
     start = len(episode.prompt_ids)
-    assert not world & {int(place) + 1 - start for place in pack.predictors_M}
+    assert not world & {int(index) + 1 - start for index in pack.predictors_M}
     with torch.no_grad():
-        found, _ = token_logprobs(trainer.policy, pack)
-    assert len(found) == sum(episode.model_mask)
+        logprobs, _ = token_logprobs(trainer.policy, pack)
+    assert len(logprobs) == sum(episode.model_mask)

@@ -1,4 +1,4 @@
-"""One process of a distributed run: trains the same few steps whatever the launcher said, and writes down what it saw.
+"""One process of a distributed run: trains a few steps and writes a report.
 
 torchrun --nproc-per-node 2 tests/support/distributed_run.py OUT.json
 """
@@ -15,39 +15,51 @@ from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
 from tests.support.tiny_run import curve, tiny_trainer
 
 RUNS: dict[str, dict[str, Any]] = {
-    # One episode per pack: processes have unlike numbers of passes, and keep each other company.
+    # One episode per pack: processes have different numbers of packs and pad them.
     "grpo": {"algorithm": "grpo", "pack_tokens": 1, "share_prefix": False},
-    "ppo": {"algorithm": "ppo", "reward": "return", "whiten": True, "kl": 0.05, "updates": 2, "pack_tokens": 300},
+    "ppo": {
+        "algorithm": "ppo",
+        "reward": "return",
+        "whiten": True,
+        "kl": 0.05,
+        "updates": 2,
+        "pack_tokens": 300,
+    },
 }
 
 
 def main(out: Path) -> None:
-    """Train all runs; rank 0 writes the curves, every rank its questions."""
+    """Train all runs; every rank writes its curves and the indices of its tasks."""
     allow_fsdp_on_cpu()
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name, changes in RUNS.items():
         trainer = tiny_trainer(out.parent / name, steps=4, learning_rate=1e-3, **changes)
-        asked = _listen(trainer)
+        indices = _record_tasks(trainer)
         trainer.train()
         trainer.export(out.parent / f"{out.stem}-{name}")
-        sharded = type(next(trainer.policy.parameters())).__name__
+        kind = type(next(trainer.policy.parameters())).__name__
         rows = [row for row in trainer.state.log_history if "entropy" in row]
-        found[name] = {"asked": asked, "loss": [row["loss"] for row in rows], "reward": curve(trainer, "reward"),
-                       "grad_norm": [row["grad_norm"] for row in rows], "parameter": sharded}  # fmt: skip
+        report[name] = {
+            "tasks": indices,
+            "loss": [row["loss"] for row in rows],
+            "reward": curve(trainer, "reward"),
+            "grad_norm": [row["grad_norm"] for row in rows],
+            "parameter": kind,
+        }
     rank = os.environ.get("RANK", "0")
-    out.with_suffix(f".{rank}.json").write_text(json.dumps(found))
+    out.with_suffix(f".{rank}.json").write_text(json.dumps(report))
 
 
-def _listen(trainer: Any) -> list[int]:
-    asked: list[int] = []
+def _record_tasks(trainer: Any) -> list[int]:
+    indices: list[int] = []
     tasks = trainer.tasks
 
-    def listening(index: int) -> Any:
-        asked.append(index)
+    def recorded(index: int) -> Any:
+        indices.append(index)
         return tasks(index)
 
-    trainer.tasks = listening
-    return asked
+    trainer.tasks = recorded
+    return indices
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""As much of the hub's HTTP API as `huggingface_hub` uses to create, upload, look at and download a repository."""
+"""The part of the hub's HTTP API that `huggingface_hub` needs to create, fill and read a repo."""
 
 import base64
 import contextlib
@@ -35,30 +35,36 @@ class Handler(BaseHTTPRequestHandler):
         if parts == ["api", "validate-yaml"]:
             return self.reply(200, {"errors": [], "warnings": []})
         if parts == ["api", "repos", "create"]:
-            asked = json.loads(body)
-            name = f"{asked.get('organization') or 'me'}/{asked['name']}"
-            self.server.repos.setdefault(name, {"files": {}, "asked": asked})
+            request = json.loads(body)
+            name = f"{request.get('organization') or 'me'}/{request['name']}"
+            self.server.repos.setdefault(name, {"files": {}, "asked": request})
             return self.reply(200, {"url": f"{self.server.address}/{name}", "name": name})
         repo = self.server.repos.get("/".join(parts[2:4]))
         if repo is None:
             return self.reply(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
         if parts[4] == "preupload":
             files = [
-                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in json.loads(body)["files"]
+                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for f in json.loads(body)["files"]
             ]
             return self.reply(200, {"files": files})
         if parts[4] == "commit":
             for line in body.splitlines():
                 entry = json.loads(line)
                 if entry["key"] == "file":
-                    repo["files"][entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                    repo["files"][entry["value"]["path"]] = base64.b64decode(
+                        entry["value"]["content"]
+                    )
             sha = self.sha(repo)
             url = f"{self.server.address}/{'/'.join(parts[2:4])}/commit/{sha}"
-            return self.reply(200, {"commitUrl": url, "commitOid": sha, "success": True, "hookOutput": ""})
+            return self.reply(
+                200, {"commitUrl": url, "commitOid": sha, "success": True, "hookOutput": ""}
+            )
         return self.reply(404, {"error": self.path})
 
     def sha(self, repo):
-        return hashlib.sha1(json.dumps({k: v.hex() for k, v in repo["files"].items()}).encode()).hexdigest()
+        contents = json.dumps({name: data.hex() for name, data in repo["files"].items()})
+        return hashlib.sha1(contents.encode()).hexdigest()
 
     def do_GET(self):
         parts = self.parts()
@@ -67,13 +73,30 @@ class Handler(BaseHTTPRequestHandler):
         if parts[0] == "api":
             repo = self.server.repos.get("/".join(parts[2:4]))
             if repo is None:
-                return self.reply(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
+                return self.reply(
+                    404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound"
+                )
             if "tree" in parts:
-                rows = [{"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                        for name, data in repo["files"].items()]  # fmt: skip
-                return self.reply(200, rows)
-            siblings = [{"rfilename": name, "size": len(data)} for name, data in repo["files"].items()]
-            about = {"private": True, "tags": [], "downloads": 0, "likes": 0, "id": "/".join(parts[2:4])}
+                entries = [
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": len(data),
+                        "oid": hashlib.sha1(data).hexdigest(),
+                    }
+                    for name, data in repo["files"].items()
+                ]
+                return self.reply(200, entries)
+            siblings = [
+                {"rfilename": name, "size": len(data)} for name, data in repo["files"].items()
+            ]
+            about = {
+                "private": True,
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+                "id": "/".join(parts[2:4]),
+            }
             return self.reply(200, {**about, "sha": self.sha(repo), "siblings": siblings})
         parts = parts[1:] if parts[0] == "datasets" else parts
         repo, name = self.server.repos.get("/".join(parts[:2])), "/".join(parts[4:])
@@ -81,16 +104,20 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
         data = repo["files"][name]
         etag = f'"{hashlib.sha1(data).hexdigest()}"'
-        return self.reply(200, data, ETag=etag, X_Repo_Commit=self.sha(repo), Content_Length=str(len(data)))
+        return self.reply(
+            200, data, ETag=etag, X_Repo_Commit=self.sha(repo), Content_Length=str(len(data))
+        )
 
     do_HEAD = do_GET  # noqa: N815
 
 
 @contextlib.contextmanager
 def fake_hub():
-    """A hub on loopback; yields the server: `.address`, `.repos`, `.tokens`."""
+    """A hub on loopback; yields the server with its `address`, `repos` and `tokens`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.address, server.repos, server.tokens = f"http://127.0.0.1:{server.server_port}", {}, set()
+    server.address = f"http://127.0.0.1:{server.server_port}"
+    server.repos = {}
+    server.tokens = set()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

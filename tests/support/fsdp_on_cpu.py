@@ -1,7 +1,7 @@
-"""Lets accelerate choose FSDP2 on gloo. Tests only.
+"""Makes accelerate select FSDP2 on gloo. Tests only.
 
-accelerate 1.15 never selects FSDP when its backend is CPU: MULTI_CPU is missing from the types it promotes. Everything
-behind that choice works, so we make it, after accelerate's own set-up and only when FSDP was asked for.
+accelerate 1.15 never selects FSDP on CPU: MULTI_CPU is missing from the types it promotes. FSDP
+itself works there, so this selects it after accelerate's own set-up, if FSDP was configured.
 """
 
 import os
@@ -27,8 +27,13 @@ def allow_fsdp_on_cpu() -> None:
 
 
 FSDP2 = {
-    "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
-    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true", "FSDP_OFFLOAD_PARAMS": "false",
-}  # fmt: skip
-"""What `accelerate launch` would set from an FSDP2 config file."""
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "LlamaDecoderLayer",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    "FSDP_OFFLOAD_PARAMS": "false",
+}
+"""The environment that `accelerate launch` sets from an FSDP2 config file."""

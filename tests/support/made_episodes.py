@@ -1,25 +1,53 @@
-"""Episodes made by hand, one for each kind of observation, with predictions that are right, wrong and masked."""
+"""Handmade episodes, one for each kind of observation, with right and wrong predictions."""
 
 import numpy as np
 
-from terrella.core.types import Episode, Frames, Prediction, Split, State, Status, Stop, Text, Transition, Tree, Verdict
-from terrella.show.counterfactuals import Branch, Foretold
+from terrella.core.types import (
+    Episode,
+    Frames,
+    Prediction,
+    Split,
+    State,
+    Status,
+    Stop,
+    Text,
+    Transition,
+    Tree,
+    Verdict,
+)
+from terrella.show.counterfactuals import CounterfactualBranch, StepPrediction
 from terrella.show.page_data import Extras
 
 
 def made(world, seen, actions, *, value=1.0, seed=0):
     steps = tuple(
         Transition(
-            observation=a, action=act, next_observation=b, reward=0.1, terminated=b is seen[-1],
+            observation=a,
+            action=act,
+            next_observation=b,
+            reward=0.1,
+            terminated=b is seen[-1],
             info={"valid": True, "effective": True, "success": b is seen[-1] and value == 1.0},
         )
         for a, act, b in zip(seen, actions, seen[1:], strict=False)
-    )  # fmt: skip
-    outcome = Verdict.failed(Status.TIMEOUT, "slow") if value is None else Verdict.of(value, seen=float(len(seen)))
+    )
+    outcome = (
+        Verdict.failed(Status.TIMEOUT, "slow")
+        if value is None
+        else Verdict.of(value, seen=float(len(seen)))
+    )
     return Episode(
-        world=world, instance="a1b2c3", split=Split.TRAIN, seed=seed, noise_seed=seed, policy="made", first=seen[0],
-        transitions=steps, stop=Stop.TERMINATED if value is not None else Stop.WORLD_TIMEOUT, outcome=outcome,
-    )  # fmt: skip
+        world=world,
+        instance="a1b2c3",
+        split=Split.TRAIN,
+        seed=seed,
+        noise_seed=seed,
+        policy="made",
+        first=seen[0],
+        transitions=steps,
+        stop=Stop.TERMINATED if value is not None else Stop.WORLD_TIMEOUT,
+        outcome=outcome,
+    )
 
 
 def grid(x, y, goal=(3, 3)):
@@ -51,44 +79,78 @@ def ball(x, size=32):
 
 EPISODES = {
     "grid": (
-        made("frozen_lake", [grid(0, 0), grid(1, 0), grid(2, 0), grid(2, 1)], ["Right", "Right", "Down"]), grid(1, 1)
+        made(
+            "frozen_lake",
+            [grid(0, 0), grid(1, 0), grid(2, 0), grid(2, 1)],
+            ["Right", "Right", "Down"],
+        ),
+        grid(1, 1),
     ),
     "text": (
-        made("kitchen", [Text("You are in the kitchen.\nThe lamp is off.\nYou carry: nothing"),
-                         Text("You are in the kitchen.\nThe lamp is on.\nYou carry: nothing"),
-                         Text("You are in the kitchen.\nThe lamp is on.\nYou carry: apple")],
-             ["light lamp", "take apple"]),
+        made(
+            "kitchen",
+            [
+                Text("You are in the kitchen.\nThe lamp is off.\nYou carry: nothing"),
+                Text("You are in the kitchen.\nThe lamp is on.\nYou carry: nothing"),
+                Text("You are in the kitchen.\nThe lamp is on.\nYou carry: apple"),
+            ],
+            ["light lamp", "take apple"],
+        ),
         Text("You are in the kitchen.\nThe lamp is on.\nYou carry: pear"),
     ),
     "state": (
-        made("counter", [State.of({"goal": 5, "value": 3}), State.of({"goal": 5, "value": 4}),
-                         State.of({"goal": 5, "value": 5, "done": True})], ["up", "up"]),
+        made(
+            "counter",
+            [
+                State.of({"goal": 5, "value": 3}),
+                State.of({"goal": 5, "value": 4}),
+                State.of({"goal": 5, "value": 5, "done": True}),
+            ],
+            ["up", "up"],
+        ),
         State.of({"goal": 6, "value": 5}),
     ),
     "tree": (
-        made("shop", [Tree(TREE.format(price="12 EUR", status="cart empty")),
-                      Tree(TREE.format(price="12 EUR", status="1 item") + "\n    link 'Checkout'")],
-             ["click 'Add to cart'"]),
+        made(
+            "shop",
+            [
+                Tree(TREE.format(price="12 EUR", status="cart empty")),
+                Tree(TREE.format(price="12 EUR", status="1 item") + "\n    link 'Checkout'"),
+            ],
+            ["click 'Add to cart'"],
+        ),
         Tree(TREE.format(price="12 EUR", status="2 items")),
     ),
     "frames": (made("tabletop", [ball(6), ball(12), ball(18)], ["push", "push"]), ball(14)),
-}  # fmt: skip
+}
 """An episode of each kind, and a wrong prediction of what its last step shows."""
 
 
-def said(observation, chance=0.9):
+def prediction(observation, chance=0.9):
     return Prediction(
-        observation=observation, reward=0.1, terminated=False, logprob=float(np.log(chance)), risk=1 - chance
+        observation=observation,
+        reward=0.1,
+        terminated=False,
+        logprob=float(np.log(chance)),
+        risk=1 - chance,
     )
 
 
 def extras_of(episode, wrong):
-    """Right until the last step; forks at every step."""
-    told = [Foretold(said(step.next_observation), 0.04 + 0.1 * n, "trusted", Verdict.of(1.0, exact=1.0))
-            for n, step in enumerate(episode.transitions)]  # fmt: skip
-    told[-1] = Foretold(said(wrong, 0.4), 0.7, "too_risky", Verdict.of(0.0, "differs", exact=0.0))
+    """Predictions that are right until the last step, and forks at every step."""
+    right = Verdict.of(1.0, exact=1.0)
+    predictions = [
+        StepPrediction(prediction(step.next_observation), 0.04 + 0.1 * n, "trusted", right)
+        for n, step in enumerate(episode.transitions)
+    ]
+    differs = Verdict.of(0.0, "differs", exact=0.0)
+    predictions[-1] = StepPrediction(prediction(wrong, 0.4), 0.7, "too_risky", differs)
     names = sorted({step.action for step in episode.transitions} | {"wait"})
-    forks = [[Branch(name, (said(step.next_observation if name == step.action else step.observation, 1.0),),
-                     (said(wrong, 0.6),), 0.3, "trusted") for name in names]
-             for step in episode.transitions]  # fmt: skip
-    return Extras(foretold=told, forks=forks)
+    forks = [[branch(step, name, wrong) for name in names] for step in episode.transitions]
+    return Extras(predictions=predictions, forks=forks)
+
+
+def branch(step, action, wrong):
+    result = step.next_observation if action == step.action else step.observation
+    real = (prediction(result, 1.0),)
+    return CounterfactualBranch(action, real, (prediction(wrong, 0.6),), 0.3, "trusted")

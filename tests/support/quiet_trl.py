@@ -1,6 +1,6 @@
-"""Import TRL without vLLM (half a minute, and warnings of all it imports): our samplers do not go through TRL's.
+"""Imports TRL without vLLM, which takes half a minute and emits warnings. Import this first.
 
-Import this first.
+Our samplers do not use TRL's vLLM client.
 """
 
 import os

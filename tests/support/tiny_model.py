@@ -1,4 +1,4 @@
-"""A Llama of 20k parameters that knows nothing; its replies are random characters."""
+"""An untrained Llama of 20k parameters; its replies are random characters."""
 
 import os
 
@@ -15,14 +15,22 @@ torch.set_num_threads(1)
 
 
 def tiny_model(seed: int = 0, *, width: int = 32, layers: int = 2) -> tuple[Any, Any]:
-    """Model and tokenizer; wide initial weights, so that replies differ and gradients are not tiny."""
+    """Model and tokenizer. Initial weights are wide: replies differ and gradients are large."""
     tokenizer = character_tokenizer(("up", "down"))
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
         initializer_range=0.2,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config), tokenizer

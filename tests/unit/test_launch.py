@@ -1,4 +1,7 @@
-"""Launch files: they parse, they say nothing untrue, and their scripts start what they claim to (on stubs)."""
+"""Launch files.
+
+They parse, they say nothing untrue, and their scripts start what they claim to (on stubs).
+"""
 
 import json
 import os
@@ -19,14 +22,16 @@ SCRIPTS = [LAUNCH / "node.sh", LAUNCH / "slurm.sbatch"]
 
 STUB = """#!{python}
 import json, os, subprocess, sys
-name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
-kept = {{k: os.environ.get(k) for k in ("RAY_AUTH_MODE", "RAY_ADDRESS", "SLURM_NODEID", "OMP_NUM_THREADS")}}
+command_name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
+names = ("RAY_AUTH_MODE", "RAY_ADDRESS", "SLURM_NODEID", "OMP_NUM_THREADS")
+kept = {{name: os.environ.get(name) for name in names}}
 with open("{log}", "a") as log:
-    log.write(json.dumps({{"name": name, "words": words, "env": kept}}) + "\\n")
-if name == "scontrol":
+    log.write(json.dumps({{"name": command_name, "words": words, "env": kept}}) + "\\n")
+if command_name == "scontrol":
     print("node-a\\nnode-b")
-if name == "srun":
-    command = [word for i, word in enumerate(words) if not all(w.startswith("-") for w in words[: i + 1])]
+if command_name == "srun":
+    first = next(i for i, word in enumerate(words) if not word.startswith("-"))
+    command = words[first:]
     nodes = 1 if "--nodes=1" in words else int(os.environ["SLURM_JOB_NUM_NODES"])
     for node in range(nodes):
         subprocess.run(command, check=True, env=os.environ | {{"SLURM_NODEID": str(node)}})
@@ -44,7 +49,9 @@ def stubs(tmp_path):
 
     def run(*command, fails=False, **env):
         base = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-        done = subprocess.run(command, env=base | env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env=base | env, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
         assert (done.returncode != 0) is fails, done.stderr
         if fails:
             return done.stderr
@@ -70,7 +77,7 @@ def document(name, kind=None):
     return next(d for d in found if d.get("kind") == kind)
 
 
-# --- files -------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.name)
@@ -78,11 +85,14 @@ def test_every_yaml_parses(path):
     assert all(isinstance(found, dict) for found in yaml.safe_load_all(path.read_text()))
 
 
-@pytest.mark.parametrize("path", [p for p in LAUNCH.rglob("*") if p.is_file()], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [p for p in LAUNCH.rglob("*") if p.is_file()], ids=lambda path: path.name
+)
 def test_no_file_opens_a_door_or_names_a_place_that_is_not_the_users(path):
     text = path.read_text()
     assert not re.search(
-        r"https?://|pypi|docker\.io|ghcr|quay|gcr\.io|0\.0\.0\.0|/work/|/tmp/|LoadBalancer|NodePort", text
+        r"https?://|pypi|docker\.io|ghcr|quay|gcr\.io|0\.0\.0\.0|/work/|/tmp/|LoadBalancer|NodePort",
+        text,
     )
 
 
@@ -95,14 +105,19 @@ def test_every_script_is_bash_and_can_be_run(path):
 def test_the_readme_lists_every_file():
     text = (LAUNCH / "README.md").read_text()
     for path in LAUNCH.rglob("*"):
-        assert path.is_dir() or path.name == "README.md" or f"`{path.relative_to(LAUNCH)}`" in text, path
+        assert (
+            path.is_dir() or path.name == "README.md" or f"`{path.relative_to(LAUNCH)}`" in text
+        ), path
 
 
 def test_the_ray_job_has_what_its_kind_needs():
     job = document("kuberay.yaml", "RayJob")
     assert job["apiVersion"] == "ray.io/v1" and job["metadata"]["name"]
     cluster = job["spec"]["rayClusterSpec"]
-    assert cluster["authOptions"] == {"mode": "token"} and cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+    assert (
+        cluster["authOptions"] == {"mode": "token"}
+        and cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+    )
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert group["template"]["metadata"]["labels"] == {"app": "terrella"}
         assert group["template"]["spec"]["containers"][0]["image"]
@@ -118,9 +133,15 @@ def test_only_the_operator_and_the_cluster_reach_its_pods():
 def test_the_ray_jobs_worlds_fit_on_its_workers():
     job = document("kuberay.yaml", "RayJob")["spec"]
     cluster = job["rayClusterSpec"]
-    env = {e["name"]: e["value"] for e in cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]}
-    wanted = int(re.search(r"seats\.workers=(\d+)", job["entrypoint"])[1]) * int(env["DEVICES"])
-    pods = [(g["replicas"], g["template"]["spec"]["containers"][0]["resources"]) for g in cluster["workerGroupSpecs"]]
+    env = {
+        e["name"]: e["value"]
+        for e in cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    wanted = int(re.search(r"env_pool\.workers=(\d+)", job["entrypoint"])[1]) * int(env["DEVICES"])
+    pods = [
+        (g["replicas"], g["template"]["spec"]["containers"][0]["resources"])
+        for g in cluster["workerGroupSpecs"]
+    ]
     assert wanted <= sum(replicas * int(resources["limits"]["cpu"]) for replicas, resources in pods)
 
 
@@ -143,7 +164,7 @@ def accelerate_parser():
     return pytest.importorskip("accelerate.commands.launch").launch_command_parser()
 
 
-# --- scripts on stubs ----------------------------------------------------------------------------------------------
+# --- scripts on stubs -----------------------------------------------------------------------------
 
 
 def test_one_device_needs_no_launcher(stubs):
@@ -153,24 +174,40 @@ def test_one_device_needs_no_launcher(stubs):
 
 
 def test_a_node_of_gpus(stubs):
-    (words,) = named(stubs("launch/node.sh", "tiny_counter", DEVICES="8", SHARDING="fsdp2"), "accelerate")
+    (words,) = named(
+        stubs("launch/node.sh", "tiny_counter", DEVICES="8", SHARDING="fsdp2"), "accelerate"
+    )
     parsed = accelerate_parser().parse_args(words[1:])
-    assert (words[0], parsed.num_processes, parsed.num_machines, parsed.machine_rank) == ("launch", 8, 1, 0)
-    assert (ROOT / parsed.config_file).name == "fsdp2.yaml" and parsed.main_process_ip == "127.0.0.1"
+    assert (words[0], parsed.num_processes, parsed.num_machines, parsed.machine_rank) == (
+        "launch",
+        8,
+        1,
+        0,
+    )
+    assert (
+        ROOT / parsed.config_file
+    ).name == "fsdp2.yaml" and parsed.main_process_ip == "127.0.0.1"
     assert parsed.module and parsed.training_script == "terrella.cli"
     assert parsed.training_script_args == ["rlvr", "tiny_counter"]
 
 
 def test_a_node_refuses_what_cannot_be(stubs):
     assert "DEVICES" in stubs("launch/node.sh", "tiny_counter", fails=True)
-    assert "SHARDING=zero3" in stubs("launch/node.sh", "tiny_counter", fails=True, DEVICES="2", SHARDING="zero3")
-    assert "NODE_RANK=2" in stubs("launch/node.sh", "x", fails=True, DEVICES="2", NODES="2", NODE_RANK="2")
+    assert "SHARDING=zero3" in stubs(
+        "launch/node.sh", "tiny_counter", fails=True, DEVICES="2", SHARDING="zero3"
+    )
+    assert "NODE_RANK=2" in stubs(
+        "launch/node.sh", "x", fails=True, DEVICES="2", NODES="2", NODE_RANK="2"
+    )
 
 
 SLURM = {
-    "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": "412345", "SLURM_JOB_NODELIST": "node-[a-b]",
-    "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8",
-}  # fmt: skip
+    "SLURM_SUBMIT_DIR": str(ROOT),
+    "SLURM_JOB_ID": "412345",
+    "SLURM_JOB_NODELIST": "node-[a-b]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_GPUS_ON_NODE": "8",
+}
 
 
 def test_slurm_starts_one_launcher_per_node_that_meet_on_the_first(stubs):
@@ -179,7 +216,10 @@ def test_slurm_starts_one_launcher_per_node_that_meet_on_the_first(stubs):
     assert [option(words, "--machine_rank") for words in launches] == ["0", "1"]
     for words in launches:
         assert option(words, "--num_processes") == "16" and option(words, "--num_machines") == "2"
-        assert option(words, "--main_process_ip") == "node-a" and option(words, "--main_process_port") == "22345"
+        assert (
+            option(words, "--main_process_ip") == "node-a"
+            and option(words, "--main_process_port") == "22345"
+        )
         assert terrella_words(words) == ["rlvr", "tiny_counter", "--out", "/shared/x"]
     assert not named(calls, "ray")
 
@@ -189,8 +229,15 @@ def test_slurm_with_worlds_on_ray_asks_for_a_token_and_shows_no_dashboard(stubs)
     started = [call for call in calls if call["name"] == "ray"]
     heads = [call["words"] for call in started if "--head" in call["words"]]
     assert len(started) == 2 and len(heads) == 1 and "--include-dashboard=false" in heads[0]
-    assert all(call["env"]["RAY_AUTH_MODE"] == "token" for call in calls if call["name"] in ("ray", "accelerate"))
-    assert all("--set seats.place=ray --set seats.workers=2" in " ".join(w) for w in named(calls, "accelerate"))
+    assert all(
+        call["env"]["RAY_AUTH_MODE"] == "token"
+        for call in calls
+        if call["name"] in ("ray", "accelerate")
+    )
+    assert all(
+        "--set env_pool.place=ray --set env_pool.workers=2" in " ".join(w)
+        for w in named(calls, "accelerate")
+    )
     assert not list(ROOT.glob(".ray-token-*"))
 
 
@@ -201,14 +248,20 @@ def test_slurm_says_what_is_missing(stubs):
 
 def test_skypilot_runs_the_same_node_script(stubs):
     task = document("skypilot.yaml")
-    sky = {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_GPUS_PER_NODE": "8",
-           "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5"}  # fmt: skip
+    sky = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+        "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5",
+    }
     (words,) = named(stubs("bash", "-euc", task["run"], **task["envs"], **sky), "accelerate")
-    assert option(words, "--main_process_ip") == "10.0.0.4" and option(words, "--machine_rank") == "1"
+    assert (
+        option(words, "--main_process_ip") == "10.0.0.4" and option(words, "--machine_rank") == "1"
+    )
     assert terrella_words(words)[:4] == ["rlvr", "tiny_counter", "--out", "/runs/tiny_counter"]
 
 
-# --- the commands inside ---------------------------------------------------------------------------------------------
+# --- the commands inside --------------------------------------------------------------------------
 
 
 def commands():
@@ -217,24 +270,39 @@ def commands():
     sky = re.search(r"launch/node\.sh (.*)", document("skypilot.yaml")["run"])[1]
     sky = sky.replace('"', "").replace("$RECIPE", "tiny_counter").split()
     texts = [path.read_text() for path in (*SCRIPTS, LAUNCH / "README.md")]
-    shown = [m.split() for text in texts for m in re.findall(r"(?:node\.sh|slurm\.sbatch) (tiny_\w+[^\n`|]*)", text)]
+    shown = [
+        m.split()
+        for text in texts
+        for m in re.findall(r"(?:node\.sh|slurm\.sbatch) (tiny_\w+[^\n`|]*)", text)
+    ]
     return [job, sky, *shown]
 
 
 def test_every_command_is_one_that_terrella_takes():
-    """In a process of its own: what torch and its friends warn about on import is not what is asked here."""
+    """In a process of its own.
+
+    What torch and its friends warn about on import is not what is asked here.
+    """
     pytest.importorskip("trl")
     assert len(commands()) >= 5
-    code = "import json, sys; from terrella.cli import app; [app.cli(args=words) for words in json.loads(sys.argv[1])]"
+    code = (
+        "import json, sys; from terrella.cli import app; "
+        "[app.cli(args=words) for words in json.loads(sys.argv[1])]"
+    )
     asked = json.dumps([["rlvr", *words, "--dry-run"] for words in commands()])
-    done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", code, asked], capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count('"class": "terrella.stages.rlvr:Rlvr"') == len(commands())
+    assert done.stdout.count('"class": "terrella.pipelines.rlvr:Rlvr"') == len(commands())
 
 
 @pytest.mark.slow
 def test_two_nodes_on_loopback_really_meet(tmp_path):
-    """The Slurm script with real launchers: two 'nodes' of one process here, gloo's rendezvous, a dry run on each."""
+    """The Slurm script with real launchers.
+
+    Two 'nodes' of one process here, gloo's rendezvous, a dry run on each.
+    """
     pytest.importorskip("trl")
     if not shutil.which("torchrun", path=str(Path(sys.executable).parent)):
         pytest.skip("no torchrun beside this Python")
@@ -246,11 +314,23 @@ def test_two_nodes_on_loopback_really_meet(tmp_path):
     )
     for stub in (scontrol, srun):
         stub.chmod(0o755)
-    env = os.environ | SLURM | {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-                                "SHARDING": "cpu", "DEVICES": "1", "PORT": "29571"}  # fmt: skip
+    env = (
+        os.environ
+        | SLURM
+        | {
+            "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SHARDING": "cpu",
+            "DEVICES": "1",
+            "PORT": "29571",
+        }
+    )
     done = subprocess.run(
-        ["launch/slurm.sbatch", "tiny_counter", "--dry-run"], env=env, cwd=ROOT, capture_output=True, text=True,
+        ["launch/slurm.sbatch", "tiny_counter", "--dry-run"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         timeout=240,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count('"class": "terrella.stages.rlvr:Rlvr"') == 2
+    assert done.stdout.count('"class": "terrella.pipelines.rlvr:Rlvr"') == 2

@@ -1,4 +1,4 @@
-"""What a person sees while a long command runs."""
+"""Progress displays: log lines, the live bar, and tables of metrics."""
 
 import io
 import logging
@@ -24,7 +24,11 @@ def lines(caplog):
 
 
 def test_all_displays_are_progress():
-    displays = [shown.PlainProgress(), shown.LiveProgress(Console(file=io.StringIO())), shown.SilentProgress()]
+    displays = [
+        shown.PlainProgress(),
+        shown.LiveProgress(Console(file=io.StringIO())),
+        shown.SilentProgress(),
+    ]
     assert all(isinstance(display, Progress) for display in displays)
 
 
@@ -42,11 +46,11 @@ def test_plain_lines_come_every_few_seconds_and_at_the_end(lines):
     ]
 
 
-def test_a_resumed_run_shows_its_own_rate_and_not_that_of_the_dead_one(lines):
+def test_a_resumed_run_shows_its_own_rate_and_not_that_of_the_killed_one(lines):
     clock = Clock()
     plain = shown.PlainProgress(every=0, clock=clock)
     plain.phase("collect", 1000)
-    clock.now = 60  # reading what is there is not playing
+    clock.now = 60  # reading what exists is not collecting
     plain.advance(900)
     clock.now = 62
     plain.advance(910)
@@ -60,15 +64,20 @@ def test_a_new_phase_starts_its_own_count(lines):
     plain.advance(0)
     plain.phase("verify", 4)
     plain.advance(0)
-    assert [line.split("  ")[:2] for line in lines()] == [["collect", "0 of 10 (0%)"], ["verify", "0 of 4 (0%)"]]
+    assert [line.split("  ")[:2] for line in lines()] == [
+        ["collect", "0 of 10 (0%)"],
+        ["verify", "0 of 4 (0%)"],
+    ]
 
 
-@pytest.mark.parametrize(("duration", "text"), [(3.4, "3 s"), (200, "3:20 min"), (7500, "2:05 h"), (59.9, "1:00 min")])
-def test_durations_are_for_people(duration, text):
-    assert shown.seconds(duration) == text
+@pytest.mark.parametrize(
+    ("duration", "text"), [(3.4, "3 s"), (200, "3:20 min"), (7500, "2:05 h"), (59.9, "1:00 min")]
+)
+def test_durations_are_readable(duration, text):
+    assert shown.duration_text(duration) == text
 
 
-def test_a_terminal_gets_a_bar_with_phase_rate_and_figures():
+def test_a_terminal_gets_a_bar_with_phase_rate_and_metrics():
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
     with shown.make_progress(console) as progress:
         progress.phase("collect", 100)
@@ -76,10 +85,10 @@ def test_a_terminal_gets_a_bar_with_phase_rate_and_figures():
         progress.advance(40, success=0.5)
     drawn = console.file.getvalue()
     assert "collect" in drawn and "40/100" in drawn and "success=0.5" in drawn and "/s" in drawn
-    assert drawn.endswith("\x1b[?25h")  # the cursor is given back
+    assert drawn.endswith("\x1b[?25h")  # the cursor is visible again
 
 
-def test_the_cursor_is_given_back_after_an_exception():
+def test_the_cursor_is_visible_again_after_an_exception():
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
 
     with pytest.raises(KeyboardInterrupt), shown.make_progress(console) as progress:
@@ -88,7 +97,7 @@ def test_the_cursor_is_given_back_after_an_exception():
     assert console.file.getvalue().endswith("\x1b[?25h")
 
 
-def test_elsewhere_lines_reach_standard_error_without_any_setup(capsys, monkeypatch):
+def test_log_lines_reach_standard_error_without_any_setup(capsys, monkeypatch):
     fresh = logging.Logger("terrella")  # a program that has configured nothing
     monkeypatch.setattr(shown, "logger", fresh)
     with shown.make_progress(Console(file=io.StringIO())) as progress:
@@ -98,10 +107,11 @@ def test_elsewhere_lines_reach_standard_error_without_any_setup(capsys, monkeypa
     assert "collect  2 of 2 (100%)" in captured.err and captured.out == ""
 
 
-def test_figures_are_a_table_in_a_terminal_and_lines_elsewhere():
-    terminal, pipe = Console(file=io.StringIO(), force_terminal=True, width=80), Console(file=io.StringIO(), width=20)
+def test_metrics_are_a_table_in_a_terminal_and_lines_elsewhere():
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80)
+    pipe = Console(file=io.StringIO(), width=20)
     rows = [("success", "0.2578 [0.2500, 0.2658] (95%, n=11,718) [bold]")]
-    shown.show_figures("lake", rows, terminal)
-    shown.show_figures("lake", rows, pipe)
+    shown.show_metrics("lake", rows, terminal)
+    shown.show_metrics("lake", rows, pipe)
     assert "│" in terminal.file.getvalue() and "[bold]" in terminal.file.getvalue()
     assert pipe.file.getvalue() == "success: 0.2578 [0.2500, 0.2658] (95%, n=11,718) [bold]\n"

@@ -44,12 +44,15 @@ def commands():
 def test_the_commands_work_as_written(tmp_path):
     for command in commands():
         done = subprocess.run(
-            [sys.executable, "-m", "terrella.cli", *command.split()[1:]], capture_output=True, text=True, cwd=tmp_path
+            [sys.executable, "-m", "terrella.cli", *command.split()[1:]],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert (tmp_path / "runs/lake/manifest.json").exists()
 
 
 def test_the_numbers_are_those_of_the_results():
-    command = [sys.executable, "results/make_tables.py", "--check"]
-    assert subprocess.run(command, cwd=ROOT).returncode == 0, "run: python results/make_tables.py"
+    command = [sys.executable, "benchmarks/tables.py", "--check"]
+    assert subprocess.run(command, cwd=ROOT).returncode == 0, "run: python benchmarks/tables.py"

@@ -10,8 +10,8 @@ import tests.support.quiet_trl  # noqa: F401  before anything imports trl
 
 from terrella.core.config import dump, load
 from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.recipes import all_recipes, find_recipe
-from terrella.stages.reproduce import Reproduce
+from terrella.pipelines.reproduce.pipeline import Reproduce
+from terrella.recipes import all_recipes, find_recipe, recipe_info
 
 
 @pytest.mark.parametrize("name", ["tiny_counter", "tiny_lake_agent", "tiny_lake_model"])
@@ -46,10 +46,16 @@ def test_a_recipe_of_yours_is_found_by_module_and_function(tmp_path, monkeypatch
         "my_lake_recipes.deep.longer",
         "nowhere.at_all",
     ):
-        with pytest.raises(ConfigError, match=r"yours as module\.function"):
+        with pytest.raises(ConfigError, match=r"named module\.function"):
             find_recipe(wrong)
 
 
-def test_an_unknown_recipe_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="tiny_counter"):
-        find_recipe("no_such_recipe")
+def test_an_unknown_recipe_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="did you mean tiny_counter"):
+        find_recipe("tiny_conter")
+
+
+def test_every_recipe_says_what_to_expect():
+    for name, function in all_recipes().items():
+        info = recipe_info(function)
+        assert "?" not in (info.hardware, info.time, info.expect), name

@@ -14,18 +14,28 @@ PAGE = (ROOT / "docs/text_games.md").read_text("utf-8")
 
 def test_baselines_on_the_page_are_those_measured():
     found = json.loads((ROOT / "results/bytesized32_baselines.json").read_text("utf-8"))
-    rows = {"nothing happens": "no_change", "nearest neighbour": "nearest_neighbour",
-            "nearest neighbour, inside tables": "nearest_neighbour_inside_tables"}  # fmt: skip
+    rows = {
+        "nothing happens": "no_change",
+        "nearest neighbour": "nearest_neighbour",
+        "nearest neighbour, inside tables": "nearest_neighbour_inside_tables",
+    }
     for told, name in rows.items():
         (line,) = re.findall(rf"^\| {told} \|(.*)\|$", PAGE, re.MULTILINE)
         cells = [[float(number) for number in cell.split("/")] for cell in line.split("|")]
-        for cell, split in zip(cells, ("official", "official_dedup", "held_out_games"), strict=True):
-            shares = [100 * found[split][name][kind]["share"] for kind in ("unchanged", "changed", "overall")]
+        for cell, split in zip(
+            cells, ("official", "official_dedup", "held_out_games"), strict=True
+        ):
+            shares = [
+                100 * found[split][name][kind]["share"]
+                for kind in ("unchanged", "changed", "overall")
+            ]
             assert cell == pytest.approx(shares, abs=0.051), (told, split)
 
 
 def test_the_faults_of_the_published_reward_are_those_measured():
-    told = json.loads((ROOT / "results/bytesized32_rewards.json").read_text("utf-8"))["official test"]
+    told = json.loads((ROOT / "results/bytesized32_rewards.json").read_text("utf-8"))[
+        "official test"
+    ]
     assert told["truth scores 1 everywhere but released"] and told["n"] == 2954
     assert told["table"]["truth"]["released"]["overall"] < 1.0
 

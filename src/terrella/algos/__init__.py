@@ -1,1 +1,1 @@
-"""The maths of training: one page each, tensors in, tensors out, no I/O. Both engines use these pages."""
+"""The maths of training: pure functions on tensors, without I/O, shared by both engines."""

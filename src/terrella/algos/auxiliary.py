@@ -1,7 +1,8 @@
-"""The auxiliary loss on what the world wrote: an agent that also predicts its observations, in the same forward pass.
+"""Auxiliary loss on observation tokens: the policy also learns to predict its observations.
 
-Policy gradients never touch the world's tokens; this plain cross-entropy does, when asked for, with a weight of its own
-(ECHO's idea: the observations of a rollout are free supervision for a world model).
+The policy gradient covers only the tokens that the model wrote. This optional cross-entropy covers
+the tokens that the world wrote, in the same forward pass and with its own weight. The idea is
+ECHO's: the observations of a rollout are free supervision for a world model.
     loss = loss + weight * world_token_loss(logprobs_M, shares_M)
 """
 
@@ -11,5 +12,5 @@ from torch import Tensor
 
 
 def world_token_loss(logprobs_M: Tensor, shares_M: Tensor) -> Tensor:
-    """Cross-entropy over the targets that the world wrote; `shares` add up to 1 over them, and are 0 elsewhere."""
+    """Cross-entropy on the world's tokens; `shares_M` sums to 1 over them and is 0 elsewhere."""
     return -(logprobs_M * shares_M).sum()

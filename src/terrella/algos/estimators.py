@@ -1,6 +1,6 @@
-"""Algorithms by name: how a group's verdicts become advantages, and how tokens share the loss. Both engines read this.
+"""Policy-gradient algorithms by name, shared by both engines.
 
-ESTIMATORS["dr_grpo"] -> Estimator(scale="none", baseline="mean", normalise="constant")
+ESTIMATORS["dr_grpo"] == Estimator(scale="none", baseline="mean", normalise="constant")
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from typing import Literal, NamedTuple
 
 
 class Estimator(NamedTuple):
-    """Three choices make an algorithm."""
+    """The three choices that define an algorithm."""
 
     scale: Literal["std", "none"]
+    """What a group's advantages are divided by."""
     baseline: Literal["mean", "leave_one_out"]
+    """What is subtracted from a reward."""
     normalise: Literal["episode", "token", "constant"]
+    """How the tokens share the loss (see `losses.token_scales`)."""
 
 
 ESTIMATORS = {
@@ -21,5 +24,6 @@ ESTIMATORS = {
     "dr_grpo": Estimator("none", "mean", "constant"),
     "dapo": Estimator("std", "mean", "token"),
     "rloo": Estimator("none", "leave_one_out", "episode"),
-    "ppo": Estimator("none", "mean", "token"),  # a critic takes the group's place; only the normalisation is used
+    # PPO has a critic instead of groups: only `normalise` is used.
+    "ppo": Estimator("none", "mean", "token"),
 }

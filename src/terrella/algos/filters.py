@@ -1,8 +1,10 @@
-"""Which groups of a batch are trained on: those whose verdicts differ most.
+"""Group filters: select the groups of a batch whose rewards differ most.
 
-StarPO-S keeps the most uncertain share of the groups; RAGEN-2 keeps groups, most uncertain first, until they hold a
-share p of all the spread there is, so that the number kept follows the signal. Masked verdicts (nan) are in no spread.
-    wanted = most_uncertain(rewards_PG, share=0.25); wanted = top_p_spread(rewards_PG, p=0.9)
+StarPO-S keeps a fixed fraction of the groups, those with the largest spread. RAGEN-2 keeps the
+fewest groups that hold a fraction p of the total spread, so the number kept follows the signal.
+Masked verdicts (nan) are ignored.
+    wanted = most_uncertain(rewards_PG, share=0.25)
+    wanted = top_p_spread(rewards_PG, p=0.9)
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from terrella.algos.advantages import EPSILON
 
 
 def group_spread(rewards_PG: Tensor) -> Tensor:
-    """Standard deviation of the known verdicts of each group; 0 with fewer than two. [P]."""
+    """Standard deviation of each group's unmasked rewards; 0 with fewer than two. [P]."""
     known = ~rewards_PG.isnan()
     count = known.sum(1)
     rewards = torch.where(known, rewards_PG, 0.0)
@@ -26,7 +28,10 @@ def group_spread(rewards_PG: Tensor) -> Tensor:
 
 
 def most_uncertain(rewards_PG: Tensor, *, share: float) -> Tensor:
-    """The `share` of groups with the largest spread, never one without any; ties go to the earlier. [P] of bool."""
+    """Select the fraction `share` of groups with the largest spread. [P] of bool.
+
+    A group without spread is never selected. Ties go to the earlier group.
+    """
     spread = group_spread(rewards_PG)
     wanted = torch.zeros_like(spread, dtype=torch.bool)
     wanted[spread.argsort(descending=True, stable=True)[: math.ceil(share * len(spread))]] = True
@@ -34,7 +39,7 @@ def most_uncertain(rewards_PG: Tensor, *, share: float) -> Tensor:
 
 
 def top_p_spread(rewards_PG: Tensor, *, p: float) -> Tensor:
-    """The fewest groups, most uncertain first, that hold a share `p` of the total spread. [P] of bool."""
+    """Select the fewest groups that hold a fraction `p` of the total spread. [P] of bool."""
     spread = group_spread(rewards_PG)
     order = spread.argsort(descending=True, stable=True)
     held_before = spread[order].cumsum(0) - spread[order]

@@ -1,119 +1,122 @@
-"""Off-policy actor losses on steps of judged episodes: WebRL as published and as released, and its rivals.
+"""Off-policy actor losses on steps of scored episodes: WebRL (two versions) and its baselines.
 
-`webrl_paper` is the squared error between beta times the log-ratio and a signed advantage: bad steps are pushed down.
-`webrl_released` is what the authors' code does: an advantage of +1 or -0.6 whose negative half is masked, so nothing is
-ever pushed down. `filtered_bc`, `awr` and `digirl` imitate a choice of steps. All are means over the given steps.
-    loss, figures = ACTOR_LOSSES["webrl_paper"](steps, Knobs(beta=0.2)); loss.backward()
+`webrl_paper` is the squared error between beta times the log-ratio and a signed advantage, so bad
+steps are pushed down. `webrl_released` follows the authors' code: an advantage of +1 or -0.6 whose
+negative part is masked, so nothing is ever pushed down. `filtered_bc`, `awr` and `digirl` imitate
+selected or weighted steps. Every loss is a mean over the given steps.
+    loss, metrics = ACTOR_LOSSES["webrl_paper"](steps, WebRlLossConfig(beta=0.2))
+    loss.backward()
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-Figures = dict[str, Tensor]
+from terrella.algos.webrl_config import WebRlLossConfig
+
+Metrics = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedSteps:
+class ScoredSteps:
     """Aligned tensors, one entry per step. Only `logprobs` carries a gradient."""
 
     logprobs: Tensor
     """log pi(a|s), summed over the tokens of the action."""
     reference: Tensor
-    """The same under the actor as it was when the phase began."""
+    """The same under the actor at the start of the phase."""
     tokens: Tensor
-    """How many tokens the action has; 1 for a policy that points."""
+    """Number of tokens of the action; 1 for a pointer policy."""
     value: Tensor
-    """V(s): the chance of success as the critic sees it."""
+    """V(s): the critic's probability of success."""
     next_value: Tensor
-    """V(s') as the critic says it, also after the last step."""
+    """V(s') as the critic predicts it, also after the last step."""
     outcome: Tensor
-    """1 when the episode succeeded, 0 when not; between when a judge is unsure."""
+    """1 when the episode succeeded, 0 when not; in between when the outcome model is unsure."""
     steps_to_go: Tensor
-    """Steps of the episode after this one; 0 on the last."""
+    """Number of steps of the episode after this one; 0 on the last."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Knobs:
-    """Numbers of the losses; the defaults are the authors'."""
-
-    beta: float = 1.0
-    """`webrl_paper`: how strongly the log-ratio is tied down; one phase moves an action by at most 1/beta nats."""
-    lam: float = 0.5
-    """`webrl_paper`: share of the one-step advantage. `digirl`: how fast the outcome fades for earlier steps."""
-    gamma: float = 0.9
-    """`webrl_released`: discount of its returns."""
-    normalise: Literal["token", "step", "batch"] = "token"
-    """The log-ratio per token, per step, or (released code, batches above one) over the batch's positive tokens."""
-    temperature: float = 0.2
-    """`awr`: advantages are divided by this before exp."""
-    weight_cap: float = 20.0
-    """`awr`: no step weighs more."""
-    threshold: float = 0.05
-    """`digirl`: steps above this advantage are imitated."""
+ActorLoss = Callable[[ScoredSteps, WebRlLossConfig], tuple[Tensor, Metrics]]
 
 
-ActorLoss = Callable[[JudgedSteps, Knobs], tuple[Tensor, Figures]]
+def paper_advantages(steps: ScoredSteps, lam: float) -> Tensor:
+    """A = lam (r + V(s') - V(s)) + (1 - lam)(r_T - V(s)).
 
-
-def paper_advantages(steps: JudgedSteps, lam: float) -> Tensor:
-    """A = lam (r + V(s') - V(s)) + (1 - lam)(r_T - V(s)); the reward and the end come with the last step."""
+    r is the outcome on the last step and 0 before; V(s') is 0 after the last step.
+    """
     last = steps.steps_to_go == 0
     reward = torch.where(last, steps.outcome, 0.0)
     after = torch.where(last, 0.0, steps.next_value)
     return lam * (reward + after - steps.value) + (1 - lam) * (steps.outcome - steps.value)
 
 
-def webrl_paper(steps: JudgedSteps, knobs: Knobs) -> tuple[Tensor, Figures]:
+def webrl_paper(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
     """Mean of (beta log(pi / pi_ref) - A)^2. Gradient on a step: 2 beta (beta x - A) / N."""
-    advantages = paper_advantages(steps, knobs.lam)
-    ratio = _ratio(steps, torch.ones_like(advantages), knobs.normalise)
-    return ((knobs.beta * ratio - advantages) ** 2).mean(), {"advantage": advantages, "log_ratio": ratio.detach()}
+    advantages = paper_advantages(steps, config.lam)
+    ratio = _ratio(steps, torch.ones_like(advantages), config.normalise)
+    return ((config.beta * ratio - advantages) ** 2).mean(), {
+        "advantage": advantages,
+        "log_ratio": ratio.detach(),
+    }
 
 
-def released_advantages(steps: JudgedSteps, gamma: float) -> Tensor:
-    """The outcome is paid on every step and summed up again (discounted); then only the sign is kept: +1 or -0.6."""
+def released_advantages(steps: ScoredSteps, gamma: float) -> Tensor:
+    """Signs of the authors' advantage: +1 or -0.6.
+
+    Their code adds the outcome on every step and once more as a discounted sum, then keeps only the
+    sign.
+    """
     discounted = steps.outcome * (1 - gamma ** (steps.steps_to_go + 1.0)) / (1 - gamma)
     raw = steps.next_value - steps.value - 0.05 + steps.outcome + discounted
     return torch.where(raw.clamp(-1, 1) >= 0, 1.0, -0.6)
 
 
-def webrl_released(steps: JudgedSteps, knobs: Knobs) -> tuple[Tensor, Figures]:
-    """Gradient on the log-ratio of a positive step: -clip(1 - beta x, 0, 1) / N; on a negative one: none."""
-    signs = released_advantages(steps, knobs.gamma)
+def webrl_released(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
+    """Smooth L1 error between beta times the log-ratio and the sign, on positive steps only.
+
+    Gradient on the log-ratio of a positive step: -clip(1 - beta x, 0, 1) / N; of a negative one: 0.
+    """
+    signs = released_advantages(steps, config.gamma)
     positive = (signs > 0).float()
-    ratio = _ratio(steps, positive, knobs.normalise)
+    ratio = _ratio(steps, positive, config.normalise)
     confidence = (steps.reference / steps.tokens).exp()
     tight = (signs > 0) & (confidence >= 0.8) | (signs < 0) & (confidence < 0.9)
     beta = torch.where(tight, 5.0, 1.0)
-    beta = torch.minimum(beta, (signs / ratio.detach()).abs())  # never beyond where the error would turn round
+    # Never so large that the error would change its sign.
+    beta = torch.minimum(beta, (signs / ratio.detach()).abs())
     error = functional.smooth_l1_loss(beta * ratio, signs, reduction="none")
     return (positive * error / beta).mean(), {"advantage": signs, "log_ratio": ratio.detach()}
 
 
-def filtered_bc(steps: JudgedSteps, knobs: Knobs) -> tuple[Tensor, Figures]:
+def filtered_bc(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
     """Imitate every step of the episodes that succeeded."""
-    return _imitate(steps, steps.outcome, knobs)
+    return _imitate(steps, steps.outcome, config)
 
 
-def awr(steps: JudgedSteps, knobs: Knobs) -> tuple[Tensor, Figures]:
-    """Imitate everything, weighted by exp(A / temperature): what went worse than expected hardly counts."""
+def awr(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
+    """Imitate every step, weighted by exp(A / temperature): bad steps hardly count."""
     advantages = steps.outcome - steps.value
-    return _imitate(steps, (advantages / knobs.temperature).exp().clamp(max=knobs.weight_cap), knobs)
+    return _imitate(
+        steps, (advantages / config.temperature).exp().clamp(max=config.weight_cap), config
+    )
 
 
-def digirl(steps: JudgedSteps, knobs: Knobs) -> tuple[Tensor, Figures]:
-    """Imitate the steps above a threshold of DigiRL's advantage: the outcome near the end, the critic far from it."""
-    share = knobs.lam**steps.steps_to_go
+def digirl(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
+    """Imitate the steps whose DigiRL advantage is above a threshold.
+
+    The advantage is mostly the outcome near the end of an episode and mostly the critic's one-step
+    gain far from it.
+    """
+    share = config.lam**steps.steps_to_go
     gain = torch.where(steps.steps_to_go == 0, steps.outcome, steps.next_value) - steps.value
     advantages = share * steps.outcome + (1 - share) * gain
-    return _imitate(steps, (advantages > knobs.threshold).float(), knobs)
+    return _imitate(steps, (advantages > config.threshold).float(), config)
 
 
 ACTOR_LOSSES: dict[str, ActorLoss] = {
@@ -125,13 +128,18 @@ ACTOR_LOSSES: dict[str, ActorLoss] = {
 }
 
 
-def _imitate(steps: JudgedSteps, weights: Tensor, knobs: Knobs) -> tuple[Tensor, Figures]:
-    scale = steps.tokens if knobs.normalise == "token" else torch.ones_like(steps.logprobs)
+def _imitate(
+    steps: ScoredSteps, weights: Tensor, config: WebRlLossConfig
+) -> tuple[Tensor, Metrics]:
+    scale = steps.tokens if config.normalise == "token" else torch.ones_like(steps.logprobs)
     ratio = (steps.logprobs - steps.reference).detach() / scale
-    return -(weights.detach() * steps.logprobs / scale).mean(), {"advantage": weights, "log_ratio": ratio}
+    return -(weights.detach() * steps.logprobs / scale).mean(), {
+        "advantage": weights,
+        "log_ratio": ratio,
+    }
 
 
-def _ratio(steps: JudgedSteps, counted: Tensor, normalise: str) -> Tensor:
+def _ratio(steps: ScoredSteps, counted: Tensor, normalise: str) -> Tensor:
     difference = steps.logprobs - steps.reference
     if normalise == "step":
         return difference
@@ -140,16 +148,21 @@ def _ratio(steps: JudgedSteps, counted: Tensor, normalise: str) -> Tensor:
     return difference / (steps.tokens * counted).sum().clamp(min=1)
 
 
-# --- the critic -------------------------------------------------------------------------------------------------------
+# --- the critic -----------------------------------------------------------------------------------
 
 
 def pessimistic_value(first: Tensor, second: Tensor) -> Tensor:
-    """The lower of two heads' chances of success; logits are [..., 2] for failure and success."""
+    """The lower of two heads' success probabilities; logits are [..., 2] (failure, success)."""
     return torch.minimum(first.softmax(-1)[..., 1], second.softmax(-1)[..., 1])
 
 
-def critic_loss(heads: tuple[Tensor, Tensor], heads_after: tuple[Tensor, Tensor] | None, outcome: Tensor) -> Tensor:
-    """Cross-entropy of both heads with the outcome, at each state and (released code) at the state after it."""
-    wanted = torch.stack([1 - outcome, outcome], -1)
+def critic_loss(
+    heads: tuple[Tensor, Tensor], heads_after: tuple[Tensor, Tensor] | None, outcome: Tensor
+) -> Tensor:
+    """Cross-entropy of both heads with the outcome.
+
+    At each state and, as in the released code, at the state after it.
+    """
+    target = torch.stack([1 - outcome, outcome], -1)
     logits = [*heads, *(heads_after or ())]
-    return sum((functional.cross_entropy(one, wanted) for one in logits), start=torch.zeros(()))
+    return sum((functional.cross_entropy(head, target) for head in logits), start=torch.zeros(()))

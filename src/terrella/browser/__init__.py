@@ -1,1 +1,1 @@
-"""Real Chromium for worlds of web pages: a guarded browser, tabs, page trees and the actions of an agent."""
+"""Real Chromium for web worlds: a guarded browser, its tabs, page trees and agent actions."""

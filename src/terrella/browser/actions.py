@@ -1,8 +1,13 @@
-"""What an agent can do to a page, as short texts by element id; and what there is to do on a given page.
+"""Text actions of a web agent: their grammar, their execution, and the candidates of a page.
 
-    click 7 | type 7 some text | select 7 An option | scroll down | scroll 7 up | press Enter | back | goto URL | stop 4
-`parse_action` reads any of them, `candidates` lists those that make sense on a page: what a small policy points at.
-    parse_action("type 7 kai") -> Action("type", 7, "kai"); candidates(nodes, texts=("kai",)) -> ("click 3", ...)
+Elements are named by id:
+
+    click 7 | type 7 some text | select 7 An option | scroll down | scroll 7 up
+    press Enter | back | goto URL | stop 4
+`parse_action` reads any of them. `candidates` lists those that make sense on a page, which is what
+a small policy chooses from.
+    parse_action("type 7 kai")  # Action("type", 7, "kai")
+    candidates(nodes, texts=("kai",))  # ("click 3", ...)
 """
 
 from __future__ import annotations
@@ -15,26 +20,68 @@ from terrella.browser.tab import KEYS, Tab
 from terrella.verify.tree import Node
 
 SCROLL_PIXELS = 240
-LONGEST = 2000
-_FORMS = re.compile(
-    r"(?P<verb>click|type|select) (?P<id>\d{1,9})(?: (?P<text>.*))?|scroll (?:(?P<scrolled>\d{1,9}) )?(?P<way>up|down)"
-    r"|press (?P<key>\S{1,40})|goto (?P<url>\S{1,1500})|(?P<bare>back)\s*|stop(?: (?P<answer>.*))?",
+MAX_TEXT_LENGTH = 2000
+_GRAMMAR = re.compile(
+    r"(?P<verb>click|type|select) (?P<id>\d{1,9})(?: (?P<text>.*))?"
+    r"|scroll (?:(?P<scrolled>\d{1,9}) )?(?P<direction>up|down)"
+    r"|press (?P<key>\S{1,40})"
+    r"|goto (?P<url>\S{1,1500})"
+    r"|(?P<back>back)\s*"
+    r"|stop(?: (?P<answer>.*))?",
     re.DOTALL,
 )
 TEXT_FIELDS = ("textbox", "searchbox", "spinbutton")
 LISTS = ("combobox", "listbox")
 STATIC = (
-    "task", "text", "heading", "cell", "gridcell", "row", "list", "listitem", "table", "form", "main", "navigation",
-    "option", "banner", "contentinfo", "region", "group", "article", "columnheader", "rowheader", "dialog", "alert",
-    "tabpanel", "slider", "separator", "menu", "menubar", "tablist", "tree", "grid", "log", "progressbar", "term",
-    "definition", "figure", "search", "complementary", "toolbar", "radiogroup", "caption", *TEXT_FIELDS, *LISTS,
-)  # fmt: skip
-"""Roles that a click does nothing to, as a rule."""
+    "task",
+    "text",
+    "heading",
+    "cell",
+    "gridcell",
+    "row",
+    "list",
+    "listitem",
+    "table",
+    "form",
+    "main",
+    "navigation",
+    "option",
+    "banner",
+    "contentinfo",
+    "region",
+    "group",
+    "article",
+    "columnheader",
+    "rowheader",
+    "dialog",
+    "alert",
+    "tabpanel",
+    "slider",
+    "separator",
+    "menu",
+    "menubar",
+    "tablist",
+    "tree",
+    "grid",
+    "log",
+    "progressbar",
+    "term",
+    "definition",
+    "figure",
+    "search",
+    "complementary",
+    "toolbar",
+    "radiogroup",
+    "caption",
+    *TEXT_FIELDS,
+    *LISTS,
+)
+"""Roles on which a click normally has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do."""
+    """A parsed action."""
 
     verb: str
     id: int = 0
@@ -42,28 +89,37 @@ class Action:
 
 
 def parse_action(text: str) -> Action | None:
-    """The action, or None for what is none."""
-    found = _FORMS.fullmatch(text.lstrip().rstrip("\r\n")) if len(text) <= LONGEST else None
-    if found is None:
+    """Parse an action; None when the text does not follow the grammar."""
+    if len(text) > MAX_TEXT_LENGTH:
         return None
-    if found["verb"]:
-        words = found["text"]
-        is_whole = not (words or "").strip() if found["verb"] == "click" else words is not None
-        return (
-            Action(found["verb"], int(found["id"]), words if words and found["verb"] != "click" else "")
-            if is_whole
-            else None
-        )
-    if found["way"]:
-        return Action("scroll", int(found["scrolled"] or 0), found["way"])
-    for verb, group in (("press", "key"), ("goto", "url"), ("back", "bare")):
-        if found[group]:
-            return Action(verb, 0, found[group] if group != "bare" else "")
-    return Action("stop", 0, found["answer"] or "")
+    match = _GRAMMAR.fullmatch(text.lstrip().rstrip("\r\n"))
+    if match is None:
+        return None
+    if match["verb"]:
+        return _element_action(match["verb"], int(match["id"]), match["text"])
+    if match["direction"]:
+        return Action("scroll", int(match["scrolled"] or 0), match["direction"])
+    if match["key"]:
+        return Action("press", 0, match["key"])
+    if match["url"]:
+        return Action("goto", 0, match["url"])
+    if match["back"]:
+        return Action("back")
+    return Action("stop", 0, match["answer"] or "")
 
 
-async def carry_out(tab: Tab, action: Action) -> bool:
-    """Do it to the page; False when it could not be done. `goto` and `stop` are the world's to decide."""
+def _element_action(verb: str, element: int, text: str | None) -> Action | None:
+    """A click takes no text; `type` and `select` need one, which may be empty."""
+    if verb == "click":
+        return None if (text or "").strip() else Action(verb, element)
+    return None if text is None else Action(verb, element, text)
+
+
+async def execute_action(tab: Tab, action: Action) -> bool:
+    """Perform the action on the page; False when that was not possible.
+
+    `goto` and `stop` are handled by the world.
+    """
     if action.verb == "click":
         return await tab.click(action.id)
     if action.verb == "type":
@@ -71,34 +127,58 @@ async def carry_out(tab: Tab, action: Action) -> bool:
     if action.verb == "select":
         return await tab.select(action.id, action.text)
     if action.verb == "scroll":
-        return await tab.scroll(SCROLL_PIXELS if action.text == "down" else -SCROLL_PIXELS, action.id)
+        pixels = SCROLL_PIXELS if action.text == "down" else -SCROLL_PIXELS
+        return await tab.scroll(pixels, action.id)
     if action.verb == "press":
         return await tab.press(action.text)
-    return await tab.back() if action.verb == "back" else False
+    if action.verb == "back":
+        return await tab.back()
+    return False
 
 
-def candidates(nodes: Sequence[Node], texts: Sequence[str] = (), *, keys: Sequence[str] = ()) -> tuple[str, ...]:
-    """What makes sense on this page: a click on each control, each text in each field, each option, keys, stop."""
-    found: list[str] = []
-    choosing = 0  # the list whose options follow
+def candidates(
+    nodes: Sequence[Node], texts: Sequence[str] = (), *, keys: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """List the actions that make sense on this page.
+
+    These are a click on each control, each text in each text field, each option of each list, the
+    given keys, scrolling and stop.
+    """
+    actions: list[str] = []
+    open_list = 0  # id of the list that the following options belong to
     for node in nodes:
         if node.role in LISTS:
-            choosing = node.id
-        if node.role == "option" and choosing:
-            found.append(f"select {choosing} {node.name}")
-        elif node.role in TEXT_FIELDS or (node.role in LISTS and "value" not in dict(node.properties)):
-            found += [f"type {node.id} {text}" for text in texts]
-            found.append(f"click {node.id}")
+            open_list = node.id
+        if node.role == "option" and open_list:
+            actions.append(f"select {open_list} {node.name}")
+        elif _takes_text(node):
+            actions += [f"type {node.id} {text}" for text in texts]
+            actions.append(f"click {node.id}")
         elif node.id and node.role not in STATIC:
-            found.append(f"click {node.id}")
-    found += [f"press {key}" for key in keys if key in KEYS]
-    return tuple(dict.fromkeys([*found, "scroll down", "scroll up", "stop"]))
+            actions.append(f"click {node.id}")
+    actions += [f"press {key}" for key in keys if key in KEYS]
+    return tuple(dict.fromkeys([*actions, "scroll down", "scroll up", "stop"]))
+
+
+def _takes_text(node: Node) -> bool:
+    """Text fields, and lists without a current value, which are fields with suggestions."""
+    if node.role in TEXT_FIELDS:
+        return True
+    return node.role in LISTS and "value" not in dict(node.properties)
 
 
 def quoted_texts(task: str) -> tuple[str, ...]:
-    """What a task puts in quotes, then its other words that could be typed: numbers, names, dates."""
+    """Texts of a task that an agent may have to type.
+
+    First what stands in quotes, then other likely words: numbers, names, dates.
+    """
     quoted = re.findall(r'"([^"]+)"', task)
     rest = re.sub(r'"[^"]*"', " ", task)
     words = [word.strip(".,:;!?()'") for word in rest.split()]
-    special = [word for word in words if word and (word[0].isdigit() or (word[0].isupper() and word != words[0]))]
+    special = [word for word in words if word and _is_special(word, words[0])]
     return tuple(dict.fromkeys([*quoted, *special]))
+
+
+def _is_special(word: str, first_word: str) -> bool:
+    """Numbers, and capitalised words other than the one that begins the sentence."""
+    return word[0].isdigit() or (word[0].isupper() and word != first_word)

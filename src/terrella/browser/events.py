@@ -1,6 +1,9 @@
-"""What a browser sent and got: one record per request, for checks that judge an agent by its requests.
+"""Records of the requests that a browser sent and the responses it received.
 
-tab.record = events.append   # NetworkEvent(url=..., method="POST", post_data="...", status=302)
+Checks use them to judge an agent by its requests.
+
+    tab.on_event = events.append
+    # events: [NetworkEvent(url=..., method="POST", post_data="...", status=302), ...]
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ MAX_CONTENT = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkEvent:
-    """One request of the agent's browser and what came back."""
+    """One request of the agent's browser and its response."""
 
     url: str
     method: str = "GET"
@@ -26,22 +29,33 @@ class NetworkEvent:
     cookies: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def note_request(request: Any) -> NetworkEvent:
-    """The record of a Playwright request that has been answered; bodies are kept only when they are JSON."""
+async def record_request(request: Any) -> NetworkEvent:
+    """Build the record of a finished Playwright request.
+
+    Response bodies are kept only when they are JSON.
+    """
     response = await request.response()
-    told = await response.all_headers() if response is not None else {}
+    response_headers = await response.all_headers() if response is not None else {}
     content = ""
-    if response is not None and "json" in told.get("content-type", ""):
+    if response is not None and "json" in response_headers.get("content-type", ""):
         content = (await response.text())[:MAX_CONTENT]
     return NetworkEvent(
-        url=request.url, method=request.method, post_data=request.post_data or "", headers=dict(request.headers),
-        status=response.status if response is not None else 0, content=content,
-        cookies=_cookies(told.get("set-cookie", "")),
-    )  # fmt: skip
+        url=request.url,
+        method=request.method,
+        post_data=request.post_data or "",
+        headers=dict(request.headers),
+        status=response.status if response is not None else 0,
+        content=content,
+        cookies=_parse_cookies(response_headers.get("set-cookie", "")),
+    )
 
 
-def _cookies(text: str) -> dict[str, str]:
+def _parse_cookies(text: str) -> dict[str, str]:
+    cookies: dict[str, str] = {}
     try:
-        return {name: morsel.value for line in text.split("\n") for name, morsel in SimpleCookie(line).items()}
-    except CookieError:  # a site may send what is no cookie; there is nothing to compare then
+        for line in text.split("\n"):
+            for name, morsel in SimpleCookie(line).items():
+                cookies[name] = morsel.value
+    except CookieError:  # the site sent a malformed cookie: there is nothing to compare
         return {}
+    return cookies

@@ -1,10 +1,13 @@
-"""The only way out of a browser: a proxy on loopback that lets through what an allow-list names, and nothing else.
+"""A loopback proxy that lets a browser reach only what an allow-list names.
 
-Chromium is started with this proxy for every scheme and every host, loopback included, so redirects, popups,
-WebSockets and scripts all come here. A name is resolved here, once, and the checked address is the one that is
-connected to: a name that later points to 127.0.0.1 (DNS rebinding) gets nowhere. Folders can be served as sites.
-    guard = Guard(allow=(Allow("shop.test", 80, "127.0.0.1:8001"),), folders={"pages.test": Path("html")})
-    port = await guard.start(); ...; guard.refused  # what pages tried
+Chromium is started with this proxy for every scheme and every host, loopback included, so
+redirects, popups, WebSockets and scripts all pass through it. The proxy resolves each name itself,
+once, and connects to the address it has checked: a name that later points to 127.0.0.1 (DNS
+rebinding) is refused. Local folders can be served as sites.
+    rules = (Allow(host="shop.test", at="127.0.0.1:8001"),)
+    guard = NetworkGuard(allow=rules, folders={"pages.test": Path("html")})
+    port = await guard.start()
+    guard.refused  # the requests that were refused, newest last
 """
 
 from __future__ import annotations
@@ -26,26 +29,30 @@ HOP_HEADERS = {"connection", "proxy-connection", "keep-alive", "proxy-authorizat
 
 @dataclass(frozen=True, kw_only=True)
 class Allow:
-    """One host and port that pages may reach. `at` pins it to an address, the only way to allow a private one."""
+    """A host and port that pages may reach.
+
+    A private address can only be allowed by pinning the host to it with `at`.
+    """
 
     host: str
     port: int = 80
     at: str = ""
-    """`address:port` to connect to instead of resolving the name."""
+    """`address:port` to connect to; the name is not resolved."""
 
 
 class RefusedError(Exception):
-    """A request that must not leave; the message says which rule it broke."""
+    """A request that is not allowed; the message says why."""
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a name, by the system's resolver."""
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    """Resolve a name to its addresses with the system's resolver."""
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(socket_address[0]) for _, _, _, _, socket_address in entries]
 
 
 @dataclass
-class Guard:
-    """The proxy. `refused` lists what was turned away, newest last."""
+class NetworkGuard:
+    """The proxy. `refused` lists the requests that were refused, newest last."""
 
     allow: Sequence[Allow] = ()
     folders: Mapping[str, Path] = field(default_factory=dict[str, Path])
@@ -56,19 +63,21 @@ class Guard:
 
     async def start(self) -> int:
         """Listen on a free loopback port and return it."""
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD)
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_HEAD)
         return int(self.server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Stop listening and cut what is open."""
-        if self.server is not None:
-            self.server.close()
+        """Stop listening, cancel open connections and wait until all have ended."""
+        if self.server is None:
+            return
+        self.server.close()
         for task in self.serving:
             task.cancel()
         await asyncio.gather(*self.serving, return_exceptions=True)
+        await self.server.wait_closed()
 
     def target(self, host: str, port: int) -> tuple[str, int]:
-        """The address to connect to, or RefusedError."""
+        """Return the address to connect to; raises RefusedError when it is not allowed."""
         for rule in self.allow:
             if (rule.host, rule.port) == (host.lower().rstrip("."), port):
                 if rule.at:
@@ -78,32 +87,52 @@ class Guard:
         raise RefusedError(f"{host}:{port} is not on the allow-list")
 
     def _public(self, host: str, port: int) -> str:
-        """A resolved address of a name that is not pinned: it must be on the public Internet."""
+        """Resolve a name that is not pinned; all its addresses must be public."""
         addresses = self.resolver(host, port)
-        private = [one for one in addresses if not ipaddress.ip_address(one).is_global]
+        private = [address for address in addresses if not ipaddress.ip_address(address).is_global]
         if private or not addresses:
-            raise RefusedError(f"{host} resolves to {private or 'nothing'}, and no rule pins it there")
+            raise RefusedError(
+                f"{host} resolves to {private or 'nothing'}; pin it with Allow(at=...)"
+            )
         return addresses[0]
 
-    # --- one connection -------------------------------------------------------------------------------------------
+    # --- one connection ---------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self.serving.add(task)
-            task.add_done_callback(self.serving.discard)
-        # A browser that goes away mid-request is no event worth reporting; the connection just ends.
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            while await self._one_request(reader, writer):
-                pass
-        with contextlib.suppress(ConnectionError, OSError):
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection in a task that we manage.
+
+        The task that asyncio would create reports a cancelled handler as an error.
+        """
+        if self.server is None or not self.server.is_serving():  # accepted while stopping
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._serve(reader, writer))
+        self.serving.add(task)
+        # Cleanup is a callback, because a task that is cancelled before its first step never runs.
+        task.add_done_callback(lambda ended: self._finish(ended, writer))
+
+    def _finish(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self.serving.discard(task)
+        if task.cancelled():
+            writer.transport.abort()  # unsent data no longer matters
+        else:
             writer.close()
 
-    async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request; True when another may follow on this connection."""
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A browser that disconnects in the middle of a request is normal: just close.
+        with contextlib.suppress(
+            ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError
+        ):
+            while await self._handle_request(reader, writer):
+                pass
+
+    async def _handle_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Handle one request; True when the connection stays open for another."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        line, *headers = head.split("\r\n")[:-2]
-        method, target, _ = line.split(" ", 2)
+        request_line, *headers = head.split("\r\n")[:-2]
+        method, target, _ = request_line.split(" ", 2)
         try:
             if method == "CONNECT":
                 host, _, port = target.rpartition(":")
@@ -114,7 +143,8 @@ class Guard:
             if host in self.folders:
                 return self._send_file(self.folders[host], url.path, writer)
             address = self.target(host, url.port or 80)
-            await self._forward(address, _origin_head(method, target, headers), headers, reader, writer)
+            origin_head = _origin_head(method, target, headers)
+            await self._forward(address, origin_head, headers, reader, writer)
         except (RefusedError, ValueError) as refusal:
             self.refused.append(f"{method} {target}: {refusal}")
             _reply(writer, "403 Forbidden", b"refused by the allow-list")
@@ -125,66 +155,85 @@ class Guard:
     async def _tunnel(
         self, address: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        far_reader, far_writer = await asyncio.open_connection(*address)
+        site_reader, site_writer = await asyncio.open_connection(*address)
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
-            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+            await asyncio.gather(_pump(reader, site_writer), _pump(site_reader, writer))
         finally:
-            far_writer.close()
+            site_writer.close()
 
     async def _forward(
-        self, address: tuple[str, int], head: bytes, headers: Sequence[str], reader: asyncio.StreamReader,
+        self,
+        address: tuple[str, int],
+        head: bytes,
+        headers: Sequence[str],
+        reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-    ) -> None:  # fmt: skip
-        length = next((int(h.split(":", 1)[1]) for h in headers if h.lower().startswith("content-length:")), 0)
-        far_reader, far_writer = await asyncio.open_connection(*address)
+    ) -> None:
+        remaining = _content_length(headers)
+        site_reader, site_writer = await asyncio.open_connection(*address)
         try:
-            far_writer.write(head)
-            while length:
-                part = await reader.read(min(length, CHUNK))
-                if not part:
+            site_writer.write(head)
+            while remaining:
+                chunk = await reader.read(min(remaining, CHUNK))
+                if not chunk:
                     return
-                far_writer.write(part)
-                length -= len(part)
-            await far_writer.drain()
-            await _pump(far_reader, writer)
+                site_writer.write(chunk)
+                remaining -= len(chunk)
+            await site_writer.drain()
+            await _pump(site_reader, writer)
         finally:
-            far_writer.close()
+            site_writer.close()
 
     def _send_file(self, folder: Path, path: str, writer: asyncio.StreamWriter) -> bool:
         root = folder.resolve()
         file = (root / unquote(path).lstrip("/")).resolve()
         if not file.is_relative_to(root) or not file.is_file():
-            _reply(writer, "404 Not Found", b"", keep=True)
+            _reply(writer, "404 Not Found", b"", keep_alive=True)
             return True
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        _reply(writer, "200 OK", file.read_bytes(), kind=kind, keep=True)
+        content_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        _reply(writer, "200 OK", file.read_bytes(), content_type=content_type, keep_alive=True)
         return True
 
 
+def _content_length(headers: Sequence[str]) -> int:
+    for header in headers:
+        if header.lower().startswith("content-length:"):
+            return int(header.split(":", 1)[1])
+    return 0
+
+
 def _origin_head(method: str, target: str, headers: Sequence[str]) -> bytes:
-    """The request as the site expects it: its own path, one request per connection."""
+    """The request head as the site expects it: a relative path, one request per connection."""
     url = urlsplit(target)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    kept = [header for header in headers if header.split(":", 1)[0].lower() not in HOP_HEADERS]
-    return "\r\n".join([f"{method} {path} HTTP/1.1", *kept, "Connection: close", "", ""]).encode("latin-1")
+    forwarded = [header for header in headers if header.split(":", 1)[0].lower() not in HOP_HEADERS]
+    lines = [f"{method} {path} HTTP/1.1", *forwarded, "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 def _reply(
-    writer: asyncio.StreamWriter, status: str, body: bytes, *, kind: str = "text/plain", keep: bool = False
+    writer: asyncio.StreamWriter,
+    status: str,
+    body: bytes,
+    *,
+    content_type: str = "text/plain",
+    keep_alive: bool = False,
 ) -> None:
     head = [
         f"HTTP/1.1 {status}",
-        f"Content-Type: {kind}",
+        f"Content-Type: {content_type}",
         f"Content-Length: {len(body)}",
         "Cache-Control: max-age=86400",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+        "",
+        "",
     ]
-    head += [f"Connection: {'keep-alive' if keep else 'close'}", "", ""]
     writer.write("\r\n".join(head).encode("latin-1") + body)
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while part := await source.read(CHUNK):
-        sink.write(part)
+    while chunk := await source.read(CHUNK):
+        sink.write(chunk)
         await sink.drain()
     sink.close()

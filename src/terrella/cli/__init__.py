@@ -1,6 +1,7 @@
-"""The command line: `terrella worlds | check | collect | rlvr | certify | view | serve | ...`; a module per group.
+"""The command line: one module per group of commands.
 
-A command parses its words, calls one stage and shows the result; knobs belong in configs (`--set a.b=c`).
+A command parses its arguments, calls one pipeline or command and shows the result. Settings belong
+in configs (`--set a.b=c`), not in options.
     terrella collect frozen_lake:6x6 --policy random --transitions 100000 --out runs/lake
 """
 
@@ -8,11 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-from rich.markup import escape
-
+import terrella
 from terrella.cli.app import app
-from terrella.core.errors import TerrellaError
+from terrella.cli.failures import reported_to_user
 
 # The order of `terrella --help`:
 # isort: off
@@ -25,9 +24,9 @@ from terrella.cli import machine as machine
 
 
 def main() -> None:
-    """Run a command; an error of ours is three lines for a person, not a traceback."""
-    try:
+    """Run a command. What a user can fix is reported in a few lines, not as a traceback."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"terrella {terrella.__version__}\n")
+        return
+    with reported_to_user():
         app.cli(prog="terrella", description="World models with verifiable rewards.")
-    except TerrellaError as error:
-        Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
-        sys.exit(2)

@@ -1,37 +1,87 @@
-"""What all commands share: the app they register with, the console, and `--set`."""
+"""What all commands share: the app, the console, `--set`, and recipes with overrides."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
+from terrella.core.config import Configurable, dump, override
 from terrella.core.errors import ConfigError
+from terrella.core.types import canonical_json
+from terrella.models.names import check_model_name
 
 if TYPE_CHECKING:
     from terrella.core.world import World
+
+C = TypeVar("C", bound=Configurable.Config)
 
 console = Console()
 Assignments = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="A.B=C")]
 app = tyro.extras.SubcommandApp()
 
 
-def world_of(folder: Path, name: str | None) -> World.Config:
-    """The world that a folder's model was fitted to, set up as it was then.
+def named_parts() -> Mapping[type[Any], Callable[[str], Any]]:
+    """Parts of a config that `--set` takes by name: `--set world=sokoban:two_box`."""
+    from terrella.core.world import World
+    from terrella.worlds import world_config
 
-    A config file may not import what the user has not: a world of yours is named, which imports it. A preset, or the
-    name of another world, replaces it.
+    return {World.Config: world_config}
+
+
+def with_overrides(config: C, assignments: Iterable[str]) -> C:
+    """The config with `--set` applied; worlds may be given by name."""
+    return override(config, assignments, named=named_parts())
+
+
+def recipe_config(
+    name: str,
+    kinds: tuple[type[Configurable.Config], ...],
+    command: str,
+    out: Path | None,
+    assignments: Iterable[str],
+) -> Any:
+    """The config of a recipe for this command, with its folder and its overrides."""
+    from terrella.recipes import find_recipe
+
+    config = find_recipe(name)()
+    if not isinstance(config, kinds):
+        raise ConfigError(
+            name,
+            f"is not a recipe for `terrella {command}`",
+            "`terrella recipes` shows which command each recipe is for",
+        )
+    folder = out or Path("runs") / name.rpartition(".")[2]
+    config = with_overrides(config.replace(out=folder), assignments)
+    model = getattr(config, "model", None)
+    if isinstance(model, str):
+        check_model_name(model)
+    return config
+
+
+def print_config(config: Configurable.Config) -> None:
+    console.print_json(canonical_json(dump(config)))
+
+
+def world_of(folder: Path, name: str | None) -> World.Config:
+    """The world that a folder's model was fitted to, configured as it was then.
+
+    A config file may not import a module that the user has not: a world of the user's own must be
+    named, which imports it. A preset, or the name of another world, replaces the fitted one.
     """
     from terrella.show.runs import read_run
     from terrella.worlds import world_config
 
     named = world_config(name) if name else None
     fitted = read_run(folder).world
-    if named is not None and (fitted is None or type(named) is not type(fitted) or ":" in str(name)):
+    if named is not None and (
+        fitted is None or type(named) is not type(fitted) or ":" in str(name)
+    ):
         return named
     if fitted is None:
-        raise ConfigError(str(folder), "its world cannot be built here", "name the world it is a model of")
+        raise ConfigError(str(folder), "its world cannot be built here", "name the world")
     return fitted

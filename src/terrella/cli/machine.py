@@ -15,15 +15,17 @@ from terrella.cli.app import app, console
 
 @app.command(name="sites")
 def sites(
-    verb: Positional[Literal["up", "reset", "down", "status"]], /, names: Positional[tuple[str, ...]] = ()
+    verb: Positional[Literal["up", "reset", "down", "status"]],
+    /,
+    names: Positional[tuple[str, ...]] = (),
 ) -> None:
-    """Install and start, put back, or stop the web sites that the tasks of the mini-arena are about.
+    """Install and start, reset, or stop the web sites of the mini-arena.
 
     Args:
         verb: up, reset, down or status.
         names: only these sites (shop, forum, tracker).
     """
-    from terrella.stages.sites import run
+    from terrella.commands.sites import run
 
     run(verb, names)
 
@@ -33,21 +35,24 @@ def doctor(*, cluster: bool = False, nodes: int = 0, out: Path = Path("runs")) -
     """Say what is installed, what is missing for which extra, and what this machine has.
 
     Args:
-        cluster: look at every node of the Ray cluster instead (RAY_ADDRESS); exit 1 if something is wrong.
-        nodes: with --cluster, wait for so many.
+        cluster: check every node of the Ray cluster (RAY_ADDRESS); exit 1 on a problem.
+        nodes: with --cluster, wait for this many nodes.
         out: with --cluster, the folder that all nodes must share.
     """
-    from terrella.stages.doctor import diagnose
+    from terrella.commands.doctor import diagnose
 
     findings = list(diagnose())
     if cluster:
-        from terrella.stages.doctor_cluster import diagnose_cluster
+        from terrella.commands.doctor_cluster import diagnose_cluster
 
         findings = diagnose_cluster(out, nodes)
     table = Table("", "", "", "detail")
     for finding in findings:
         table.add_row(
-            finding.topic, finding.subject, "[green]ok[/]" if finding.good else "[yellow]--[/]", escape(finding.detail)
+            finding.topic,
+            finding.subject,
+            "[green]ok[/]" if finding.good else "[yellow]--[/]",
+            escape(finding.detail),
         )
     console.print(table)
     sys.exit(1 if cluster and not all(finding.good for finding in findings) else 0)

@@ -12,51 +12,67 @@ from terrella.core.config import override
 
 @app.command(name="view")
 def view(run: Positional[Path], /, *, live: bool = False, assignments: Assignments = ()) -> None:
-    """Write a page to step through a run: what happened, what was predicted, what else could have come.
+    """Write a page to step through a run.
+
+    What happened, what was predicted, what else could have come.
 
     Args:
         run: an episode store, a world model or a training run.
         live: serve the page on loopback, with a token, so that any action can be tried at any step.
         assignments: config overrides, such as episodes=5000, model=runs/lake or out=page.
     """
-    from terrella.stages.view import View
+    from terrella.commands.view import View
 
     stage = View(override(View.Config(run=run), assignments))
     if live:
         stage.serve(lambda line: console.print(line, highlight=False, soft_wrap=True))
         return
     pages = stage.write()
-    console.print(f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(pages)} page{'s' * (len(pages) > 1)}; open {pages[0]}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command(name="report")
-def report(runs: Positional[tuple[Path, ...]] = (), /, *, out: Path = Path("report"), title: str = "Report") -> None:
-    """Write one report (Markdown, HTML, PDF) about runs: curves, baselines, certificates, cost, config differences.
+def report(
+    runs: Positional[tuple[Path, ...]] = (), /, *, out: Path = Path("report"), title: str = "Report"
+) -> None:
+    """Write one report (Markdown, HTML, PDF) about runs.
+
+    Curves, baselines, certificates, cost, config differences.
 
     Args:
-        runs: folders of runs, and files of results; seeds of one config become one figure with an interval.
+        runs: run folders and result files; seeds of one config become one metric.
         out: the folder of the report.
         title: its heading.
     """
-    from terrella.stages.report import Report
+    from terrella.commands.report import Report
 
     for path in Report(Report.Config(runs=runs, out=out, title=title)).write():
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="serve")
-def serve(model: Positional[Path], /, *, world: str | None = None, assignments: Assignments = ()) -> None:
-    """Serve a world model on loopback, with a token: episodes (OpenEnv), predictions with their risk, chat (OpenAI).
+def serve(
+    model: Positional[Path], /, *, world: str | None = None, assignments: Assignments = ()
+) -> None:
+    """Serve a world model on loopback, with a token.
+
+    Episodes (OpenEnv), predictions with their risk, chat (OpenAI).
 
     Args:
         model: the folder that `train-world-model` wrote.
-        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
-        assignments: config overrides, such as limits.port=8800, limits.max_sessions=64 or sampler=vllm.
+        world: a world of yours or a preset; the world of the model unless given.
+        assignments: config overrides, such as limits.port=8800 or sampler=vllm.
     """
-    from terrella.stages.serve import Serve
+    from terrella.commands.serve import Serve
 
     config = Serve.Config(folder=model, world=world_of(model, world) if world else None)
-    Serve(override(config, assignments)).run(lambda line: console.print(line, highlight=False, soft_wrap=True))
+    Serve(override(config, assignments)).run(
+        lambda line: console.print(line, highlight=False, soft_wrap=True)
+    )
 
 
 @app.command(name="push")
@@ -68,13 +84,15 @@ def push(folder: Positional[Path], repo: Positional[str], /, *, public: bool = F
         repo: owner/name.
         public: make the repository public; private unless said.
     """
-    from terrella.stages.hub import push as upload
+    from terrella.commands.hub import push as upload
 
     console.print(upload(folder, repo, private=not public), highlight=False, soft_wrap=True)
 
 
 @app.command(name="pull")
-def pull(repo: Positional[str], folder: Positional[Path], /, *, dataset: bool = False, revision: str = "") -> None:
+def pull(
+    repo: Positional[str], folder: Positional[Path], /, *, dataset: bool = False, revision: str = ""
+) -> None:
     """Download a run from a hub, pinned to a commit; files that could run code are refused.
 
     Args:
@@ -83,7 +101,9 @@ def pull(repo: Positional[str], folder: Positional[Path], /, *, dataset: bool = 
         dataset: it is a dataset (an episode store), not a model.
         revision: a commit, tag or branch; the newest unless given.
     """
-    from terrella.stages.hub import pull as download
+    from terrella.commands.hub import pull as download
 
-    commit = download(repo, folder, kind="dataset" if dataset else "model", revision=revision or None)
+    commit = download(
+        repo, folder, kind="dataset" if dataset else "model", revision=revision or None
+    )
     console.print(f"{repo} at {commit} in {folder}", highlight=False, soft_wrap=True)

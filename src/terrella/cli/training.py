@@ -6,138 +6,206 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
 from tyro.conf import Positional
 
-from terrella.cli.app import Assignments, app, console, world_of
-from terrella.core.config import dump, override
-from terrella.core.errors import ConfigError
-from terrella.core.types import canonical_json
+from terrella.cli.app import (
+    Assignments,
+    app,
+    console,
+    print_config,
+    recipe_config,
+    with_overrides,
+    world_of,
+)
+
+
+@app.command(name="recipes")
+def recipes(filter: Positional[str] = "", /) -> None:
+    """List the recipes by command, with hardware, time and the figure to expect.
+
+    Args:
+        filter: only recipes whose name contains this.
+    """
+    from terrella.recipes import all_recipes, recipe_info
+
+    commands: dict[str, list[tuple[str, ...]]] = {}
+    for name, function in sorted(all_recipes().items()):
+        if filter in name:
+            info = recipe_info(function)
+            row: tuple[str, ...] = (name, info.hardware, info.time, info.expect)
+            commands.setdefault(_command_of(function()), []).append(row)
+    for command, rows in sorted(commands.items()):
+        table = Table(
+            "recipe",
+            "hardware",
+            "time",
+            "expect",
+            title=f"terrella {command}",
+            title_justify="left",
+        )
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+
+
+def _command_of(config: object) -> str:
+    """The command that runs a recipe's config."""
+    from terrella.pipelines.reproduce.pipeline import Reproduce
+
+    if isinstance(config, Reproduce.Config):
+        return "reproduce"
+    return "train-world-model" if isinstance(config, _world_model_kinds()) else "rlvr"
+
+
+def _rlvr_kinds() -> tuple[type, ...]:
+    from terrella.pipelines.rlvr import Rlvr
+    from terrella.pipelines.spa.pipeline import Spa
+    from terrella.pipelines.web.agent import WebPolicy
+    from terrella.pipelines.webrl.pipeline import WebRl
+
+    return (Rlvr.Config, WebRl.Config, Spa.Config, WebPolicy.Config)
+
+
+def _world_model_kinds() -> tuple[type, ...]:
+    from terrella.pipelines.text_games.pipeline import TextGameModel
+    from terrella.pipelines.video.pipeline import VideoModel
+    from terrella.pipelines.web.page_model import PageModel
+    from terrella.pipelines.world_model import TrainWorldModel
+
+    return (TrainWorldModel.Config, VideoModel.Config, PageModel.Config, TextGameModel.Config)
 
 
 @app.command(name="rlvr")
 def rlvr(
-    recipe: Positional[str], /, *, out: Path | None = None, assignments: Assignments = (), dry_run: bool = False
+    recipe: Positional[str],
+    /,
+    *,
+    out: Path | None = None,
+    assignments: Assignments = (),
+    dry_run: bool = False,
 ) -> None:
     """Train a model with verifiable rewards; the same command resumes after a kill.
 
     Args:
         recipe: a recipe by name, such as tiny_counter.
         out: the folder; `runs/RECIPE` unless given.
-        assignments: config overrides, such as rlvr.steps=20 or seed=1.
+        assignments: config overrides, such as rlvr.steps=20, seed=1 or world=sokoban.
         dry_run: print the resolved config and stop.
     """
-    from terrella.stages import rlvr, self_evolving
+    from terrella.pipelines.base import run_pipeline
 
-    kinds = (rlvr.Rlvr.Config, self_evolving.SelfEvolving.Config)
-    config = _configured(recipe, kinds, "is not a recipe for rlvr", out, assignments)
-    if dry_run:
-        console.print_json(canonical_json(dump(config)))
-    elif isinstance(config, rlvr.Rlvr.Config):
-        rlvr.run(config)
-    else:
-        self_evolving.run(config)
+    config = recipe_config(recipe, _rlvr_kinds(), "rlvr", out, assignments)
+    print_config(config) if dry_run else run_pipeline(config)
 
 
 @app.command(name="train-world-model")
 def train_world_model(
-    recipe: Positional[str], /, *, out: Path | None = None, assignments: Assignments = (), dry_run: bool = False
+    recipe: Positional[str],
+    /,
+    *,
+    out: Path | None = None,
+    assignments: Assignments = (),
+    dry_run: bool = False,
 ) -> None:
-    """Fit a model to real steps of a world; the folder is what `certify` and `plan` take.
+    """Fit a model to real steps of a world; `certify` and `plan` take its folder.
 
     Args:
         recipe: a recipe by name, such as lake_model.
         out: the folder; `runs/RECIPE` unless given.
-        assignments: config overrides, such as transitions=20000 or rlvr_steps=50.
+        assignments: config overrides, such as transitions=20000 or rlvr.steps=50.
         dry_run: print the resolved config and stop.
     """
-    from terrella.stages import train_world_model as texts
-    from terrella.stages import video_model as videos
+    from terrella.pipelines.base import run_pipeline
 
-    kinds = (texts.TrainWorldModel.Config, videos.VideoModel.Config)
-    config = _configured(recipe, kinds, "is not a recipe for a world model", out, assignments)
-    if dry_run:
-        console.print_json(canonical_json(dump(config)))
-    elif isinstance(config, videos.VideoModel.Config):
-        videos.run(config)
-    else:
-        texts.run(config)
-
-
-def _configured(
-    recipe: str, kinds: tuple[type, ...], otherwise: str, out: Path | None, assignments: tuple[str, ...]
-) -> Any:
-    """The config of a recipe of one of these kinds, with its folder and what was set."""
-    from terrella.recipes import find_recipe
-
-    config = find_recipe(recipe)()
-    if not isinstance(config, kinds):
-        raise ConfigError(recipe, otherwise)
-    return override(config.replace(out=out or Path("runs") / recipe.rpartition(".")[2]), assignments)
+    kinds = _world_model_kinds()
+    config = recipe_config(recipe, kinds, "train-world-model", out, assignments)
+    print_config(config) if dry_run else run_pipeline(config)
 
 
 @app.command(name="certify")
 def certify(
-    model: Positional[Path], world: Positional[str | None] = None, /, *, assignments: Assignments = ()
-) -> None:  # fmt: skip
+    model: Positional[Path],
+    world: Positional[str | None] = None,
+    /,
+    *,
+    assignments: Assignments = (),
+) -> None:
     """Measure how far a world model may be believed; exit 1 if it is not certified.
 
     Args:
-        model: the folder that `train-world-model` wrote; the certificate and its report go into it.
-        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
+        model: the folder that `train-world-model` wrote; the certificate is written into it.
+        world: a world of yours or a preset; the world of the model unless given.
         assignments: config overrides, such as world.size=3, held_out=3000 or step_error=0.01.
     """
-    from terrella.stages.certify import Certify, run
+    from terrella.pipelines.certify.pipeline import Certify, run
 
-    certificate = run(override(Certify.Config(world=world_of(model, world), folder=model), assignments))
+    config = Certify.Config(world=world_of(model, world), folder=model)
+    certificate = run(with_overrides(config, assignments))
     sys.exit(0 if certificate.certified else 1)
 
 
 @app.command(name="plan")
 def plan(
-    model: Positional[Path], world: Positional[str | None] = None, /, *, assignments: Assignments = ()
-) -> None:  # fmt: skip
-    """Play a world by looking ahead in a model of it, beside the random policy and the expert.
+    model: Positional[Path],
+    world: Positional[str | None] = None,
+    /,
+    *,
+    assignments: Assignments = (),
+) -> None:
+    """Play a world by planning in a model of it, beside the random policy and the expert.
 
     Args:
         model: the folder that `train-world-model` wrote.
-        world: the world, if it is one of yours, or a preset; as it was when the model was fitted unless given.
+        world: a world of yours or a preset; the world of the model unless given.
         assignments: config overrides, such as planner.depth=8 or planner.method=beam.
     """
-    from terrella.stages.plan import Plan, run
+    from terrella.commands.plan import Plan, run
 
-    run(override(Plan.Config(world=world_of(model, world), folder=model), assignments))
+    run(with_overrides(Plan.Config(world=world_of(model, world), folder=model), assignments))
 
 
 @app.command(name="reproduce")
 def reproduce(
-    recipe: Positional[str], /, *, quick: bool = False, seeds: int | None = None, jobs: int = 1,
-    out: Path | None = None, results: Path | None = None, dry_run: bool = False,
-) -> None:  # fmt: skip
-    """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if not. The same command resumes.
+    recipe: Positional[str],
+    /,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: Path | None = None,
+    results: Path | None = None,
+    assignments: Assignments = (),
+    dry_run: bool = False,
+) -> None:
+    """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if it does not.
+
+    The same command resumes.
 
     Args:
         recipe: a reproduction by name, such as spa_frozen_lake.
         quick: only the first arms, with one seed.
         seeds: how many seeds; the recipe's unless given.
-        jobs: how many run together, a core each.
+        jobs: how many run at the same time, one core each.
         out: the folder; `runs/RECIPE` unless given.
         results: also write the table here.
+        assignments: overrides of every arm that has the field, such as rlvr.steps=100; one arm is
+            named by arms.NAME.FIELD=VALUE.
         dry_run: print the resolved config and stop.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing cores
-    from terrella.recipes import find_recipe
-    from terrella.stages.reproduce import Reproduce
-    from terrella.stages.reproduce_report import show_table
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
+    from terrella.cli.app import named_parts
+    from terrella.pipelines.reproduce.pipeline import Reproduce
+    from terrella.pipelines.reproduce.report import show_table
 
-    config = find_recipe(recipe)()
-    if not isinstance(config, Reproduce.Config):
-        raise ConfigError(recipe, "is not a reproduction")
+    config = recipe_config(recipe, (Reproduce.Config,), "reproduce", None, ())
     config = config.quick() if quick else config
-    config = config.replace(out=out or config.out, seeds=seeds or config.seeds, at_once=jobs)
+    config = config.replace(seeds=seeds or config.seeds, at_once=jobs, out=out or config.out)
+    config = config.with_overrides(assignments, named_parts())
     if dry_run:
-        console.print_json(canonical_json(dump(config)))
+        print_config(config)
         return
     table = Reproduce(config).run(console.print)
     if results:

@@ -16,7 +16,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.types import Split, canonical_json
 
 if TYPE_CHECKING:
-    from terrella.stages.check import CheckResult
+    from terrella.commands.check import CheckResult
 
 
 @app.command(name="worlds")
@@ -47,17 +47,21 @@ def check(
         all: every world that ships, with every preset.
         assignments: config overrides.
     """
-    from terrella.stages.check import check_world
+    from terrella.commands.check import check_world
     from terrella.worlds import builtin_names, find_world, world_config
 
     if all:
         names += tuple(
-            spec for name in builtin_names() for spec in (name, *(f"{name}:{p}" for p in find_world(name).presets))
+            spec
+            for name in builtin_names()
+            for spec in (name, *(f"{name}:{p}" for p in find_world(name).presets))
         )
     if not names:
         raise ConfigError("check", "no world named", "terrella check NAME, or terrella check --all")
     failures = [
-        failure for name in names for failure in _check_one(name, check_world(world_config(name, assignments), name))
+        failure
+        for name in names
+        for failure in _check_one(name, check_world(world_config(name, assignments), name))
     ]
     console.print(f"{len(names)} worlds, {len(failures)} broken properties")
     sys.exit(1 if failures else 0)
@@ -67,7 +71,12 @@ def _check_one(label: str, results: list[CheckResult]) -> list[CheckResult]:
     table = Table("property", "", "detail", "s", title=label, title_justify="left")
     for result in results:
         mark = "[green]ok[/]" if result.passed else "[bold red]BROKEN[/]"
-        table.add_row(result.name.replace("_", " "), mark, escape(result.detail[:300]), f"{result.seconds:.2f}")
+        table.add_row(
+            result.name.replace("_", " "),
+            mark,
+            escape(result.detail[:300]),
+            f"{result.seconds:.2f}",
+        )
     console.print(table)
     return [result for result in results if not result.passed]
 
@@ -75,7 +84,7 @@ def _check_one(label: str, results: list[CheckResult]) -> list[CheckResult]:
 @app.command(name="play")
 def play(world: Positional[str], /, *, seed: int = 0, assignments: Assignments = ()) -> None:
     """Play a world by hand in the terminal."""
-    from terrella.stages.play import play_by_hand
+    from terrella.commands.play import play_by_hand
     from terrella.worlds import world_config
 
     play_by_hand(world_config(world, assignments), seed=seed, console=console)
@@ -84,7 +93,7 @@ def play(world: Positional[str], /, *, seed: int = 0, assignments: Assignments =
 @app.command(name="new-world")
 def new_world(name: Positional[str], /) -> None:
     """Write a folder with a new world that already passes `terrella check NAME`."""
-    from terrella.stages.new_world import new_world as write
+    from terrella.commands.new_world import new_world as write
 
     folder = write(name, Path.cwd())
     console.print(f"wrote {folder}/__init__.py; now: terrella check {name}")
@@ -105,7 +114,9 @@ def collect(
     assignments: Assignments = (),
     dry_run: bool = False,
 ) -> None:
-    """Play episodes into a store; the same command resumes after a kill, and a larger target extends it.
+    """Play episodes into a store.
+
+    The same command resumes after a kill, and a larger target extends it.
 
     Args:
         world: a world or preset.
@@ -119,14 +130,19 @@ def collect(
         assignments: config overrides, such as world.max_steps=20 or policy.share=0.3.
         dry_run: print the resolved config and stop.
     """
-    from terrella.stages.collect import Collect, run
+    from terrella.pipelines.collect.pipeline import Collect, run
     from terrella.worlds import world_config
 
     config = Collect.Config(
-        world=world_config(world), policy=policy_config(policy),
+        world=world_config(world),
+        policy=policy_config(policy),
         out=out or Path("runs") / f"collect-{world.replace(':', '-')}-{policy}",
-        transitions=transitions, episodes=episodes, seed=seed, split=split, workers=workers,
-    )  # fmt: skip
+        transitions=transitions,
+        episodes=episodes,
+        seed=seed,
+        split=split,
+        workers=workers,
+    )
     config = override(config, assignments)
     if dry_run:
         console.print_json(canonical_json(dump(config)))

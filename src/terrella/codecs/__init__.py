@@ -1,1 +1,1 @@
-"""Codecs: the only place where observations and actions become prompts and token ids, and come back."""
+"""Codecs: the only place where observations and actions become token ids and come back."""

@@ -1,7 +1,8 @@
-"""Chat prompts for language agents: what a model is told, and how its reply is read.
+"""Chat messages for language agents, and the parser of their replies.
 
-The reply format is `<think>...</think><answer>Up || Left</answer>`: one or more actions, separated by `||`.
-    messages = chat_messages(moment, max_actions=5)
+The reply format is `<think>...</think><answer>Up || Left</answer>`: one or more actions, separated
+by `||`.
+    messages = chat_messages(situation, max_actions=5)
     read_answer("<answer>Up || Left</answer>") == ("Up", "Left")
 """
 
@@ -18,7 +19,7 @@ Message = dict[str, str]
 
 
 def read_answer(reply: str) -> tuple[str, ...]:
-    """The actions of the last complete answer tag; empty when there is none, or it is empty."""
+    """The actions in the last complete answer tag; empty if there is no such tag or action."""
     text = reply[-MAX_REPLY_CHARS:]
     start = text.rfind(OPEN)
     end = text.find(CLOSE, start)
@@ -29,18 +30,24 @@ def read_answer(reply: str) -> tuple[str, ...]:
 
 
 def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
-    """The rules and the format, told once."""
-    several = f"You may give up to {max_actions} actions, separated by {SEPARATOR}. " if max_actions > 1 else ""
+    """The system message: the rules of the world and the reply format."""
+    several = (
+        f"You may give up to {max_actions} actions, separated by {SEPARATOR}. "
+        if max_actions > 1
+        else ""
+    )
     return {"role": "system", "content": f"{instruction}\n{several}Reply as: {form}"}
 
 
 def state_message(text: str, steps_left: int) -> Message:
-    """What is seen now."""
+    """The user message that shows the current observation."""
     return {"role": "user", "content": f"State:\n{text}\nYou have {steps_left} actions left."}
 
 
-def chat_messages(situation: Situation, max_actions: int = 1, form: str = REPLY_FORM) -> list[Message]:
-    """The whole conversation so far: one user turn per observation, one assistant turn per action taken."""
+def chat_messages(
+    situation: Situation, max_actions: int = 1, form: str = REPLY_FORM
+) -> list[Message]:
+    """The conversation so far: a user turn per observation, an assistant turn per action."""
     messages = [system_message(situation.instruction, max_actions, form)]
     left = situation.steps_left + len(situation.history)
     for step in situation.history:
@@ -52,28 +59,32 @@ def chat_messages(situation: Situation, max_actions: int = 1, form: str = REPLY_
 
 
 def prediction_messages(situation: Situation, action: str) -> list[Message]:
-    """The question of a world model: this is seen, this is done, what is seen next?"""
+    """The prompt of a world model: the observation, the action, and a request for the next one."""
     task = f"Predict what is seen after the action. Reply as:\n{OPEN}\nthe next state\n{CLOSE}"
-    seen = f"State:\n{show_text(situation.observation)}\nAction: {action}"
+    state_and_action = f"State:\n{show_text(situation.observation)}\nAction: {action}"
     return [
         {"role": "system", "content": f"{situation.instruction}\n{task}"},
-        {"role": "user", "content": seen},
+        {"role": "user", "content": state_and_action},
     ]
 
 
 def answer_text(content: str, blank: str = " ") -> str:
-    """A reply that says this and nothing else; drawings stand on lines of their own (`blank` is a line end)."""
+    """A reply with this content and nothing else.
+
+    For drawings, `blank` is a line end: they need lines of their own.
+    """
     return f"{OPEN}{blank}{content}{blank}{CLOSE}"
 
 
 def read_prediction(reply: str) -> str | None:
-    """What stands between the first opening and the last closing tag; None without both."""
+    """The text between the first opening and the last closing tag; None without both."""
     text = reply[-MAX_REPLY_CHARS:]
     start, end = text.find(OPEN), text.rfind(CLOSE)
     if start < 0 or end < start:
         return None
     inside = text[start + len(OPEN) : end]
-    # One blank or line end on either side belongs to the format; further ones may be the edge of a drawing.
+    # One space or line end on either side belongs to the format; more of them may be the edge of a
+    # drawing.
     inside = inside[1:] if inside[:1] in (" ", "\n") else inside
     return inside[:-1] if inside[-1:] in (" ", "\n") else inside
 

@@ -1,6 +1,7 @@
-"""Typed configs: a config belongs to one class and builds it; it survives disk; typos fail.
+"""Typed configs: a config builds its class, can be written to disk, and refuses typos.
 
-Nest a frozen dataclass `Config` in a class that derives from `Configurable`; `build()` makes the owner.
+Nest a frozen dataclass `Config` in a class that derives from `Configurable`; `build()` makes an
+instance of the class. Settings that belong to no class derive from `Configurable.Config` directly.
     config = FrozenLake.Config(size=6)
     assert load(dump(config)) == config
     override(config, ["size=8", "view=coordinates"]).build()
@@ -9,12 +10,13 @@ Nest a frozen dataclass `Config` in a class that derives from `Configurable`; `b
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import importlib
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +28,7 @@ R = TypeVar("R")
 
 
 class Configurable:
-    """Anything that is built from a config. The nested `Config` finds its owner by itself."""
+    """Base of classes that are built from a nested `Config`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -35,7 +37,7 @@ class Configurable:
         owner: ClassVar[type[Configurable]]
 
         def build(self) -> Any:
-            """Make the object this config describes."""
+            """Make the object that this config describes."""
             return self.owner(self)
 
         def replace(self, **changes: Any) -> Self:
@@ -61,9 +63,10 @@ class Configurable:
 
 def dump(config: Configurable.Config) -> dict[str, Any]:
     """The config as plain JSON values, with the class that owns it."""
-    owner = type(config).owner
+    cls = type(config)
+    named: type[Any] = getattr(cls, "owner", cls)  # engine settings have no owner
     fields = {f.name: _dump_value(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return {"class": f"{owner.__module__}:{owner.__qualname__}", **fields}
+    return {"class": f"{named.__module__}:{named.__qualname__}", **fields}
 
 
 def _dump_value(value: Any) -> Any:
@@ -79,32 +82,40 @@ def _dump_value(value: Any) -> Any:
         return {str(key): _dump_value(item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ConfigError(type(value).__name__, "this type cannot be written to JSON", "use JSON types, tuples, enums")
+    raise ConfigError(
+        type(value).__name__, "this type cannot be written to JSON", "use JSON types, tuples, enums"
+    )
 
 
 def load(data: Mapping[str, Any]) -> Any:
     """The config that `dump` wrote. Unknown keys, wrong types and unknown classes fail."""
     _expect(isinstance(data, Mapping), data, "config", "a mapping")
-    owner = _find_owner(data)
+    named = _find_class(data)
     values = {key: value for key, value in data.items() if key != "class"}
-    return _load_fields(owner.Config, values, where=owner.__qualname__)
+    cls = named.Config if issubclass(named, Configurable) else named
+    return _load_fields(cls, values, where=named.__qualname__)
 
 
-def _find_owner(data: Mapping[str, Any]) -> type[Configurable]:
+def _find_class(data: Mapping[str, Any]) -> type[Configurable] | type[Configurable.Config]:
     path = data.get("class")
     if not isinstance(path, str) or path.count(":") != 1:
         raise ConfigError("class", f"expected 'module:Class', got {path!r}")
     module_name, qualname = path.split(":")
-    # A config file is untrusted: it may name our classes and what the user has already imported, not import more.
+    # A config file is untrusted: it may name our classes and what the user has already imported,
+    # not import more.
     if module_name not in sys.modules and not module_name.startswith("terrella."):
-        raise ConfigError(path, f"{module_name} is not imported", f"import {module_name} before loading this config")
+        raise ConfigError(
+            path,
+            f"{module_name} is not imported",
+            f"import {module_name} before loading this config",
+        )
     try:
         found: Any = importlib.import_module(module_name)
         for part in qualname.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(path, f"not found: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Configurable)):
+    if not (isinstance(found, type) and issubclass(found, Configurable | Configurable.Config)):
         raise ConfigError(path, "is not a Configurable class")
     return found
 
@@ -113,7 +124,9 @@ def _load_fields(cls: type[R], values: Mapping[str, Any], where: str) -> R:
     hints = field_types(cls)
     for key in values:
         if key not in hints:
-            raise ConfigError(f"{where}.{key}", "unknown key", f"known keys: {', '.join(hints) or 'none'}")
+            raise ConfigError(
+                f"{where}.{key}", "unknown key", f"known keys: {', '.join(hints) or 'none'}"
+            )
     loaded = {key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()}
     try:
         return cls(**loaded)
@@ -171,7 +184,14 @@ def _convert_plain(value: Any, hint: Any, where: str) -> Any:
     if hint is Path:
         return Path(_expect(isinstance(value, str | Path), value, where, "a path"))
     if hint is float:
-        return float(_expect(isinstance(value, int | float) and not isinstance(value, bool), value, where, "a number"))
+        return float(
+            _expect(
+                isinstance(value, int | float) and not isinstance(value, bool),
+                value,
+                where,
+                "a number",
+            )
+        )
     exact = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
     return _expect(exact, value, where, f"a value of type {hint.__name__}")
 
@@ -191,11 +211,13 @@ def _convert_tuple(value: Any, args: tuple[Any, ...], where: str) -> tuple[Any, 
     if len(args) == 2 and args[1] is Ellipsis:
         return tuple(_convert(item, args[0], f"{where}[{i}]") for i, item in enumerate(value))
     _expect(len(value) == len(args), value, where, f"{len(args)} values")
-    return tuple(_convert(v, t, f"{where}[{i}]") for i, (v, t) in enumerate(zip(value, args, strict=True)))
+    return tuple(
+        _convert(v, t, f"{where}[{i}]") for i, (v, t) in enumerate(zip(value, args, strict=True))
+    )
 
 
 def _pick(value: Any, options: Sequence[Any], where: str) -> Any:
-    """The option that equals the value; true is not 1 here, as nowhere in a config."""
+    """The option that equals the value; in a config, true is not 1."""
     for option in options:
         if value == option and isinstance(value, bool) == isinstance(option, bool):
             return option
@@ -208,28 +230,55 @@ def _expect(holds: bool, value: Any, where: str, wanted: str) -> Any:
     return value
 
 
-def override(config: C, assignments: Iterable[str]) -> C:
-    """Apply `a.b=c` assignments; the text is read as the field's type, and an unknown key fails."""
+Named = Mapping[type[Any], Callable[[str], Any]]
+"""Functions that make a nested config from a name, by the type of the field."""
+
+
+def override(config: C, assignments: Iterable[str], *, named: Named | None = None) -> C:
+    """Apply `a.b=c` assignments; the text is read as the field's type, and an unknown key fails.
+
+    `named` gives nested configs by name: `{World.Config: world_config}` allows `world=sokoban`.
+    """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path:
             raise ConfigError(assignment, "is not an assignment", "write --set some.field=value")
-        config = _override_one(config, path.strip().split("."), text.strip(), path)
+        config = _override_one(config, path.strip().split("."), text.strip(), path, named or {})
     return config
 
 
-def _override_one(config: C, keys: list[str], text: str, where: str) -> C:
+def _override_one(config: C, keys: list[str], text: str, where: str, named: Named) -> C:
+    name, *rest = keys
     hints = field_types(type(config))
-    if keys[0] not in hints:
-        if hasattr(config, "open_key"):  # a config that hands unknown keys on to somebody else's schema
+    if name not in hints:
+        if hasattr(config, "open_key"):  # this config passes unknown keys to another schema
             return cast(C, config.open_key(".".join(keys), text))
-        raise ConfigError(where, f"unknown key {keys[0]!r}", f"known keys: {', '.join(hints)}")
-    current = getattr(config, keys[0])
-    if len(keys) == 1:
-        return config.replace(**{keys[0]: _parse(text, hints[keys[0]], where)})
-    if not isinstance(current, Configurable.Config):
-        raise ConfigError(where, f"{keys[0]!r} has no fields of its own")
-    return config.replace(**{keys[0]: _override_one(current, keys[1:], text, where)})
+        raise ConfigError(where, f"unknown key {name!r}", known_names(name, hints))
+    if not rest:
+        return config.replace(**{name: _parse_field(text, hints[name], where, named)})
+    current = getattr(config, name)
+    if isinstance(current, Configurable.Config):
+        return config.replace(**{name: _override_one(current, rest, text, where, named)})
+    raise ConfigError(where, f"{name!r} has no fields of its own")
+
+
+def _parse_field(text: str, hint: Any, where: str, named: Named) -> Any:
+    """A field's value from text; a nested config may be given by name."""
+    for kind, make in named.items():
+        if isinstance(hint, type) and issubclass(hint, kind):
+            value = make(text)
+            expected = hint.__qualname__.removesuffix(".Config")
+            _expect(isinstance(value, hint), text, where, f"a config of {expected}")
+            return value
+    return _parse(text, hint, where)
+
+
+def known_names(wrong: str, known: Iterable[str]) -> str:
+    """A remedy for a mistyped name: the nearest names, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(wrong, names, n=3)
+    listed = f"known keys: {', '.join(names) or 'none'}"
+    return f"did you mean {' or '.join(near)}? {listed}" if near else listed
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:
@@ -241,7 +290,8 @@ def _parse(text: str, hint: Any, where: str) -> Any:
             try:
                 return _parse(text, option, where)
             except ConfigError:
-                continue  # the next member of the union may fit; the raise below says when none does
+                # The next member of the union may fit; the raise below says when none does
+                continue
         raise ConfigError(where, f"{text!r} fits none of {hint}")
     if origin is tuple:
         items = [item.strip() for item in text.strip("()[]").split(",") if item.strip()]
@@ -264,5 +314,6 @@ def _read_scalar(text: str, hint: Any) -> Any:
             try:
                 return kind(text)
             except ValueError:
-                continue  # not this kind of number; left as text, `_convert` then says what was expected
+                # Not this kind of number; left as text, `_convert` then says what was expected
+                continue
     return text

@@ -1,7 +1,7 @@
 """Errors that name the boundary they crossed, written for the person who meets them.
 
-Every error raised on purpose derives from `TerrellaError`; its class says *where* (a config, a world,
-a verifier, a policy, a store, an engine) and its message says what happened and what to do.
+Every error raised on purpose derives from `TerrellaError`; its class says *where* (a config, a
+world, a verifier, a policy, a store, an engine) and its message says what happened and what to do.
     raise WorldError("sokoban", "no solvable room after 200 tries", "lower num_boxes or raise size")
 """
 
@@ -18,7 +18,9 @@ class TerrellaError(Exception):
     def __init__(self, where: str, what: str, remedy: str = "") -> None:
         """Keep the three parts apart so that a log can show them as columns."""
         self.where, self.what, self.remedy = where, what, remedy
-        super().__init__(f"{self.boundary} {where}: {what}" + (f"\n  -> {remedy}" if remedy else ""))
+        super().__init__(
+            f"{self.boundary} {where}: {what}" + (f"\n  -> {remedy}" if remedy else "")
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies keep the three parts."""
@@ -38,7 +40,10 @@ class WorldError(TerrellaError):
 
 
 class VerifierError(TerrellaError):
-    """A verifier that cannot be trusted: it failed the exploit battery, or its process cannot start."""
+    """A verifier that cannot be trusted.
+
+    It failed the exploit battery, or its process cannot start.
+    """
 
     boundary = "verifier"
 
@@ -53,6 +58,12 @@ class StoreError(TerrellaError):
     """An episode store that is not whole, not ours, or not of this schema version."""
 
     boundary = "store"
+
+
+class PathError(TerrellaError):
+    """A path or a disk that takes no data: not allowed, not a folder, full."""
+
+    boundary = "path"
 
 
 class EngineError(TerrellaError):

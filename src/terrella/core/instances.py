@@ -1,7 +1,7 @@
-"""Instances and splits: who an instance is, and which part of the data it belongs to.
+"""Instances and splits: the identity of an instance, and the split it belongs to.
 
-An instance is the hash of its canonical initial state; its split is a function of that hash alone. So train,
-validation and test are disjoint by construction, for every seed, preset and process.
+An instance is the hash of its canonical initial state; its split is a function of that hash alone.
+So train, validation and test are disjoint by construction, for every seed, preset and process.
     split_of(instance_id(state)) is Split.TEST
 """
 
@@ -12,15 +12,10 @@ import enum
 import hashlib
 from typing import Any
 
-import numpy as np
-
 from terrella.core.types import Split, canonical_json
 
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1
-
-# Streams of one seed are kept apart by a tag, so that the instance, the noise and the policy never share numbers.
-INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, CORRUPTION_STREAM, SAMPLE_STREAM, TASK_STREAM = range(1, 7)
 
 
 def plain(value: Any) -> Any:
@@ -44,13 +39,8 @@ def instance_id(key: Any) -> str:
 
 
 def split_of(instance: str) -> Split:
-    """The split an instance belongs to, from its name alone."""
-    place = int(instance, 16) / 16 ** len(instance)
-    if place < TEST_SHARE:
+    """The split of an instance, a function of its name alone."""
+    position = int(instance, 16) / 16 ** len(instance)  # uniform in [0, 1)
+    if position < TEST_SHARE:
         return Split.TEST
-    return Split.VALIDATION if place < TEST_SHARE + VALIDATION_SHARE else Split.TRAIN
-
-
-def stream(tag: int, *seeds: int) -> np.random.Generator:
-    """An independent random stream for (tag, seeds); no global generator is read or written."""
-    return np.random.default_rng([tag, *(seed % 2**63 for seed in seeds)])
+    return Split.VALIDATION if position < TEST_SHARE + VALIDATION_SHARE else Split.TRAIN

@@ -1,7 +1,7 @@
 """Intervals that stand beside every figure: 95% for a share and for a mean.
 
-Wilson's interval keeps its coverage at 0 and at n, where the usual one collapses to a point; the mean's is Student's,
-because five seeds are not a normal sample.
+Wilson's interval keeps its coverage at 0 and at n, where the usual one collapses to a point; the
+mean's is Student's, because five seeds are not a normal sample.
     low, high = wilson(successes=7, n=10); low, high = mean_interval([0.4, 0.6, 0.5])
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 Z95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 
-# Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom, where the series below is not good enough.
+# Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom, where the series below is
+# not good enough.
 _T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
@@ -31,7 +32,10 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% interval of the mean of independent values; a single value says nothing about spread: (-inf, inf)."""
+    """95% interval of the mean of independent values; a single value says nothing about spread.
+
+    (-inf, inf).
+    """
     n = len(values)
     if n == 0:
         raise ValueError("the mean of no values has no interval")

@@ -1,6 +1,6 @@
-"""The words everything else is written in: observations, verdicts, transitions, episodes.
+"""The records that everything else uses: observations, verdicts, transitions, episodes.
 
-All records are frozen and know nothing about how they were made. Behaviour lives in `protocols.py`.
+All of them are frozen. The seams that act on them are in `protocols.py`.
     Verdict.of(0.5, precision=1.0, recall=0.33); Episode(...).success
 """
 
@@ -16,19 +16,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of a JSON value: sorted keys, no spaces, no NaN. Equal strings, equal values.
+    """JSON with sorted keys, no spaces and no NaN: equal values give equal strings.
 
-    Numbers keep their kind: 1, 1.0 and true are equal in Python and three different values here.
+    Numbers keep their type: 1, 1.0 and true are equal in Python, but differ here.
     """
     return _CANONICAL.encode(value)
 
 
 class Kind(enum.StrEnum):
-    """What an observation is made of; a codec and a verifier exist per kind."""
+    """The modality of an observation; each has its own codecs and verifiers."""
 
     TEXT = "text"
     STATE = "state"
@@ -38,7 +40,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An observation in words or characters: a rendered grid, a room description."""
+    """A text observation: a rendered grid, the description of a room."""
 
     text: str
     kind = Kind.TEXT
@@ -46,7 +48,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A structured observation. Held as canonical JSON, so that it is frozen, hashable and comparable."""
+    """A structured observation, kept as canonical JSON so that it is frozen and hashable."""
 
     text: str
     kind = Kind.STATE
@@ -58,13 +60,13 @@ class State:
 
     @property
     def value(self) -> Any:
-        """The JSON value, fresh at each call: changing it does not change the observation."""
+        """A fresh copy of the JSON value: changing it does not change the observation."""
         return json.loads(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """An accessibility tree in its indented text form (one node a line)."""
+    """An accessibility tree in its indented text form (one node per line)."""
 
     text: str
     kind = Kind.TREE
@@ -87,7 +89,7 @@ class Frames:
     def of(cls, array: NDArray[np.uint8]) -> Frames:
         """Copy a uint8 array of shape (time, height, width, channels)."""
         if array.dtype != np.uint8 or array.ndim != 4:
-            raise ValueError(f"frames want uint8 (T, H, W, C), not {array.dtype} {array.shape}")
+            raise ValueError(f"frames must be uint8 (T, H, W, C), not {array.dtype} {array.shape}")
         t, h, w, c = array.shape
         return cls(array.tobytes(), (t, h, w, c))
 
@@ -101,14 +103,21 @@ Observation: TypeAlias = Text | State | Tree | Frames
 
 
 def show_text(observation: Observation) -> str:
-    """The characters of an observation; frames have none, and saying so beats an empty string."""
+    """The text of an observation. Frames have none, and raise."""
     if isinstance(observation, Frames):
         raise TypeError("frames have no text: choose a verifier and a codec for frames")
     return observation.text
 
 
+def same_kind(like: Observation, text: str) -> Observation:
+    """The text as an observation of the same kind as `like`."""
+    if isinstance(like, Frames):
+        raise TypeError("text cannot be read as frames: choose a codec for frames")
+    return type(like)(text)
+
+
 class Status(enum.StrEnum):
-    """How a verdict came about. Only `ok` and `unparsable` are about the reply."""
+    """How a verdict was reached. Only `ok` and `unparsable` say something about the reply."""
 
     OK = "ok"
     UNPARSABLE = "unparsable"
@@ -118,10 +127,10 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a verifier says of a reply: a value in [0, 1], the parts it was made of, and the evidence.
+    """A verifier's judgement of a reply: a value in [0, 1], its parts, and the evidence.
 
-    A reply that cannot be parsed is a wrong answer (0). A time-out or an exception is *our* fault: its value
-    is None, so that no mean can swallow it as a zero. `masked` says so; `Tally` counts them.
+    A reply that cannot be parsed is wrong (0). A time-out or an exception is our fault: its value
+    is None (`masked`), so that no mean can count it as a zero. `Tally` counts masked verdicts.
     """
 
     value: float | None
@@ -130,7 +139,7 @@ class Verdict:
     evidence: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a value outside [0, 1], a part that is not finite, a masked value that is a number."""
+        """Check that the value is in [0, 1], that parts are finite, and that None means masked."""
         if self.masked != (self.value is None):
             raise ValueError(f"a {self.status} verdict cannot have the value {self.value}")
         if self.value is not None and not 0.0 <= self.value <= 1.0:
@@ -140,7 +149,7 @@ class Verdict:
 
     @property
     def masked(self) -> bool:
-        """True when the verdict says nothing about the reply and must be left out of every mean."""
+        """True if the verdict says nothing about the reply and must be left out of every mean."""
         return self.status in (Status.TIMEOUT, Status.ERROR)
 
     @classmethod
@@ -160,7 +169,7 @@ class Verdict:
 
 
 class Stop(enum.StrEnum):
-    """Why an episode ended. `terminated` by the world is not `truncated` by us, and errors are neither."""
+    """Why an episode ended: by the world (terminated), by a limit (truncated), or by an error."""
 
     TERMINATED = "terminated"
     OUT_OF_STEPS = "out_of_steps"
@@ -172,17 +181,17 @@ class Stop(enum.StrEnum):
 
     @property
     def is_truncated(self) -> bool:
-        """We ended it: time, tokens or budget ran out."""
+        """A limit ended it: steps or tokens ran out."""
         return self in (Stop.OUT_OF_STEPS, Stop.OUT_OF_TOKENS)
 
     @property
     def is_broken(self) -> bool:
-        """Something of ours failed: the episode says nothing about the policy and is masked."""
+        """Our code failed: the episode says nothing about the policy and is masked."""
         return self in (Stop.WORLD_TIMEOUT, Stop.WORLD_ERROR, Stop.POLICY_ERROR)
 
 
 class Split(enum.StrEnum):
-    """Which part of a world's instances: validation chooses, test is read once."""
+    """A part of a world's instances: validation is for choices, test for the final result."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -191,7 +200,7 @@ class Split(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One observed step: what was seen, what was done, what came next."""
+    """One step: the observation, the action, the next observation."""
 
     observation: Observation
     action: str
@@ -203,24 +212,24 @@ class Transition:
 
     @property
     def changed(self) -> bool:
-        """False when predicting 'nothing happens' would have been right."""
+        """False if the prediction that nothing changes would have been right."""
         return self.observation != self.next_observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One play of a world from reset to stop, with everything needed to play it again."""
+    """One episode of a world, with everything that is needed to play it again."""
 
     world: str
     instance: str
-    """Hash of the canonical initial state: two episodes of one instance share it."""
+    """Hash of the canonical initial state."""
     split: Split
     seed: int
     noise_seed: int
-    """Seed of the dynamics noise: members of a group share `seed` and differ here."""
+    """Seed of the dynamics noise; members of a group share `seed` and differ here."""
     policy: str
     first: Observation
-    """What `reset` showed; kept apart because an episode may have no transition."""
+    """The observation of `reset`; an episode may have no transition."""
     transitions: tuple[Transition, ...]
     stop: Stop
     outcome: Verdict
@@ -234,7 +243,7 @@ class Episode:
 
     @property
     def success(self) -> bool:
-        """True when the outcome is a full 1; a masked outcome raises, for it is neither."""
+        """Whether the outcome is 1. A masked outcome is neither won nor lost, and raises."""
         if self.outcome.value is None:
             raise ValueError(f"episode was masked ({self.outcome.status}): it neither won nor lost")
         return self.outcome.value == 1.0
@@ -242,7 +251,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One possible result of an action in a state, with its probability: a world's exact truth."""
+    """One possible result of an action in a state, with its probability."""
 
     state: Any
     reward: float = 0.0
@@ -253,7 +262,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Where an episode stands, as a model may know it: plain values that can cross a process boundary."""
+    """What a model may know at a step. Plain values, which can cross a process boundary."""
 
     instruction: str
     observation: Observation
@@ -265,18 +274,18 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment(Situation):
-    """What a policy is asked at a step: the situation, its random numbers, and what only teachers may ask."""
+    """What a policy gets at a step: the situation, a random generator, and privileged calls."""
 
     rng: np.random.Generator
     proposals: Callable[[], Sequence[str]]
     """What a uniform random policy chooses from."""
     expert: Callable[[], str]
-    """Privileged: the world's own best action. Teachers ask it; learned policies must not."""
+    """Privileged: the world's best action. For teachers; a learned policy must not use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a world model says comes next, how likely it found it, and how far not to believe it."""
+    """A predicted result of a step, with its log-probability and its risk of being wrong."""
 
     observation: Observation
     reward: float
@@ -284,28 +293,27 @@ class Prediction:
     logprob: float
     risk: float
     success: bool = False
-    """Whether the step that ended the episode won it."""
+    """Whether the step ended the episode with success."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts verdicts so that masked ones are seen, and averages only what may be averaged."""
+    """Counts verdicts by status; the mean leaves masked ones out."""
 
     counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
     total: float = 0.0
 
     def add(self, verdict: Verdict) -> None:
-        """Count one verdict."""
         self.counts[verdict.status] += 1
         self.total += verdict.value or 0.0
 
     @property
     def masked(self) -> int:
-        """How many verdicts say nothing about a reply."""
+        """Number of masked verdicts."""
         return self.counts[Status.TIMEOUT] + self.counts[Status.ERROR]
 
     @property
     def mean(self) -> float | None:
-        """Mean over the verdicts that count; None when there are none."""
+        """Mean over the verdicts that are not masked; None if there are none."""
         counted = sum(self.counts.values()) - self.masked
         return self.total / counted if counted else None

@@ -1,4 +1,4 @@
-"""The view that every world gets for free: a frozen dataclass shown as JSON, and read back with its types.
+"""The default view of a world: the state's dataclass as JSON, read back with its types.
 
 RecordView(Count).show(Count(value=1, goal=3)) -> State('{"goal":3,"value":1}')
 """
@@ -24,18 +24,20 @@ class RecordView:
         """`record` is the frozen dataclass of the state."""
         self.record = record
         names = sorted(field.name for field in dataclasses.fields(record))
-        self.words = tuple(f'{"," if place else "{"}"{name}":' for place, name in enumerate(names))
-        """What every rendering repeats: worth a token each in a small vocabulary."""
+        openings = ("," if index else "{" for index in range(len(names)))
+        self.vocabulary = tuple(
+            f'{opening}"{name}":' for opening, name in zip(openings, names, strict=True)
+        )
+        """Strings that every rendering repeats; each gets a token in a small vocabulary."""
 
     def show(self, state: Any) -> Observation:
-        """The state as canonical JSON."""
         return State.of(plain(state))
 
     def read(self, observation: Observation) -> Any | None:
-        """The state again, or None for JSON that is not such a state."""
+        """The state; None if the text is not JSON of such a state."""
         if not isinstance(observation, State):
             return None
         try:
             return record_from_json(self.record, json.loads(observation.text))
-        except (ValueError, ConfigError, RecursionError):  # not JSON, or JSON of another shape: not a state
-            return None
+        except (ValueError, ConfigError, RecursionError):
+            return None  # not JSON, or JSON of another shape

@@ -1,1 +1,1 @@
-"""Data on disk: the episode store."""
+"""Data on disk: the episode store, attempts, token records, and readers of other formats."""

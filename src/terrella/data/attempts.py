@@ -1,8 +1,9 @@
-"""Attempts: episodes as an agent that chooses from lists met them, with what it was offered at each step.
+"""Attempts: episodes of an agent that chooses from lists, with the options at each step.
 
-An `Episode` says what happened; an `Attempt` also says what could have been chosen, which is what a policy is trained
-on. Attempts are JSON lines: readable, exact, never pickled.
-    write_attempts(path, attempts); attempts = read_attempts(path)
+An `Episode` records what happened. An `Attempt` also records which actions were offered, which is
+what a pointer policy is trained on. Attempts are stored as JSON lines.
+    write_attempts(path, attempts)
+    attempts = read_attempts(path)
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from terrella.core.config import record_from_json
+from terrella.core.files import write_atomic
 from terrella.core.types import canonical_json
-from terrella.data.store import write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PracticeTask:
-    """A thing to try: which family of tasks (a world config by name), which instance of it."""
+    """A task to practise: a family of tasks (the name of a world config) and an instance."""
 
     family: str
     seed: int
@@ -28,13 +29,13 @@ class PracticeTask:
 
     @property
     def name(self) -> str:
-        """Two tasks of one name are the same task."""
+        """Identifies the task: two tasks with the same name are the same task."""
         return f"{self.family}/{self.seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One step: what was seen, what was offered, what was taken."""
+    """One step: the observation, the offered actions, and the index of the chosen one."""
 
     observation: str
     offered: tuple[str, ...]
@@ -44,44 +45,45 @@ class Choice:
 
     @property
     def action(self) -> str:
-        """The action as text."""
+        """The chosen action as text."""
         return self.offered[self.taken]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One play of a task."""
+    """One episode on a task."""
 
     task: PracticeTask
     instruction: str
     choices: tuple[Choice, ...]
     last: str
-    """What was seen after the last step."""
+    """The observation after the last step."""
     success: bool | None
-    """The world's verdict; None when the episode broke and says nothing."""
+    """The world's verdict; None if the episode broke, so that it says nothing."""
     stop: str
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """All that was done."""
         return tuple(choice.action for choice in self.choices)
 
-    def seen_after(self, index: int) -> str:
+    def observation_after(self, index: int) -> str:
         """The observation after step `index`."""
         return self.choices[index + 1].observation if index + 1 < len(self.choices) else self.last
 
 
 def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
-    """One attempt a line, whole or absent."""
+    """Write one attempt per line; the file is complete or absent."""
     lines = (canonical_json(dataclasses.asdict(attempt)) + "\n" for attempt in attempts)
     write_atomic(path, "".join(lines).encode())
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """What was written; a damaged line is an error, never skipped."""
-    return [record_from_json(Attempt, json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    """Read a file of attempts; a damaged line is an error, never skipped."""
+    return [
+        record_from_json(Attempt, json.loads(line)) for line in path.read_text("utf-8").splitlines()
+    ]
 
 
-def known(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Those that count: not broken, and with at least one step."""
+def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts with a verdict (not broken) and at least one step."""
     return [attempt for attempt in attempts if attempt.success is not None and attempt.choices]

@@ -1,7 +1,8 @@
-"""Recordings of other people's robots as episodes: a film, an action between two frames, what is known of success.
+"""Recordings from robot datasets as episodes: a video, actions, and success where it is known.
 
-An instance is the dataset and the number of the recording, so that splits are disjoint and the same everywhere.
-    recorded_episode(Recording(source="lerobot/pusht", number=3, film=film, actions=actions))
+The instance is the dataset and the number of the recording, so that splits are disjoint and the
+same everywhere.
+    recorded_episode(Recording(source="lerobot/pusht", number=3, video=video, actions=actions))
     store_recordings(Path("runs/pusht"), read_lerobot(Path("pusht"), size=(64, 64)), source="pusht")
 """
 
@@ -17,71 +18,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrella.core.errors import StoreError
+from terrella.core.files import locked
 from terrella.core.instances import instance_id, split_of
+from terrella.core.run_folder import check_spec
 from terrella.core.types import Episode, Frames, Status, Stop, Transition, Verdict
-from terrella.data.films import Pictures
 from terrella.data.parts import encode_part
-from terrella.data.store import finish, locked, settle_plan, write_part
+from terrella.data.store import finish, write_part
+from terrella.data.videos import FrameArray
 
 CHUNK = 50
-"""Recordings in one file of a store."""
+"""Number of recordings per part of a store."""
 UNKNOWN = "the recording does not say whether it succeeded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What a dataset holds of one episode. Frame t was seen, then action t was done; the last action is not needed."""
+    """One episode of a dataset.
+
+    Action t follows frame t; the action after the last frame may be missing.
+    """
 
     source: str
     number: int
-    film: Pictures
+    video: FrameArray
     actions: NDArray[np.float64]
     rewards: Sequence[float] | None = None
-    """As the frames; what came with frame t."""
+    """One per frame: the reward that came with frame t."""
     success: bool | None = None
-    """None where the dataset does not say: the outcome is then masked, not a failure."""
+    """None if the dataset does not say; the outcome is then masked, not a failure."""
     task: str = ""
 
 
 def recorded_episode(recording: Recording) -> Episode:
-    """The recording as an episode; actions as texts of numbers."""
-    film, actions = recording.film, recording.actions
-    if len(film) < 2 or len(actions) < len(film) - 1:
-        what = f"recording {recording.number} has {len(film)} frames and {len(actions)} actions"
-        raise StoreError(recording.source, what)
-    frames = [Frames.of(picture[None]) for picture in film]
-    last, won = len(film) - 2, bool(recording.success)
-    rewards = recording.rewards or [0.0] * len(film)
-    steps = tuple(
-        Transition(
-            observation=frames[t], action=write_numbers(actions[t]), next_observation=frames[t + 1],
-            reward=float(rewards[t + 1]), terminated=won and t == last, truncated=not won and t == last,
-            info={"valid": True, "effective": frames[t] != frames[t + 1], "success": won and t == last,
-                  "task": recording.task},
+    """Convert a recording to an episode; an action becomes a text of numbers."""
+    video, actions = recording.video, recording.actions
+    if len(video) < 2 or len(actions) < len(video) - 1:
+        raise StoreError(
+            recording.source,
+            f"recording {recording.number} has {len(video)} frames and {len(actions)} actions",
         )
-        for t in range(len(film) - 1)
-    )  # fmt: skip
+    frames = [Frames.of(image[None]) for image in video]
+    success = bool(recording.success)
     instance = instance_id([recording.source, recording.number])
-    known = recording.success is not None
-    outcome = Verdict.of(float(won)) if known else Verdict.failed(Status.ERROR, UNKNOWN)
+    if recording.success is None:
+        outcome = Verdict.failed(Status.ERROR, UNKNOWN)
+    else:
+        outcome = Verdict.of(float(success))
     return Episode(
-        world=recording.source, policy="recorded", instance=instance, split=split_of(instance), seed=recording.number,
-        noise_seed=0, first=frames[0], transitions=steps, stop=Stop.TERMINATED if won else Stop.OUT_OF_STEPS,
+        world=recording.source,
+        policy="recorded",
+        instance=instance,
+        split=split_of(instance),
+        seed=recording.number,
+        noise_seed=0,
+        first=frames[0],
+        transitions=tuple(_transition(recording, frames, t) for t in range(len(frames) - 1)),
+        stop=Stop.TERMINATED if success else Stop.OUT_OF_STEPS,
         outcome=outcome,
-    )  # fmt: skip
+    )
+
+
+def _transition(recording: Recording, frames: Sequence[Frames], t: int) -> Transition:
+    is_last = t == len(frames) - 2
+    success = bool(recording.success)
+    return Transition(
+        observation=frames[t],
+        action=write_numbers(recording.actions[t]),
+        next_observation=frames[t + 1],
+        reward=float(recording.rewards[t + 1]) if recording.rewards else 0.0,
+        terminated=success and is_last,
+        truncated=not success and is_last,
+        info={
+            "valid": True,
+            "effective": frames[t] != frames[t + 1],
+            "success": success and is_last,
+            "task": recording.task,
+        },
+    )
 
 
 def write_numbers(action: NDArray[np.float64]) -> str:
-    """An action as text: enough digits to bin it, none to spare."""
+    """An action as text, with as many digits as binning needs."""
     return " ".join(f"{float(number) + 0.0:+.4f}" for number in np.atleast_1d(action))
 
 
 def store_recordings(folder: Path, episodes: Iterable[Episode], *, source: str) -> dict[str, Any]:
-    """Recordings into an episode store, a few in memory at a time; whole when it returns, its manifest."""
+    """Write recordings into an episode store, a chunk at a time, and return its manifest."""
     with locked(folder):
-        plan, parts, count = settle_plan(folder, {"source": source}), [], 0
-        coming = iter(episodes)
-        while some := list(islice(coming, CHUNK)):
-            parts.append(write_part(folder, encode_part(some, count, plan)))
-            count += len(some)
+        spec = check_spec(folder, {"source": source})
+        parts = []
+        count = 0
+        remaining = iter(episodes)
+        while chunk := list(islice(remaining, CHUNK)):
+            parts.append(write_part(folder, encode_part(chunk, count, spec)))
+            count += len(chunk)
         return finish(folder, parts, {"source": source})

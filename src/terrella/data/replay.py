@@ -1,9 +1,12 @@
-"""Replay: successes of earlier phases, mixed into a phase's new data as far as the current actor can learn from them.
+"""Replay buffer: successes of earlier phases, mixed into the new data of a phase (WebRL).
 
-A step is worth replaying when the actor finds it neither certain nor foreign: its perplexity lies in a band (by default
-1/0.95 to 1/0.5, as published). At most `ratio` times the new steps are drawn. The buffer is a file of attempts; what is
-drawn is a function of the buffer, the scores and a random stream, so a resumed run draws the same.
-    replay.add(successes); drawn = replay.draw(chances, new_steps=3000, rng=rng); replay.save(path)
+A step is replayed if the current actor finds it neither certain nor very unlikely: its perplexity
+must lie in a band (by default 1/0.95 to 1/0.5, as published). At most `ratio` times the number of
+new steps is drawn. The buffer is saved as attempts; a draw is a function of the buffer, the
+probabilities and a random stream, so a resumed run draws the same steps.
+    replay.add(successes)
+    steps, counts = replay.draw(probabilities, new_steps=3000, rng=rng)
+    replay.save(path)
 """
 
 from __future__ import annotations
@@ -20,37 +23,43 @@ from terrella.core.errors import ConfigError
 from terrella.data.attempts import Attempt, read_attempts, write_attempts
 
 StepAt = tuple[int, int]
-"""Which attempt of the buffer, which of its steps."""
+"""Index of an attempt in the buffer, and of a step in it."""
 
 
 class Replay(Configurable):
-    """The buffer: one success per task, the first."""
+    """The buffer: the first success of each task."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        """How much is replayed, and what."""
+        """Size of the draw and the band of probabilities."""
 
         ratio: float = 2.0
-        """At most this many old steps per new one; 0 leaves replay out."""
+        """Maximum number of old steps per new step; 0 disables replay."""
         least_chance: float = 0.5
+        """Lower end of the band (exclusive).
+
+        The band is over the mean probability per token under the current actor (1 / perplexity).
+        """
         most_chance: float = 0.95
-        """Mean probability per token under the current actor (1 / perplexity): above the first, up to the second."""
+        """Upper end of the band (inclusive)."""
 
         def __post_init__(self) -> None:
-            """Refuse a band that holds nothing."""
             if not 0 <= self.least_chance < self.most_chance <= 1 or self.ratio < 0:
-                raise ConfigError("replay", f"no band {self.least_chance:g}..{self.most_chance:g}, ratio {self.ratio}")
+                raise ConfigError(
+                    "replay",
+                    f"no band {self.least_chance:g}..{self.most_chance:g}, ratio {self.ratio}",
+                    "use 0 <= least_chance < most_chance <= 1 and ratio >= 0",
+                )
 
     config: Config
 
     def __init__(self, config: Config, attempts: Sequence[Attempt] = ()) -> None:
-        """Begin with attempts that were kept before."""
         super().__init__(config)
         self.attempts = list(attempts)
         self._names = {attempt.task.name for attempt in self.attempts}
 
     def add(self, successes: Sequence[Attempt]) -> int:
-        """Keep the first success of each task; returns how many were new."""
+        """Add the first success of each task; returns the number of new ones."""
         before = len(self.attempts)
         for attempt in successes:
             if attempt.task.name not in self._names:
@@ -59,28 +68,40 @@ class Replay(Configurable):
         return len(self.attempts) - before
 
     def steps(self) -> list[StepAt]:
-        """All steps of the buffer, in order: what `draw` wants chances for."""
-        return [(n, step) for n, attempt in enumerate(self.attempts) for step in range(len(attempt.choices))]
+        """All steps of the buffer, in order; `draw` needs a probability for each."""
+        return [
+            (index, step)
+            for index, attempt in enumerate(self.attempts)
+            for step in range(len(attempt.choices))
+        ]
 
     def draw(
-        self, chances: Sequence[float], *, new_steps: int, rng: np.random.Generator
+        self, probabilities: Sequence[float], *, new_steps: int, rng: np.random.Generator
     ) -> tuple[list[StepAt], dict[str, Any]]:
-        """Steps in the band, shuffled and capped; and how many there were of each kind."""
-        where, found = self.steps(), np.asarray(chances, dtype=np.float64)
-        if len(where) != len(found):
-            raise ValueError(f"{len(found)} chances for {len(where)} steps")
+        """Draw steps in the band at random, up to the limit; also returns counts.
+
+        `probabilities` are the mean probabilities per token of `steps()`.
+        """
+        steps = self.steps()
+        probs = np.asarray(probabilities, dtype=np.float64)
+        if len(steps) != len(probs):
+            raise ValueError(f"{len(probs)} probabilities for {len(steps)} steps")
         low, high = self.config.least_chance, self.config.most_chance
-        inside = np.flatnonzero((found > low) & (found <= high))
-        chosen = rng.permutation(inside)[: int(self.config.ratio * new_steps)]
-        counts = {"buffer_steps": len(where), "foreign": int((found <= low).sum()),
-                  "certain": int((found > high).sum()), "in_band": len(inside), "drawn": len(chosen)}  # fmt: skip
-        return [where[index] for index in chosen], counts
+        in_band = np.flatnonzero((probs > low) & (probs <= high))
+        chosen = rng.permutation(in_band)[: int(self.config.ratio * new_steps)]
+        counts = {
+            "buffer_steps": len(steps),
+            "foreign": int((probs <= low).sum()),
+            "certain": int((probs > high).sum()),
+            "in_band": len(in_band),
+            "drawn": len(chosen),
+        }
+        return [steps[index] for index in chosen], counts
 
     def save(self, path: Path) -> None:
-        """The whole buffer, as attempts."""
+        """Write the whole buffer as attempts."""
         write_attempts(path, self.attempts)
 
     @classmethod
     def load(cls, config: Config, path: Path) -> Replay:
-        """A buffer that was saved."""
         return cls(config, read_attempts(path))

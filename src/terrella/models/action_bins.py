@@ -1,7 +1,10 @@
-"""Continuous actions as ids: each number falls into one of so many bins, cut at quantiles of the data.
+"""Continuous actions as ids: each number is discretised into bins.
 
-Quantiles, not equal widths between minimum and maximum: one outlier would otherwise leave ordinary motions few bins.
-    bins = ActionBins.fit(actions, 16); ids = bins.write([0.5, -1.0]); bins.read(ids)
+The bins are cut at quantiles of the data. With bins of equal width, one outlier would leave few
+bins for ordinary motions.
+    bins = ActionBins.fit(actions, 16)
+    ids = bins.write([0.5, -1.0])
+    bins.read(ids)
 """
 
 from __future__ import annotations
@@ -15,39 +18,56 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class ActionBins:
-    """Per number of an action: the edges between its bins, and a value that stands for each."""
+    """For each dimension of an action: the edges between its bins and a centre for each bin."""
 
     edges: tuple[tuple[float, ...], ...]
     centres: tuple[tuple[float, ...], ...]
 
     @classmethod
     def fit(cls, actions: NDArray[np.float64], bins: int) -> ActionBins:
-        """From actions [N, A]. Values that occur often get a bin of their own; there may be fewer bins than asked."""
+        """Fit bins to actions [N, A].
+
+        Frequent values get their own bin, so there may be fewer bins than requested.
+        """
         edges, centres = [], []
         for column in np.asarray(actions, float).T:
             cuts = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
-            inside = [column[np.searchsorted(cuts, column, side="right") == number] for number in range(len(cuts) + 1)]
-            borders = [column.min(), *cuts, column.max()]
             edges.append(tuple(map(float, cuts)))
-            centres.append(tuple(float(np.median(x)) if len(x) else (borders[i] + borders[i + 1]) / 2
-                                 for i, x in enumerate(inside)))  # fmt: skip
+            centres.append(_bin_centres(column, cuts))
         return cls(tuple(edges), tuple(centres))
 
     @property
     def size(self) -> int:
-        """Numbers of an action."""
+        """Number of dimensions of an action."""
         return len(self.edges)
 
     @property
     def bins(self) -> int:
-        """Most bins of any number: ids of number k begin at k times this."""
+        """Largest number of bins of any dimension: ids of dimension k begin at k times this."""
         return max(len(column) for column in self.centres)
 
     def write(self, action: Sequence[float]) -> list[int]:
-        """Ids of an action, one per number, each in a range of its own."""
-        return [place * self.bins + int(np.searchsorted(cuts, number, side="right"))
-                for place, (number, cuts) in enumerate(zip(action, self.edges, strict=True))]  # fmt: skip
+        """Ids of an action: one per dimension, each dimension with its own range of ids."""
+        return [
+            dimension * self.bins + int(np.searchsorted(cuts, number, side="right"))
+            for dimension, (number, cuts) in enumerate(zip(action, self.edges, strict=True))
+        ]
 
     def read(self, ids: Sequence[int]) -> list[float]:
-        """The value that stands for each id."""
-        return [self.centres[place][found - place * self.bins] for place, found in enumerate(ids)]
+        """The bin centre of each id."""
+        return [
+            self.centres[dimension][token - dimension * self.bins]
+            for dimension, token in enumerate(ids)
+        ]
+
+
+def _bin_centres(column: NDArray[np.float64], cuts: NDArray[np.float64]) -> tuple[float, ...]:
+    """The median of the values in each bin; the middle of its edges where a bin is empty."""
+    borders = [column.min(), *cuts, column.max()]
+    bin_of_value = np.searchsorted(cuts, column, side="right")
+    centres = []
+    for index in range(len(cuts) + 1):
+        values = column[bin_of_value == index]
+        middle = (borders[index] + borders[index + 1]) / 2
+        centres.append(float(np.median(values)) if len(values) else middle)
+    return tuple(centres)

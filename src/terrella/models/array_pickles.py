@@ -1,8 +1,9 @@
-"""Arrays out of a pickle, without unpickling: the file is read as data by a machine that knows numpy arrays only.
+"""Read numpy arrays from a pickle without unpickling it.
 
-Weights that others publish as pickles of numpy arrays are converted once, by this, to safetensors. Nothing of the file
-is imported or called: an opcode or a name beyond dictionaries, numbers and arrays is refused with its position.
-    read_array_pickle(path) -> {"Conv_0": {"kernel": array, "bias": array}, ...}
+Some weights are published as pickles of numpy arrays; this module converts them once to
+safetensors. It interprets the opcodes itself and imports or calls nothing that the file names. Any
+opcode or name that dictionaries, numbers and arrays do not need is an error with its position.
+    read_array_pickle(path)    # {"Conv_0": {"kernel": array, "bias": array}, ...}
 """
 
 from __future__ import annotations
@@ -17,33 +18,43 @@ import numpy as np
 from terrella.core.errors import StoreError
 
 MAKE_ARRAY, ARRAY, DTYPE = "numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"
-ADMITTED = {MAKE_ARRAY, MAKE_ARRAY.replace("core", "_core"), ARRAY, DTYPE}
-PLAIN_TYPES = {"f4", "f8", "i4", "i8", "f2", "u1"}
+ALLOWED_NAMES = {MAKE_ARRAY, MAKE_ARRAY.replace("core", "_core"), ARRAY, DTYPE}
+ALLOWED_DTYPES = {"f4", "f8", "i4", "i8", "f2", "u1"}
+PUSH_ARGUMENT = (
+    "BININT",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+    "BINBYTES",
+    "SHORT_BINBYTES",
+    "BINFLOAT",
+)
+"""Prefixes of the opcodes that push their argument."""
 
 
 class _Name(NamedTuple):
-    """A name that the file mentions; never looked up."""
+    """A name that the file refers to; it is never looked up."""
 
     path: str
 
 
 class _Type:
-    """A dtype being told."""
+    """A dtype under construction."""
 
     def __init__(self, code: str) -> None:
-        if code not in PLAIN_TYPES:
+        if code not in ALLOWED_DTYPES:
             raise ValueError(f"arrays of type {code!r}")
-        self.code, self.order = code, "<"
+        self.code = code
+        self.order = "<"
 
 
 class _Array:
-    """An array being told; `value` is there when its bytes have come."""
+    """An array under construction; `value` is set by the BUILD opcode."""
 
     value: Any = None
 
 
 class _Machine:
-    """A stack, a memo, and the few opcodes that data needs."""
+    """A pickle machine with a stack, a memo, and the few opcodes that arrays need."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -56,7 +67,7 @@ class _Machine:
         constants = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
         if name in constants:
             self.stack.append(constants[name])
-        elif name.startswith(("BININT", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINFLOAT")):
+        elif name.startswith(PUSH_ARGUMENT):
             self.stack.append(argument)
         elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             self.memo[len(self.memo) if argument is None else argument] = self.stack[-1]
@@ -70,35 +81,38 @@ class _Machine:
             "MARK": lambda: self.marks.append(len(self.stack)),
             "EMPTY_DICT": lambda: self.stack.append({}),
             "TUPLE": lambda: self.stack.append(tuple(self._since_mark())),
-            "TUPLE1": lambda: self.stack.append(self._last(1)), "TUPLE2": lambda: self.stack.append(self._last(2)),
+            "TUPLE1": lambda: self.stack.append(self._last(1)),
+            "TUPLE2": lambda: self.stack.append(self._last(2)),
             "TUPLE3": lambda: self.stack.append(self._last(3)),
-            "SETITEM": lambda: self._set(self._last(2)), "SETITEMS": lambda: self._set(self._since_mark()),
-            "GLOBAL": lambda: self._mention(argument),
-            "STACK_GLOBAL": lambda: self._mention(" ".join(self._last(2))),
-            "REDUCE": self._make, "BUILD": self._fill,
-        }  # fmt: skip
+            "SETITEM": lambda: self._set(self._last(2)),
+            "SETITEMS": lambda: self._set(self._since_mark()),
+            "GLOBAL": lambda: self._push_name(argument),
+            "STACK_GLOBAL": lambda: self._push_name(" ".join(self._last(2))),
+            "REDUCE": self._make,
+            "BUILD": self._fill,
+        }
         if name not in simple:
             raise ValueError(f"the opcode {name}")
         simple[name]()
 
     def _since_mark(self) -> list[Any]:
         start = self.marks.pop()
-        found = self.stack[start:]
+        items = self.stack[start:]
         del self.stack[start:]
-        return found
+        return items
 
     def _last(self, count: int) -> tuple[Any, ...]:
-        found = tuple(self.stack[-count:])
+        items = tuple(self.stack[-count:])
         del self.stack[-count:]
-        return found
+        return items
 
     def _set(self, items: Any) -> None:
         if not isinstance(self.stack[-1], dict):
-            raise ValueError("items set on what is no dictionary")
+            raise ValueError("items set on something that is not a dictionary")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
-    def _mention(self, path: str) -> None:
-        if path not in ADMITTED:
+    def _push_name(self, path: str) -> None:
+        if path not in ALLOWED_NAMES:
             raise ValueError(f"the name {path!r}")
         self.stack.append(_Name(path))
 
@@ -112,32 +126,36 @@ class _Machine:
             raise ValueError(f"a call of {name!r}")
 
     def _fill(self) -> None:
-        """The state of a dtype (its byte order) or of an array (shape, type, order, bytes)."""
+        """Set the state of a dtype (its byte order) or an array (shape, dtype, order, bytes)."""
         (state,) = self._last(1)
         target = self.stack[-1]
         if isinstance(target, _Type):
             target.order = state[1]
         elif isinstance(target, _Array):
             _, shape, kind, fortran, data = state
-            flat = np.frombuffer(data, np.dtype(kind.code).newbyteorder(kind.order.replace("|", "=")))
+            dtype = np.dtype(kind.code).newbyteorder(kind.order.replace("|", "="))
+            flat = np.frombuffer(data, dtype)
             target.value = flat.reshape(shape, order="F" if fortran else "C")
         else:
-            raise ValueError("state given to what is no array")
+            raise ValueError("state set on something that is not an array")
 
 
 def read_array_pickle(path: Path) -> Any:
-    """Dictionaries of arrays; anything else in the file is an error that says what and where."""
+    """Read nested dictionaries of arrays; StoreError if the file contains anything else."""
     machine = _Machine()
-    read = 0
+    position = 0
     try:
-        for code, argument, place in pickletools.genops(path.read_bytes()):
-            read = place or read
+        for code, argument, start in pickletools.genops(path.read_bytes()):
+            position = start or position
             machine.run(code.name, argument)
-        (found,) = machine.stack
-        return _plain(found)
+        (value,) = machine.stack
+        return _plain(value)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        what = f"holds more than arrays, at byte {read}: {error}"
-        raise StoreError(str(path), what, "it is not converted; get the weights from their publisher again") from error
+        raise StoreError(
+            str(path),
+            f"contains more than arrays, at byte {position}: {error}",
+            "the file was not converted; download the weights from their publisher again",
+        ) from error
 
 
 def _plain(value: Any) -> Any:

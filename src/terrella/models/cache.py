@@ -1,6 +1,6 @@
-"""Where converted weights are kept: one folder per user, files that are whole or absent.
+"""Cache of converted weights: one folder per user, files that are complete or absent.
 
-keep_tensors("lpips-alex", make)   # {"name": tensor, ...}: read from the cache, made and kept on first use
+cached_tensors("lpips-alex", make)    # {"name": tensor, ...}; `make` runs on first use only
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from torch import Tensor
 
 
 def cache_folder() -> Path:
-    """$TERRELLA_CACHE, else the user's cache folder."""
-    base = (
-        os.environ.get("TERRELLA_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "terrella"
-    )
-    return Path(base)
+    """$TERRELLA_CACHE, or `terrella` in the user's cache folder."""
+    chosen = os.environ.get("TERRELLA_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "terrella"
 
 
-def keep_tensors(name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of that name, converted once; it appears by rename, so a reader never meets half a file."""
+def cached_tensors(name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Load the tensors of that name; `make` converts them on first use.
+
+    The file appears by rename, so that readers never see an incomplete one.
+    """
     path = cache_folder() / f"{name}.safetensors"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

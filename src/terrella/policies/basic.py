@@ -1,7 +1,7 @@
 """Policies that need no model: uniform random, the world's expert, and mixtures of two.
 
 play(world, Random.Config().build(), seed=0)
-Mixture.Config(first=Expert.Config(), second=Random.Config(), share=0.3).build()   # 30% random
+Mixture.Config(first=Expert.Config(), second=Random.Config(), share=0.3).build()  # 30% random
 """
 
 from __future__ import annotations
@@ -15,46 +15,45 @@ from terrella.core.types import Moment
 
 
 class Random(Configurable):
-    """Chooses uniformly among what the world proposes: the floor beside every score."""
+    """Chooses uniformly among the world's proposals: the lower baseline of every score."""
 
     name = "random"
 
     def act(self, moment: Moment) -> str:
-        """One proposal, uniformly."""
         choices = moment.proposals()
         if not choices:
-            raise PolicyError(self.name, "the world proposes no action", "override `proposals` in the world")
+            raise PolicyError(
+                self.name, "the world proposes no action", "override `proposals` in the world"
+            )
         return choices[int(moment.rng.integers(len(choices)))]
 
 
 class Expert(Configurable):
-    """Asks the world's own expert (a solver or a script): the ceiling beside every score."""
+    """Plays the world's own expert (a solver or a script): the upper baseline of every score."""
 
     name = "expert"
 
     def act(self, moment: Moment) -> str:
-        """The expert's action for the exact state."""
         return moment.expert()
 
 
 class Mixture(Configurable):
-    """At each step acts as `second` with probability `share`, else as `first`: a ladder of graded policies."""
+    """Acts as `second` with probability `share` at each step, else as `first`.
+
+    Different shares give policies of graded strength.
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        """Two policies and the share of the second."""
-
         first: Configurable.Config = field(default_factory=Expert.Config)
         second: Configurable.Config = field(default_factory=Random.Config)
         share: float = 0.1
 
         def __post_init__(self) -> None:
-            """Refuse a share that is no probability."""
             if not 0.0 <= self.share <= 1.0:
                 raise ConfigError("share", f"must lie in [0, 1], not {self.share}")
 
     def __init__(self, config: Config) -> None:
-        """Build both."""
         super().__init__(config)
         self.first: Policy = config.first.build()
         self.second: Policy = config.second.build()
@@ -62,5 +61,5 @@ class Mixture(Configurable):
         self.name = f"mixture({self.first.name},{self.second.name},{config.share:g})"
 
     def act(self, moment: Moment) -> str:
-        """Throw the coin, then ask."""
-        return (self.second if moment.rng.random() < self.share else self.first).act(moment)
+        policy = self.second if moment.rng.random() < self.share else self.first
+        return policy.act(moment)

@@ -1,6 +1,7 @@
 """A policy behind any OpenAI-compatible chat endpoint (vLLM, SGLang, llama.cpp, a hosted model).
 
-The key is read from an environment variable by name, so that no config, log or manifest ever holds it.
+The config names the environment variable that holds the API key, so that the key itself never
+appears in a config, log or manifest.
     Endpoint.Config(url="http://127.0.0.1:8000/v1", model="smollm2").build()
 """
 
@@ -20,22 +21,27 @@ from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.types import Moment
 
-MAX_ANSWER_BYTES = 4_000_000
+MAX_RESPONSE_BYTES = 4_000_000
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An endpoint that redirects would carry the key and the prompts elsewhere: refuse."""
+    """Refuses redirects: they would send the key and the prompts somewhere else."""
 
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        """Never follow."""
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
+        """Return None, which makes urllib raise an HTTPError."""
 
 
 class Endpoint(Configurable):
-    """Sends the conversation, reads the first action of the reply. A reply without one is an invalid action."""
+    """Sends the conversation to a model and plays the first action of its reply.
+
+    A reply without an action counts as an invalid action.
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        """Where the endpoint is and how it samples."""
+        """The address, the model, and the sampling and retry parameters."""
 
         url: str = "http://127.0.0.1:8000/v1"
         """Base URL; `/chat/completions` is appended."""
@@ -45,31 +51,35 @@ class Endpoint(Configurable):
         timeout: float = 60.0
         retries: int = 3
         key_variable: str = "OPENAI_API_KEY"
-        """Name of the environment variable that holds the key; it may be unset."""
+        """Name of the environment variable with the API key; it may be unset."""
 
         def __post_init__(self) -> None:
-            """Only http and https are endpoints; `file:` and friends are not."""
+            """Accept http and https only; `file:` and other schemes are rejected."""
             if urllib.parse.urlsplit(self.url).scheme not in ("http", "https"):
                 raise ConfigError("url", f"not an http(s) address: {self.url!r}")
 
     config: Config
 
     def __init__(self, config: Config) -> None:
-        """Build the opener once."""
         super().__init__(config)
         self.name = f"endpoint({config.model})"
         self._opener = urllib.request.build_opener(_NoRedirect())
 
     def act(self, moment: Moment) -> str:
-        """The first action in the model's answer; the empty action (invalid in every world) when there is none."""
+        """The first action of the reply, or "" (invalid in every world) if it has none."""
         seed = int(moment.rng.integers(2**31))
         actions = read_answer(self.complete(chat_messages(moment), seed))
         return actions[0] if actions else ""
 
     def complete(self, messages: list[Message], seed: int) -> str:
-        """The reply to a conversation, tried again a few times when the endpoint does not answer."""
-        body = {"model": self.config.model, "messages": messages, "temperature": self.config.temperature,
-                "max_tokens": self.config.max_tokens, "seed": seed}  # fmt: skip
+        """Return the reply to a conversation, with retries if the endpoint does not answer."""
+        body = {
+            "model": self.config.model,
+            "messages": messages,
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+            "seed": seed,
+        }
         failure = ""
         for _ in range(self.config.retries):
             try:
@@ -77,8 +87,13 @@ class Endpoint(Configurable):
             except urllib.error.HTTPError as error:
                 failure = f"HTTP {error.code}: {error.read(500).decode(errors='replace')}"
                 if error.code < 500 and error.code != 429:
-                    break  # our request is wrong: asking again gives the same answer
-            except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ValueError) as error:
+                    break  # the request itself is wrong, so a retry would fail too
+            except (
+                urllib.error.URLError,
+                http.client.HTTPException,
+                TimeoutError,
+                ValueError,
+            ) as error:
                 failure = f"{type(error).__name__}: {error}"
         raise PolicyError(self.name, failure, f"is a server running at {self.config.url}?")
 
@@ -89,15 +104,15 @@ class Endpoint(Configurable):
             headers["Authorization"] = f"Bearer {key}"
         url = self.config.url.rstrip("/") + "/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        with self._opener.open(request, timeout=self.config.timeout) as answer:
-            return json.loads(answer.read(MAX_ANSWER_BYTES))
+        with self._opener.open(request, timeout=self.config.timeout) as response:
+            return json.loads(response.read(MAX_RESPONSE_BYTES))
 
 
-def _reply_text(answer: Any) -> str:
+def _reply_text(completion: Any) -> str:
     try:
-        text = answer["choices"][0]["message"]["content"]
+        text = completion["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"not a chat completion: {str(answer)[:200]}") from error
+        raise ValueError(f"not a chat completion: {str(completion)[:200]}") from error
     if not isinstance(text, str):
         raise ValueError(f"not a text reply: {type(text).__name__}")
     return text

@@ -1,6 +1,7 @@
-"""A person at the keyboard: shows the observation, reads an action by name, number, unique beginning or arrow.
+"""A person at the keyboard, used by `terrella play`.
 
-Human.Config().build()    # used by `terrella play`
+Actions are entered by name, unique prefix, number or arrow key.
+    Human.Config().build()
 """
 
 from __future__ import annotations
@@ -14,28 +15,34 @@ from terrella.core.config import Configurable
 from terrella.core.types import Moment, show_text
 
 ARROWS = {"\x1b[A": "Up", "\x1b[B": "Down", "\x1b[C": "Right", "\x1b[D": "Left"}
-"""What a terminal sends for its arrow keys."""
+"""Escape sequences that terminals send for the arrow keys."""
+MENU_SIZE = 12
+"""Actions listed in the prompt; the others can still be entered."""
 
 
 class PlayerLeftError(EOFError):
-    """The person closed the input or typed quit."""
+    """The player closed the input or typed quit."""
 
 
 class Human(Configurable):
-    """Asks the person until they name a legal action (any text where the world takes free text)."""
+    """Asks the player until they enter a legal action (any text in a free-text world)."""
 
     name = "human"
 
-    def __init__(self, config: Any, ask: Callable[[str], str] = input, console: Console | None = None) -> None:
-        """`ask` and `console` are where the person is; tests put themselves there."""
+    def __init__(
+        self, config: Any, ask: Callable[[str], str] = input, console: Console | None = None
+    ) -> None:
+        """Tests replace `ask` (reads a line) and `console` (shows the observation)."""
         super().__init__(config)
-        self.ask, self.console = ask, console or Console()
+        self.ask = ask
+        self.console = console or Console()
 
     def act(self, moment: Moment) -> str:
-        """Show, ask, repeat until it is an action."""
         self.console.print(show_text(moment.observation), markup=False, highlight=False)
-        menu = "  ".join(f"{i}={name}" for i, name in enumerate(moment.actions[:12], 1))
-        more = f"  ... {len(moment.actions) - 12} more" if len(moment.actions) > 12 else ""
+        listed = moment.actions[:MENU_SIZE]
+        menu = "  ".join(f"{number}={name}" for number, name in enumerate(listed, 1))
+        hidden = len(moment.actions) - len(listed)
+        more = f"  ... {hidden} more" if hidden else ""
         while True:
             typed = self.ask(f"{menu}{more}  q=quit ({moment.steps_left} left) > ").strip()
             if typed in ("q", "quit"):
@@ -43,11 +50,13 @@ class Human(Configurable):
             chosen = choose(typed, moment.actions)
             if chosen is not None:
                 return chosen
-            self.console.print(f"no action {typed!r}; type a name, its beginning or its number", markup=False)
+            self.console.print(
+                f"no action {typed!r}; type a name, its beginning or its number", markup=False
+            )
 
 
 def choose(typed: str, actions: Sequence[str]) -> str | None:
-    """The action meant by what was typed, or None. Free-text worlds take anything but nothing."""
+    """The action that the input stands for, or None; without a list, any text but the empty one."""
     typed = ARROWS.get(typed, typed)
     if not actions:
         return typed or None
@@ -55,5 +64,5 @@ def choose(typed: str, actions: Sequence[str]) -> str | None:
         return typed
     if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(actions):
         return actions[int(typed) - 1]
-    close = [name for name in actions if typed and name.lower().startswith(typed.lower())]
-    return close[0] if len(close) == 1 else None
+    matches = [name for name in actions if typed and name.lower().startswith(typed.lower())]
+    return matches[0] if len(matches) == 1 else None

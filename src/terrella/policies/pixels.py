@@ -1,6 +1,7 @@
-"""Policies that see what a camera sees, and nothing else: they act on real frames and on imagined ones alike.
+"""Policies that see only camera frames, so that they act on real and imagined frames alike.
 
-A `share` of random steps (from the world's proposals) makes a ladder of one network.
+With `share`, that fraction of the steps is random (from the world's proposals): one network gives
+policies of graded strength.
     Pixels(net.read, name="clone-400").act(moment)
 """
 
@@ -15,22 +16,24 @@ from terrella.core.errors import PolicyError
 from terrella.core.types import Frames, Moment
 
 Reader = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
+"""A network: a batch of frames in, a batch of actions out."""
 
 
 class Pixels:
-    """A network's action for the last frame, as text of numbers."""
+    """Plays a network's action for the last frame, written as numbers in [-1, 1]."""
 
     def __init__(self, read: Reader, name: str, share: float = 0.0) -> None:
-        """`share` of the steps are random."""
-        self.read, self.name, self.share = read, name, share
+        """`share` is the probability of a random step."""
+        self.read = read
+        self.name = name
+        self.share = share
 
     def act(self, moment: Moment) -> str:
-        """The action for what is seen now."""
-        seen = moment.observation
-        if not isinstance(seen, Frames):
-            raise PolicyError(self.name, f"is shown {seen.kind}, not frames")
+        observation = moment.observation
+        if not isinstance(observation, Frames):
+            raise PolicyError(self.name, f"the observation is {observation.kind}, not frames")
         if moment.rng.random() < self.share:
             choices = moment.proposals()
             return choices[int(moment.rng.integers(len(choices)))]
-        numbers = np.clip(self.read(seen.array[-1:])[0], -1.0, 1.0)
+        numbers = np.clip(self.read(observation.array[-1:])[0], -1.0, 1.0)
         return " ".join(f"{round(float(number), 2) + 0.0:+.2f}" for number in numbers)

@@ -1,45 +1,86 @@
-"""Recipes: functions that return whole configs, found by name; with the command, hardware, time and numbers to expect.
+"""Recipes: functions that return whole configs, found by name.
 
-Yours: a function of a module in the folder where you run `terrella`, or of an installed one, by dotted path.
+A recipe of yours is a function in a module of the current folder, or of an installed package, named
+by its dotted path. `@recipe` says what to expect; `terrella recipes` shows it.
     find_recipe("tiny_counter")() -> Rlvr.Config(...);  find_recipe("elevator.elevator_model")
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.local_modules import import_local
 
 Recipe = Callable[[], Configurable.Config]
+R = TypeVar("R", bound=Callable[[], Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeInfo:
+    """What a user wants to know before starting a recipe."""
+
+    hardware: str
+    time: str
+    expect: str
+    """The expected figure beside its baseline, or what the recipe is for."""
+
+
+def recipe(*, hardware: str, time: str, expect: str) -> Callable[[R], R]:
+    """Attach what to expect to a recipe."""
+
+    def attach(function: R) -> R:
+        function.info = RecipeInfo(hardware=hardware, time=time, expect=expect)  # type: ignore[attr-defined]
+        return function
+
+    return attach
+
+
+def recipe_info(function: Recipe) -> RecipeInfo:
+    """What to expect of a recipe; a recipe without `@recipe` says nothing."""
+    unknown = RecipeInfo(hardware="?", time="?", expect="?")
+    info: RecipeInfo = getattr(function, "info", unknown)
+    return info
 
 
 def all_recipes() -> dict[str, Recipe]:
-    """Every public function of every module here and in the folders below, by name."""
-    found: dict[str, Recipe] = {}
+    """Every public function of every module in this package, by name."""
+    recipes: dict[str, Recipe] = {}
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
         loaded = importlib.import_module(module.name)
-        functions = inspect.getmembers(loaded, inspect.isfunction)
-        found |= {name: f for name, f in functions if f.__module__ == module.name and not name.startswith("_")}
-    return found
+        for name, function in inspect.getmembers(loaded, inspect.isfunction):
+            if function.__module__ == module.name and not name.startswith("_"):
+                recipes[name] = function
+    return recipes
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name; the error lists what there is."""
-    known = all_recipes()
-    recipe = known.get(name) or _local_recipe(name)
-    if recipe is None:
-        yours = "or yours as module.function, in this folder or installed"
-        raise ConfigError(name, "no such recipe", f"known: {', '.join(sorted(known))}; {yours}")
-    return recipe
+    """The recipe of that name; the error suggests the nearest ones."""
+    recipes = all_recipes()
+    found = recipes.get(name) or _local_recipe(name)
+    if found is None:
+        raise ConfigError(name, "no such recipe", _suggestion(name, list(recipes)))
+    return found
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    start = f"did you mean {' or '.join(near)}? " if near else ""
+    return (
+        f"{start}`terrella recipes` lists them; a recipe of yours is named module.function, "
+        "in this folder or installed"
+    )
 
 
 def _local_recipe(name: str) -> Recipe | None:
-    module_name, dot, function = name.rpartition(".")
+    module_name, dot, function_name = name.rpartition(".")
     module = import_local(module_name) if dot else None
-    found = getattr(module, function, None)
-    return found if inspect.isfunction(found) else None
+    function = getattr(module, function_name, None)
+    return function if inspect.isfunction(function) else None

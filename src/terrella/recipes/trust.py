@@ -1,7 +1,8 @@
-"""World models of small worlds on one core, and agents trained behind the gate; figures in results/trust_*.json.
+"""World models of small worlds on one core, and agents trained behind the gate.
 
-terrella train-world-model lake_model --out runs/lake
-terrella certify runs/lake
+Their results are in results/trust_*.json.
+    terrella train-world-model lake_model --out runs/lake
+    terrella certify runs/lake
 """
 
 from __future__ import annotations
@@ -9,58 +10,104 @@ from __future__ import annotations
 from pathlib import Path
 
 from terrella.core.world import World
-from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.engines.trl.sft_trainer import SftSettings
-from terrella.stages.rlvr import Rlvr
-from terrella.stages.train_world_model import TrainWorldModel
-from terrella.use.imagine_gate import GatedWorld
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.world_model import TrainWorldModel
+from terrella.recipes import recipe
+from terrella.world_models.imagine_gate import GatedWorld
 from terrella.worlds.counter import Counter
 from terrella.worlds.frozen_lake import FrozenLake
 from terrella.worlds.sokoban import Sokoban
 
-# Short packs: with a model this small, attention over a long pack costs more than the passes it saves.
+# Short packs: with a model this small, attention over a long pack costs more than the passes it
+# saves.
 PACK = 512
 
 
 def _fitted(world: World.Config, *, transitions: int, epochs: int) -> TrainWorldModel.Config:
     return TrainWorldModel.Config(
-        world=world, transitions=transitions,
-        sft=SftSettings.Config(epochs=epochs, batch_rows=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(groups=16, learning_rate=2e-4, pack_tokens=PACK),
-    )  # fmt: skip
+        world=world,
+        transitions=transitions,
+        sft=SftConfig(
+            epochs=epochs, batch_size=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK
+        ),
+        rlvr=RlvrConfig(steps=0, groups=16, learning_rate=2e-4, pack_tokens=PACK),
+    )
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="2 min",
+    expect="certified for 8 steps (results/trust_certificates.json)",
+)
 def lake_model() -> TrainWorldModel.Config:
     """A model of frozen_lake 3x3, firm ice: 12,000 real steps, two minutes on one core."""
     return _fitted(FrozenLake.Config(size=3), transitions=12_000, epochs=2)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="4 min",
+    expect="results/trust_certificates.json",
+)
 def lake_slip_model() -> TrainWorldModel.Config:
-    """A model of frozen_lake 3x3 where a third of the steps slip: 24,000 real steps, four minutes on one core."""
+    """A model of frozen_lake 3x3 where a third of the steps slip.
+
+    24,000 real steps, four minutes on one core.
+    """
     return _fitted(FrozenLake.Config(size=3, success_rate=2 / 3), transitions=24_000, epochs=3)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="10 s",
+    expect="not certified: it is under-trained on purpose",
+)
 def lake_thin_model() -> TrainWorldModel.Config:
-    """The lake model, deliberately under-trained: a fifteenth of the data, ten seconds on one core."""
+    """The lake model, deliberately under-trained.
+
+    A fifteenth of the data, ten seconds on one core.
+    """
     return _fitted(FrozenLake.Config(size=3), transitions=800, epochs=3)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="2 min",
+    expect="results/trust_certificates.json",
+)
 def counter_model() -> TrainWorldModel.Config:
     """A model of counter: 12,000 real steps, two minutes on one core."""
     return _fitted(Counter.Config(), transitions=12_000, epochs=3)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="10 min",
+    expect="results/trust_certificates.json",
+)
 def sokoban_model() -> TrainWorldModel.Config:
     """A model of sokoban 6x6: 24,000 real steps, ten minutes on one core."""
     return _fitted(Sokoban.Config(), transitions=24_000, epochs=2)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="not measured",
+    expect="an agent behind the gate; needs runs/lake, certified",
+)
 def gated_lake_agent() -> Rlvr.Config:
-    """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified). One core; not measured yet."""
+    """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified).
+
+    One core; not measured yet.
+    """
     lake = FrozenLake.Config(size=3, max_steps=4)
     return Rlvr.Config(
-        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4, samples=4), ask="action",
-        turn_tokens=6, max_turns=4, warmup_rows=6_000,
-        warmup=SftSettings.Config(batch_rows=32, learning_rate=1.5e-3, pack_tokens=PACK),
-        rlvr=RlvrSettings.Config(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
-    )  # fmt: skip
+        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4, samples=4),
+        ask="action",
+        turn_tokens=6,
+        max_turns=4,
+        warmup_examples=6_000,
+        warmup=SftConfig(batch_size=32, learning_rate=1.5e-3, pack_tokens=PACK),
+        rlvr=RlvrConfig(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
+    )

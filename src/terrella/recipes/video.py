@@ -1,101 +1,186 @@
-"""Video world models: films of a table, a tokenizer, a transformer over frame ids, verified rewards.
+"""Video world models: videos of a table, a tokenizer, a transformer over frame ids, RLVR.
 
-`video_table` is one CPU core, about half an hour; what it reached, seed by seed, is in results/video_model.json. The
-`rt1_*` recipes are the sizes of RLVR-World's paper (256 x 320 frames, 12 layers of 768): one node of eight GPUs; here
-they are only resolved (`--dry-run`), and say what the paper reports.
+`video_table` takes one CPU core and about half an hour; its results, seed by seed, are in
+results/video_model.json. The `rt1_*` recipes have the sizes of RLVR-World's paper (256 x 320
+frames, 12 layers of 768) and need one node of eight GPUs. They were only resolved here
+(`--dry-run`), and state what the paper reports.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.engines.trl.sft_trainer import SftSettings
-from terrella.engines.video.tokenizer_trainer import TokenizerTrainer
-from terrella.models.frame_tokenizer import FrameTokenizer
-from terrella.stages.train_tokenizer import TrainTokenizer
-from terrella.stages.video_model import VideoModel
+from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
+from terrella.models.configs import FrameTokenizerConfig
+from terrella.pipelines.video.pipeline import VideoModel
+from terrella.pipelines.video.tokenizer import TrainTokenizer
+from terrella.recipes import recipe
 from terrella.verify.frames import FrameDistance
 from terrella.worlds.tabletop import Tabletop
 
 PACK = 4096
+LPIPS = FrameDistance.Config(perceptual="lpips")
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="30 min",
+    expect="PSNR 24.5 dB, LPIPS 0.060 (nothing moves: 23.0, 0.081)",
+)
 def video_table() -> VideoModel.Config:
-    """A 0.8M-parameter model of a pushed block, seven frames ahead. One core, about half an hour."""
+    """A 0.8M-parameter model of a pushed block, seven frames ahead.
+
+    One core, about half an hour.
+    """
     return VideoModel.Config(
-        world=Tabletop.Config(task="push", size=32),
-        films=TrainTokenizer.Config(
+        world=Tabletop.Config(task="push", size=32, distance=LPIPS),
+        videos=TrainTokenizer.Config(
             worlds=(Tabletop.Config(task="push", size=32), Tabletop.Config(task="reach", size=32)),
-            shares=(0.2, 0.5, 1.0), episodes=120, held_out=25, out=Path("runs/video_films"),
-            trainer=TokenizerTrainer.Config(
-                tokenizer=FrameTokenizer.Config(size=32, stride=8, width=24), steps=4000, batch=8, lpips=0.05,
+            shares=(0.2, 0.5, 1.0),
+            episodes=120,
+            held_out=25,
+            out=Path("runs/video_films"),
+            trainer=TokenizerTrainConfig(
+                tokenizer=FrameTokenizerConfig(size=32, stride=8, width=24),
+                steps=4000,
+                batch=8,
+                lpips=0.05,
                 lpips_every=4,
             ),
         ),
-        width=128, layers=3, rows=24_000,
-        sft=SftSettings.Config(
-            batch_rows=16, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK, save_every=100, bf16=True
+        width=128,
+        layers=3,
+        clips=24_000,
+        sft=SftConfig(
+            batch_size=16,
+            learning_rate=2e-3,
+            warmup_steps=50,
+            pack_tokens=PACK,
+            save_every=100,
+            bf16=True,
         ),
-        rlvr=RlvrSettings.Config(
-            steps=40, groups=12, group_size=8, learning_rate=1.5e-4, kl=0.001, pack_tokens=PACK, save_every=5
+        rlvr=RlvrConfig(
+            steps=40,
+            groups=12,
+            group_size=8,
+            learning_rate=1.5e-4,
+            kl=0.001,
+            pack_tokens=PACK,
+            save_every=5,
         ),
-    )  # fmt: skip
+    )
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="30 s",
+    expect="that every part runs; learns nothing",
+)
 def video_quick() -> VideoModel.Config:
-    """The same path in little: pictures of 32 pixels, seconds of training. One core, half a minute; learns nothing."""
-    return VideoModel.Config(
-        world=Tabletop.Config(task="push", size=32),
-        films=TrainTokenizer.Config(
-            worlds=(Tabletop.Config(task="push", size=32),), shares=(0.3,), episodes=6, held_out=4,
-            out=Path("runs/video_quick_films"),
-            trainer=TokenizerTrainer.Config(
-                tokenizer=FrameTokenizer.Config(size=32, width=8), steps=60, save_every=20
-            ),
-        ),
-        width=32, layers=1, heads=2, rows=64, horizon=4, evaluate_on=6,
-        sft=SftSettings.Config(batch_rows=16, pack_tokens=PACK), distance=FrameDistance.Config(),
-        rlvr=RlvrSettings.Config(steps=2, groups=2, group_size=4, pack_tokens=PACK),
-    )  # fmt: skip
+    """The same path at a small size: frames of 32 pixels, seconds of training.
 
-
-def rt1_multi_step() -> VideoModel.Config:
-    """RLVR-World's multi-step size: seven frames of 256 x 320, 80 ids each, 1,280 of context. Eight GPUs, days.
-
-    Import RT-1 first (`terrella.data.rlds`, 13 numbers an action) into runs/rt1. To expect, from the paper: PSNR 23.1
-    before and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and 9.9%. Here only `--dry-run` was run.
+    One core, half a minute; it learns nothing.
     """
     return VideoModel.Config(
-        world=Tabletop.Config(), films=_rt1_films(), width=768, layers=12, heads=12, positions=4096, bins=256,
-        horizon=7, rows=14_400_000, evaluate_on=1024,
-        sft=SftSettings.Config(
-            batch_rows=32, learning_rate=5e-5, warmup_steps=5000, pack_tokens=16_384, save_every=5000, bf16=True
+        world=Tabletop.Config(task="push", size=32),
+        videos=TrainTokenizer.Config(
+            worlds=(Tabletop.Config(task="push", size=32),),
+            shares=(0.3,),
+            episodes=6,
+            held_out=4,
+            out=Path("runs/video_quick_films"),
+            trainer=TokenizerTrainConfig(
+                tokenizer=FrameTokenizerConfig(size=32, width=8), steps=60, save_every=20
+            ),
         ),
-        rlvr=RlvrSettings.Config(
-            steps=150, groups=128, group_size=16, updates=4, learning_rate=1e-5, kl=0.001, pack_tokens=16_384,
-            save_every=20, bf16=True,
-        ),
-    )  # fmt: skip
+        width=32,
+        layers=1,
+        heads=2,
+        clips=64,
+        horizon=4,
+        evaluate_on=6,
+        sft=SftConfig(batch_size=16, pack_tokens=PACK),
+        rlvr=RlvrConfig(steps=2, groups=2, group_size=4, pack_tokens=PACK),
+    )
 
 
+@recipe(
+    hardware="8 GPUs",
+    time="days",
+    expect="never run here; the paper's settings",
+)
+def rt1_multi_step() -> VideoModel.Config:
+    """RLVR-World's multi-step size: seven frames of 256 x 320, 80 ids each, 1,280 of context.
+
+    Eight GPUs, days.
+
+    Import RT-1 first (`terrella.data.rlds`, 13 numbers an action) into runs/rt1. To expect, from
+    the paper: PSNR 23.1 before and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and
+    9.9%. Here only `--dry-run` was run.
+    """
+    return VideoModel.Config(
+        world=Tabletop.Config(distance=LPIPS),
+        videos=_rt1_videos(),
+        width=768,
+        layers=12,
+        heads=12,
+        positions=4096,
+        bins=256,
+        horizon=7,
+        clips=14_400_000,
+        evaluate_on=1024,
+        sft=SftConfig(
+            batch_size=32,
+            learning_rate=5e-5,
+            warmup_steps=5000,
+            pack_tokens=16_384,
+            save_every=5000,
+            bf16=True,
+        ),
+        rlvr=RlvrConfig(
+            steps=150,
+            groups=128,
+            group_size=16,
+            updates=4,
+            learning_rate=1e-5,
+            kl=0.001,
+            pack_tokens=16_384,
+            save_every=20,
+            bf16=True,
+        ),
+    )
+
+
+@recipe(
+    hardware="8 GPUs",
+    time="days",
+    expect="never run here; the paper's settings",
+)
 def rt1_single_step() -> VideoModel.Config:
     """RLVR-World's single-step size: the next frame from four. Eight GPUs, days.
 
-    To expect, from the paper: PSNR 25.3 before and 25.9 after RLVR, LPIPS 0.130 and 0.122. The paper's tokenizer is per
-    frame here; ours is the compressive one, so that a history costs 80 ids a frame. Here only `--dry-run` was run.
+    To expect, from the paper: PSNR 25.3 before and 25.9 after RLVR, LPIPS 0.130 and 0.122. The
+    paper encodes each frame by itself here; ours uses the compressive tokenizer, so that a history
+    costs 80 ids per frame. Here only `--dry-run` was run.
     """
     multi = rt1_multi_step()
-    return multi.replace(horizon=1, window=3, rows=32_000_000)
+    return multi.replace(horizon=1, window=3, clips=32_000_000)
 
 
-def _rt1_films() -> TrainTokenizer.Config:
+def _rt1_videos() -> TrainTokenizer.Config:
     return TrainTokenizer.Config(
-        stores=(Path("runs/rt1"),), out=Path("runs/rt1_films"),
-        trainer=TokenizerTrainer.Config(
-            tokenizer=FrameTokenizer.Config(
+        stores=(Path("runs/rt1"),),
+        out=Path("runs/rt1_films"),
+        trainer=TokenizerTrainConfig(
+            tokenizer=FrameTokenizerConfig(
                 size=256, columns=320, stride=32, levels=(7, 5, 5, 5, 5), width=128
             ),
-            steps=600_000, batch=16, learning_rate=5e-4, lpips=1.0, lpips_every=1, bf16=True, save_every=5000,
+            steps=600_000,
+            batch=16,
+            learning_rate=5e-4,
+            lpips=1.0,
+            lpips_every=1,
+            bf16=True,
+            save_every=5000,
         ),
-    )  # fmt: skip
+    )

@@ -1,6 +1,6 @@
-"""The world model as a service: Gymnasium over HTTP, predictions with their risk, chat. See docs/serve.md.
+"""A world model as a service: Gymnasium over HTTP, predictions with their risk, and chat.
 
-Importing it makes the client known to Gymnasium.
+See docs/serve.md. Importing this package registers the client with Gymnasium.
     import terrella.serve
     env = gymnasium.make("terrella/Remote-v0", url="http://127.0.0.1:8800", token=token)
 """

@@ -1,14 +1,15 @@
-"""The application: OpenEnv's routes, `/predict`, OpenAI's chat, health and metrics, behind one guard.
+"""The application: OpenEnv's routes, `/predict`, OpenAI's chat, health and metrics, behind a guard.
 
-    app = make_app(oracle, token)     # any ASGI server runs it; `terrella serve` uses uvicorn
-"""  # fmt: skip
+See docs/serve.md for the routes.
+    app = make_app(inference, token)  # any ASGI server runs it; `terrella serve` uses uvicorn
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,44 +20,61 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from terrella.core.types import Kind
 from terrella.serve.chat import complete_chat, stream_chat
-from terrella.serve.guard import Guard, logger
+from terrella.serve.guard import SERVER_FAILED, RequestGuard, logger
+from terrella.serve.inference import InferenceService
 from terrella.serve.metrics import Metrics
-from terrella.serve.oracle import Oracle
 from terrella.serve.sessions import Session, Sessions
-from terrella.serve.wire import RequestError, observation_json, prediction_json, read_json, read_questions
+from terrella.serve.wire import (
+    RequestError,
+    observation_json,
+    prediction_json,
+    read_json,
+    read_queries,
+)
 
 Body = dict[str, Any]
+MESSAGE_TYPES = ("reset", "step", "state", "close")
 
 
-class Service:
-    """The routes' insides: each takes a JSON object and returns one."""
+class RouteHandlers:
+    """The handlers of the routes; each takes a JSON object and returns one."""
 
-    def __init__(self, oracle: Oracle) -> None:
-        """Nothing is asked of the model yet."""
-        self.oracle, self.metrics = oracle, Metrics()
-        self.sessions = Sessions(oracle, self.metrics)
-        self.metrics.gauges["questions_waiting"] = lambda: oracle.waiting
+    def __init__(self, inference: InferenceService) -> None:
+        self.inference = inference
+        self.metrics = Metrics()
+        self.sessions = Sessions(inference, self.metrics)
+        self.metrics.gauges["questions_waiting"] = lambda: inference.waiting
         for name in ("passes", "prefilled", "decoded"):
-            self.metrics.gauges[f"sampler_{name}"] = lambda name=name: getattr(oracle.sampler, name, 0)  # type: ignore[misc]
+            self.metrics.gauges[f"sampler_{name}"] = self._sampler_gauge(name)
+
+    def _sampler_gauge(self, name: str) -> Callable[[], float]:
+        return lambda: getattr(self.inference.sampler, name, 0)
 
     async def predict(self, body: Body) -> Body:
-        """What comes of each action, how risky it is to believe it, and how far the certificate goes."""
-        asked = read_questions(body, self.oracle.limits, self.oracle.instruction)
-        told = await self.oracle.assess([question for question, _ in asked])
-        self.metrics.count("predictions", len(asked))
-        rows = [
-            prediction_json(belief, trust=self.oracle.trust(risk, depth))
-            for (belief, risk), (_, depth) in zip(told, asked, strict=True)
-        ]
-        return {"predictions": rows, "certificate": self.oracle.certificate()}
+        """Predict the result of each query, with its risk and what the certificate says of it."""
+        inference = self.inference
+        queries = read_queries(body, inference.limits, inference.instruction)
+        assessed = await inference.assess([query for query, _ in queries])
+        self.metrics.count("predictions", len(queries))
+        predictions = []
+        for (distribution, risk), (_, depth) in zip(assessed, queries, strict=True):
+            trust = inference.trust(risk, depth)
+            predictions.append(prediction_json(distribution, trust=trust))
+        return {"predictions": predictions, "certificate": inference.certificate()}
 
     async def reset(self, body: Body) -> Body:
-        """A new session unless one is named; its id comes with the reply."""
-        session = self.sessions.find(body["session_id"]) if "session_id" in body else self.sessions.open()
+        """Begin an episode, in a new session unless one is named; the reply has its id."""
+        if "session_id" in body:
+            session = self.sessions.find(body["session_id"])
+        else:
+            session = self.sessions.open()
         return {**await session.reset(body), "session_id": session.id}
 
     async def step(self, body: Body) -> Body:
-        """`{"session_id": ..., "action": {"action": "Up"}}`; the session ends with its episode."""
+        """Step a session: `{"session_id": ..., "action": {"action": "Up"}}`.
+
+        The session ends with its episode.
+        """
         session = self.sessions.find(body.get("session_id"))
         action = body.get("action")
         reply = await session.step(action if isinstance(action, dict) else {"action": action})
@@ -64,53 +82,80 @@ class Service:
             self.sessions.end(session)
         return {**reply, "session_id": session.id}
 
-    async def chat(self, body: Body) -> Body:
-        """One completion."""
-        reply = await complete_chat(self.oracle, body)
+    async def chat(self, body: Body) -> Body | Response:
+        """Return one chat completion, or a stream of it."""
+        reply = await complete_chat(self.inference, body)
         self.metrics.count("completion_tokens", reply["usage"]["completion_tokens"])
+        if body.get("stream") is True:
+            return StreamingResponse(stream_chat(reply), media_type="text/event-stream")
         return reply
 
-    def schema(self) -> Body:
-        """What actions and observations look like, as JSON schemas; `names` and `example` are for our own client."""
+    def state(self, request: Request) -> Body:
+        return self.sessions.find(request.query_params.get("session_id")).state()
+
+    def metrics_text(self, _: Request) -> Response:
+        return PlainTextResponse(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    def schema(self, _: Request) -> Body:
+        """Describe actions and observations as JSON schemas.
+
+        `names` and `example` are for our own client.
+        """
+        inference = self.inference
         text = {"type": "string"}
-        action = {**text, "enum": list(self.oracle.actions)} if self.oracle.actions else text
-        kind = self.oracle.example.kind
+        action = {**text, "enum": list(inference.actions)} if inference.actions else text
+        kind = inference.example.kind
         return {
             "action": {"type": "object", "properties": {"action": action}, "required": ["action"]},
-            "observation": {"type": "object", "properties": {"kind": {"const": kind.value}, "text": text},
-                            "required": ["kind"]},
-            "state": {"type": "object", "properties": {"episode_id": text, "step_count": {"type": "integer"}}},
-            "names": list(self.oracle.actions), "example": observation_json(self.oracle.example),
-        }  # fmt: skip
+            "observation": {
+                "type": "object",
+                "properties": {"kind": {"const": kind.value}, "text": text},
+                "required": ["kind"],
+            },
+            "state": {
+                "type": "object",
+                "properties": {"episode_id": text, "step_count": {"type": "integer"}},
+            },
+            "names": list(inference.actions),
+            "example": observation_json(inference.example),
+        }
 
-    def metadata(self) -> Body:
-        """Name, rules and certificate."""
-        return {"name": self.oracle.name, "description": self.oracle.rules, "version": "1",
-                "certificate": self.oracle.certificate(), "kinds": [kind.value for kind in Kind]}  # fmt: skip
+    def metadata(self, _: Request) -> Body:
+        """Describe the world: its name, its rules and the certificate of its model."""
+        return {
+            "name": self.inference.name,
+            "description": self.inference.rules,
+            "version": "1",
+            "certificate": self.inference.certificate(),
+            "kinds": [kind.value for kind in Kind],
+        }
 
-    # --- a session in a WebSocket -----------------------------------------------------------------------------------
+    # --- a session in a WebSocket -----------------------------------------------------------------
 
-    async def converse(self, socket: WebSocket) -> None:
-        """OpenEnv's messages until one side ends it; what is wrong with one message does not end the session."""
+    async def websocket(self, socket: WebSocket) -> None:
+        """Answer OpenEnv's messages until one side closes.
+
+        An invalid message does not end the session.
+        """
         await socket.accept()
         try:
             session = self.sessions.open()
         except RequestError as error:
-            await socket.send_json(_ws_error(error))
+            await socket.send_json(_error_message(error))
             await socket.close(1013)
             return
         try:
-            while await self._turn(socket, session):
+            while await self._exchange(socket, session):
                 pass
-        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: starlette's word for a socket that is gone
-            logger.debug("a client went away")
+        except (WebSocketDisconnect, RuntimeError):  # starlette raises both for a closed socket
+            logger.debug("a client disconnected")
         finally:
             self.sessions.end(session)
 
-    async def _turn(self, socket: WebSocket, session: Session) -> bool:
-        limits = self.oracle.limits
+    async def _exchange(self, socket: WebSocket, session: Session) -> bool:
+        """Answer one message; return whether the session goes on."""
         try:
-            async with asyncio.timeout(limits.idle_seconds):
+            async with asyncio.timeout(self.inference.limits.idle_seconds):
                 message = await socket.receive()
         except TimeoutError:
             self.metrics.count("sessions_reaped")
@@ -118,28 +163,36 @@ class Service:
             return False
         if message["type"] == "websocket.disconnect":
             return False
-        try:
-            async with asyncio.timeout(limits.request_seconds):
-                reply = await self._answer(message, session)
-        except RequestError as error:
-            reply = _ws_error(error)
-        except TimeoutError:
-            reply = _ws_error(RequestError(504, f"no answer within {limits.request_seconds:g} s", "EXECUTION_ERROR"))
-        except Exception:  # noqa: BLE001  as in the guard: the log gets the traceback
-            logger.exception("a session broke")
-            reply = _ws_error(RequestError(500, "the server failed; its log says why", "EXECUTION_ERROR"))
+        reply = await self._answer_or_error(message, session)
         if reply is None:
             await socket.close(1000)
             return False
         await socket.send_json(reply)
         return True
 
-    async def _answer(self, message: Any, session: Session) -> Body | None:
-        body = read_json(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
-        kind, data = body.get("type"), body.get("data", {})
+    async def _answer_or_error(self, message: Mapping[str, Any], session: Session) -> Body | None:
+        seconds = self.inference.limits.request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._answer(message, session)
+        except RequestError as error:
+            return _error_message(error)
+        except TimeoutError:
+            text = f"no answer within {seconds:g} s"
+            return _error_message(RequestError(504, text, "EXECUTION_ERROR"))
+        except Exception:  # noqa: BLE001  as in the guard: the log gets the traceback
+            logger.exception("a session failed")
+            return _error_message(RequestError(500, SERVER_FAILED, "EXECUTION_ERROR"))
+
+    async def _answer(self, message: Mapping[str, Any], session: Session) -> Body | None:
+        """Answer a message; None closes the session."""
+        text = message.get("text") or ""
+        body = read_json(message.get("bytes") or text.encode("utf-8", "surrogatepass"))
+        kind = body.get("type")
+        data = body.get("data", {})
         if not isinstance(data, dict):
             raise RequestError(422, "`data` must be an object")
-        self.metrics.count("messages", kind=kind if kind in ("reset", "step", "state", "close") else "other")
+        self.metrics.count("messages", kind=kind if kind in MESSAGE_TYPES else "other")
         if kind == "reset":
             return {"type": "observation", "data": await session.reset(data)}
         if kind == "step":
@@ -151,80 +204,86 @@ class Service:
         raise RequestError(422, "`type` must be reset, step, state or close", "UNKNOWN_TYPE")
 
 
-def _ws_error(error: RequestError) -> Body:
+def _error_message(error: RequestError) -> Body:
     return {"type": "error", "data": {"message": error.message, "code": error.code}}
 
 
-def make_app(oracle: Oracle, token: str) -> Guard:
-    """Everything, guarded."""
-    service, began = Service(oracle), time.time()
-    service.metrics.gauges["up_seconds"] = lambda: time.time() - began
+# --- the application ------------------------------------------------------------------------------
+
+
+def make_app(inference: InferenceService, token: str) -> RequestGuard:
+    """Build the application with its guard."""
+    handlers = RouteHandlers(inference)
+    began = time.time()
+    handlers.metrics.gauges["up_seconds"] = lambda: time.time() - began
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        reaper = asyncio.create_task(service.sessions.keep_reaping())
+        reaper = asyncio.create_task(handlers.sessions.keep_reaping())
         yield
         reaper.cancel()
-        service.sessions.close()
+        handlers.sessions.close()
 
-    async def chat(body: Body) -> Any:
-        reply = await service.chat(body)
-        return (
-            StreamingResponse(stream_chat(reply), media_type="text/event-stream")
-            if body.get("stream") is True
-            else reply
-        )
-
-    models = {
-        "object": "list",
-        "data": [{"id": oracle.name, "object": "model", "created": int(began), "owned_by": "terrella"}],
+    model = {
+        "id": inference.name,
+        "object": "model",
+        "created": int(began),
+        "owned_by": "terrella",
     }
     routes = [
-        _get("/health", lambda _: {"status": "healthy"}), _get("/metadata", lambda _: service.metadata()),
-        _get("/schema", lambda _: service.schema()), _get("/v1/models", lambda _: models),
-        _get("/metrics", lambda _: PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")),
-        _get("/state", lambda request: service.sessions.find(request.query_params.get("session_id")).state()),
-        _post("/predict", service.predict), _post("/reset", service.reset), _post("/step", service.step),
-        _post("/v1/chat/completions", chat), WebSocketRoute("/ws", service.converse),
-    ]  # fmt: skip
+        _get("/health", lambda _: {"status": "healthy"}),
+        _get("/metadata", handlers.metadata),
+        _get("/schema", handlers.schema),
+        _get("/v1/models", lambda _: {"object": "list", "data": [model]}),
+        _get("/metrics", handlers.metrics_text),
+        _get("/state", handlers.state),
+        _post("/predict", handlers.predict),
+        _post("/reset", handlers.reset),
+        _post("/step", handlers.step),
+        _post("/v1/chat/completions", handlers.chat),
+        WebSocketRoute("/ws", handlers.websocket),
+    ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=HANDLERS)
-    app.router.redirect_slashes = False  # a path is right or it is not
-    return Guard(app, token, oracle.limits, service.metrics)
+    app.router.redirect_slashes = False  # a wrong path is an error, not a redirect
+    return RequestGuard(app, token, inference.limits, handlers.metrics)
 
 
-async def _no_such(_: Request, error: Any) -> Response:
-    return JSONResponse({"error": {"message": error.detail, "code": "NOT_FOUND"}}, error.status_code)
+async def _not_found(_: Request, error: Any) -> Response:
+    body = {"error": {"message": error.detail, "code": "NOT_FOUND"}}
+    return JSONResponse(body, error.status_code)
 
 
 async def _refused(_: Request, error: Any) -> Response:
     return JSONResponse(error.json(), error.status)
 
 
-async def _broke(_: Request, error: Any) -> Response:
-    """The traceback goes on to the guard, which logs it."""
-    return JSONResponse(RequestError(500, "the server failed; its log says why", "INTERNAL_ERROR").json(), 500)
+async def _failed(_: Request, error: Any) -> Response:
+    """Reply without details; the exception goes on to the guard, which logs it."""
+    return JSONResponse(RequestError(500, SERVER_FAILED, "INTERNAL_ERROR").json(), 500)
 
 
-HANDLERS: Any = {404: _no_such, 405: _no_such, RequestError: _refused, Exception: _broke}
+HANDLERS: Any = {404: _not_found, 405: _not_found, RequestError: _refused, Exception: _failed}
 
 
-def _post(path: str, serve: Callable[[Body], Awaitable[Any]]) -> Route:
+def _post(path: str, handler: Callable[[Body], Awaitable[Body | Response]]) -> Route:
     async def endpoint(request: Request) -> Response:
         request.scope["terrella.route"] = path
         data = await request.body()
-        reply = await serve(read_json(data) if data.strip() else {})
-        return reply if isinstance(reply, Response) else JSONResponse(reply)
+        return _response(await handler(read_json(data) if data.strip() else {}))
 
     return Route(path, _named(path, endpoint), methods=["POST"])
 
 
-def _get(path: str, serve: Callable[[Request], Any]) -> Route:
+def _get(path: str, handler: Callable[[Request], Body | Response]) -> Route:
     async def endpoint(request: Request) -> Response:
         request.scope["terrella.route"] = path
-        reply = serve(request)
-        return reply if isinstance(reply, Response) else JSONResponse(reply)
+        return _response(handler(request))
 
     return Route(path, _named(path, endpoint), methods=["GET"])
+
+
+def _response(reply: Body | Response) -> Response:
+    return reply if isinstance(reply, Response) else JSONResponse(reply)
 
 
 def _named(path: str, endpoint: Any) -> Any:

@@ -1,7 +1,10 @@
-"""Counts and durations as Prometheus reads them. Everything happens on one event loop, so nothing is locked.
+"""Counters and durations in Prometheus' text format.
 
-    metrics.count("requests", route="/predict", status=200); metrics.time("/predict", 0.012); metrics.text()
-"""  # fmt: skip
+Everything happens on one event loop, so nothing is locked.
+    metrics.count("requests", route="/predict", status=200)
+    metrics.time("/predict", 0.012)
+    metrics.text()
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from collections.abc import Callable
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
+Labels = tuple[tuple[str, str], ...]
+
 
 class Metrics:
-    """Counters, gauges that are read when asked, and one histogram of request times by route."""
+    """Counters, gauges that are read on request, and a histogram of request times by route."""
 
     def __init__(self) -> None:
-        self.counters: dict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+        self.counters: dict[tuple[str, Labels], float] = defaultdict(float)
         self.gauges: dict[str, Callable[[], float]] = {}
         self.times: dict[str, list[int]] = defaultdict(lambda: [0] * (len(BUCKETS) + 1))
         self.sums: dict[str, float] = defaultdict(float)
@@ -26,17 +31,20 @@ class Metrics:
         self.counters[name, tuple(sorted((key, str(value)) for key, value in labels.items()))] += by
 
     def time(self, route: str, seconds: float) -> None:
-        """Add a duration."""
+        """Add the duration of a request to the histogram of its route."""
         self.times[route][bisect_left(BUCKETS, seconds)] += 1
         self.sums[route] += seconds
 
     def text(self) -> str:
-        """All of it, in the exposition format."""
+        """Return all metrics in the exposition format."""
+        by_name = defaultdict[str, list[tuple[Labels, float]]](list)
+        for (name, labels), value in self.counters.items():
+            by_name[name].append((labels, value))
         lines: list[str] = []
-        for name in sorted({name for name, _ in self.counters}):
+        for name, series in sorted(by_name.items()):
             lines.append(f"# TYPE terrella_{name}_total counter")
-            rows = [(labels, value) for (other, labels), value in self.counters.items() if other == name]
-            lines += [f"terrella_{name}_total{_labels(labels)} {value:g}" for labels, value in sorted(rows)]
+            for labels, value in sorted(series):
+                lines.append(f"terrella_{name}_total{_labels(labels)} {value:g}")
         for name, read in self.gauges.items():
             lines += [f"# TYPE terrella_{name} gauge", f"terrella_{name} {read():g}"]
         return "\n".join([*lines, *self._histogram(), ""])
@@ -54,6 +62,6 @@ class Metrics:
         return lines
 
 
-def _labels(labels: tuple[tuple[str, str], ...]) -> str:
-    """Values are our own words (routes, numbers): nothing a client wrote gets here."""
+def _labels(labels: Labels) -> str:
+    """Format labels without escaping: values are routes and numbers, never a client's text."""
     return "{" + ",".join(f'{key}="{value}"' for key, value in labels) + "}" if labels else ""

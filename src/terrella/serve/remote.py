@@ -1,7 +1,7 @@
-"""The client's side: a world behind a server, as a `gymnasium.Env`.
+"""The client: a world behind a server, as a `gymnasium.Env`.
 
-The messages are OpenEnv's, so it plays against any server that speaks them with our observations. Observations come as
-records; `info` holds risk, depth, trust and the safe horizon of each step.
+The messages are OpenEnv's, so it works with any server that speaks them with our observations.
+Observations are records; `info` has the risk, depth, trust and safe horizon of each step.
     env = gymnasium.make("terrella/Remote-v0", url="http://127.0.0.1:8800", token=token)
 """
 
@@ -27,26 +27,35 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
     """An imagined world on a server; one connection is one session."""
 
     def __init__(self, url: str, token: str, *, seconds: float = 60.0) -> None:
-        """Connects at once, and asks what the world's actions and observations are."""
+        """Connect, and ask for the world's actions and observations.
+
+        `seconds` is the timeout of the connection and of each reply.
+        """
         try:
             from websockets.sync.client import connect
         except ImportError as error:
             raise MissingExtraError("serve", "worlds on a server") from error
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise WorldError(url, "is no address of a server", "http://host:port")
-        self.seconds, self.headers = seconds, {"Authorization": f"Bearer {token}"}
+            raise WorldError(url, "is not the address of a server", "use http://host:port")
+        self.seconds = seconds
+        self.headers = {"Authorization": f"Bearer {token}"}
         schema = self._get(f"{parts.scheme}://{parts.netloc}/schema")
         example = self._observation(schema["example"])
         self.observation_space = Observations(example.kind, example)
-        self.action_space = Names(schema["names"]) if schema["names"] else gymnasium.spaces.Text(4096)
+        self.action_space = (
+            Names(schema["names"]) if schema["names"] else gymnasium.spaces.Text(4096)
+        )
         scheme = "wss" if parts.scheme == "https" else "ws"
         connection = connect(
-            f"{scheme}://{parts.netloc}/ws", additional_headers=self.headers, open_timeout=seconds, proxy=None,
+            f"{scheme}://{parts.netloc}/ws",
+            additional_headers=self.headers,
+            open_timeout=seconds,
+            proxy=None,
             max_size=LIMITS.max_body * 16,
-        )  # fmt: skip
-        self.open_things = contextlib.ExitStack()
-        self.socket = self.open_things.enter_context(connection)
+        )
+        self._connection = contextlib.ExitStack()
+        self.socket = self._connection.enter_context(connection)
 
     def _get(self, url: str) -> Any:
         import urllib.request
@@ -56,15 +65,17 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
             with urllib.request.urlopen(request, timeout=self.seconds) as reply:
                 return json.loads(reply.read())
         except (OSError, ValueError) as error:
-            raise WorldError(url, f"cannot be asked: {error}", "check the address and the token") from error
+            raise WorldError(
+                url, f"the request failed: {error}", "check the address and the token"
+            ) from error
 
     def _observation(self, value: Any) -> Observation:
         try:
             return read_observation(value, LIMITS.replace(max_text=10**8))
         except RequestError as error:
-            raise WorldError("server", f"sent no observation: {error.message}") from error
+            raise WorldError("server", f"sent an invalid observation: {error.message}") from error
 
-    def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         self.socket.send(json.dumps({"type": kind, "data": data}))
         reply = json.loads(self.socket.recv(timeout=self.seconds))
         if reply.get("type") == "error":
@@ -74,18 +85,16 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """As for any world; options are `split` and `noise_seed`."""
+        """Begin an episode; the options are `split` and `noise_seed`, as for any world."""
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        reply = self._ask("reset", {"seed": seed, **(options or {})})
-        return self._observation(reply["observation"]), {
-            **reply["metadata"],
-            "actions": reply["observation"]["actions"],
-        }
+        reply = self._request("reset", {"seed": seed, **(options or {})})
+        info = {**reply["metadata"], "actions": reply["observation"]["actions"]}
+        return self._observation(reply["observation"]), info
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """As for any world; `info["risk"]` says how far not to believe it."""
-        reply = self._ask("step", {"action": action})
+        """Take a step; `info["risk"]` is the risk that the result is wrong."""
+        reply = self._request("step", {"action": action})
         info = {**reply["metadata"], "actions": reply["observation"]["actions"]}
         return (
             self._observation(reply["observation"]),
@@ -97,4 +106,4 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
 
     def close(self) -> None:
         """End the session."""
-        self.open_things.close()
+        self._connection.close()

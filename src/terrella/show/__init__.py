@@ -1,1 +1,1 @@
-"""What a person looks at: progress, tables, later pictures and pages."""
+"""Output for people: progress, tables, plots, reports, cards and viewer pages."""

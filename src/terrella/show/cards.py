@@ -1,96 +1,129 @@
-"""Cards for the hub, written from what was measured: a model card beside weights, a dataset card beside episodes.
+"""Model cards and dataset cards for the hub, generated from a run's manifest.
 
-    card = model_card(read_run(Path("runs/lake"))); card = dataset_card(read_run(Path("runs/collected")))
-"""  # fmt: skip
+Nothing in a card is written by hand.
+    text = card(read_run(Path("runs/lake")))   # the card that fits what the folder holds
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from terrella.core.errors import ConfigError
-from terrella.show.certificate import figure_tables
-from terrella.show.report import markdown_table
+from terrella.show.certificate import metric_tables
 from terrella.show.runs import Run
+from terrella.show.tables import interval_text, markdown_table
 
-USE = """```python
+USAGE = """```python
 from pathlib import Path
-from terrella.use.imagine import imagine
-world = imagine(config, Path("this folder"))   # a gymnasium.Env; info says how far to believe each step
+from terrella.world_models.imagine import imagine
+# A gymnasium.Env; info holds the risk of each step
+world = imagine(config, Path("this folder"))
 ```"""
 
 
 def card(run: Run) -> str:
-    """The card that fits what the folder holds."""
+    """Write the card that fits the kind of the run."""
     if run.kind == "store":
         return dataset_card(run)
     if run.kind in ("rlvr", "world model"):
         return model_card(run)
     raise ConfigError(
-        str(run.folder), f"there is no card for a {run.kind}", "push a store, a world model or a training run"
+        str(run.folder),
+        f"there is no card for a {run.kind}",
+        "push a store, a world model or a training run",
     )
 
 
 def model_card(run: Run) -> str:
-    """What it is a model of, how it was made, how far it may be believed."""
-    kind = "world-model" if run.kind == "world model" or run.config.get("ask") == "observation" else "agent"
+    """Describe a model: what it models, its measured rewards, its certificate, its config."""
+    predicts = run.kind == "world model" or run.config.get("ask") == "observation"
+    kind = "world-model" if predicts else "agent"
     world = _world_name(run)
-    lines = _front(tags=["terrella", kind, world], library_name="transformers", pipeline_tag="text-generation")
-    lines += [
+    lines = [
+        *_front_matter(
+            tags=["terrella", kind, world],
+            library_name="transformers",
+            pipeline_tag="text-generation",
+        ),
         f"# {run.name}",
         "",
         f"A {kind.replace('-', ' ')} of `{world}`, trained with verifiable rewards by Terrella.",
         "",
+        *_measured(run),
+        *_trust(run, kind),
     ]
-    lines += _measured(run)
-    if run.certificate is not None:
-        verdict = (
-            "Certified." if run.certificate.certified else "**Not certified**: " + "; ".join(run.certificate.reasons)
-        )
-        rows = [row for _, part in figure_tables(run.certificate.sections) for row in part]
-        lines += ["## How far to believe it", "", verdict, "", *markdown_table(("", ""), rows), ""]
-    elif kind == "world-model":
-        lines += ["## How far to believe it", "", "Nobody has measured that: there is no certificate.", ""]
     if run.kind == "world model":
-        lines += ["## Use", "", USE, ""]
+        lines += ["## Use", "", USAGE, ""]
     return "\n".join([*lines, *_config(run)])
 
 
 def _measured(run: Run) -> list[str]:
-    rows = [
-        (f"{part} training", f"{f['mean']:.3f} [{f['low']:.3f}, {f['high']:.3f}]", str(f["n"]))
-        for part in ("before", "after") if (f := run.manifest.get(part))
-    ]  # fmt: skip
-    known = run.manifest.get("baselines", {}).items()
-    rows += [(f"baseline: {name}", f"{value:.3f}", "") for name, value in known if value is not None]
-    paid = [(f"real steps: {name}", f"{count:,}", "") for name, count in run.manifest.get("real_steps", {}).items()]
-    table = markdown_table(("", "held out", "n"), [*rows, *paid])
-    return ["## Measured", "", *table, ""] if table else []
+    rows = []
+    for part in ("before", "after"):
+        metric = run.metrics.get(part)
+        if metric:
+            rows.append((f"{part} training", interval_text(metric), str(metric["n"])))
+    for name, value in run.metrics.get("baselines", {}).items():
+        if value is not None:
+            rows.append((f"baseline: {name}", f"{value:.3f}", ""))
+    for name, count in run.metrics.get("real_steps", {}).items():
+        rows.append((f"real steps: {name}", f"{count:,}", ""))
+    if not rows:
+        return []
+    return ["## Measured", "", *markdown_table(("", "held out", "n"), rows), ""]
+
+
+def _trust(run: Run, kind: str) -> list[str]:
+    """Summarise the certificate; a world model without one says so."""
+    heading = ["## How far to trust it", ""]
+    if run.certificate is not None:
+        reasons = "; ".join(run.certificate.reasons)
+        verdict = "Certified." if run.certificate.certified else f"**Not certified**: {reasons}"
+        tables = metric_tables(run.certificate.sections)
+        rows = [row for _, table in tables for row in table]
+        return [*heading, verdict, "", *markdown_table(("", ""), rows), ""]
+    if kind == "world-model":
+        return [*heading, "This has not been measured: there is no certificate.", ""]
+    return []
 
 
 def dataset_card(run: Run) -> str:
-    """What was played by whom, how often it went well, and what was masked."""
+    """Describe an episode store: counts of episodes, successes, masked verdicts and stops."""
     counts = run.manifest["counts"]
-    rows = [(name, f"{counts[name]:,}") for name in ("episodes", "transitions", "successes", "broken")]
+    totals = ("episodes", "transitions", "successes", "broken")
+    rows = [(name, f"{counts[name]:,}") for name in totals]
     rows += [(f"masked: {name}", f"{count:,}") for name, count in counts["masked"].items()]
     rows += [(f"stopped: {name}", f"{count:,}") for name, count in counts["stops"].items()]
-    world, parts = _world_name(run), [{"config_name": "default", "data_files": "part-*.parquet"}]
-    lines = _front(tags=["terrella", "episodes", world], configs=parts)
-    what = f"Episodes of `{world}`: one row per transition. A null outcome was masked: leave it out of every mean."
-    lines += [f"# {run.name}", "", what, "", *markdown_table(("", "count"), rows), ""]
-    lines += ["Read it with `terrella.EpisodeStore.open(folder)`, which checks hashes, or with any Parquet reader.", ""]
+    world = _world_name(run)
+    files = [{"config_name": "default", "data_files": "part-*.parquet"}]
+    lines = [
+        *_front_matter(tags=["terrella", "episodes", world], configs=files),
+        f"# {run.name}",
+        "",
+        f"Episodes of `{world}`: one row per transition. "
+        "A null outcome was masked: leave it out of every mean.",
+        "",
+        *markdown_table(("", "count"), rows),
+        "",
+        "Read it with `terrella.EpisodeStore.open(folder)`, which checks hashes, "
+        "or with any Parquet reader.",
+        "",
+    ]
     return "\n".join([*lines, *_config(run)])
 
 
 def _world_name(run: Run) -> str:
-    return run.world.owner.name if run.world is not None else str(run.config.get("world", {}).get("class", "unknown"))  # type: ignore[attr-defined]
+    if run.world is not None:
+        return run.world.owner.name
+    return str(run.config.get("world", {}).get("class", "unknown"))
 
 
-def _front(**fields: object) -> list[str]:
-    """The block that the hub reads; JSON is YAML."""
+def _front_matter(**fields: object) -> list[str]:
+    """The YAML block that the hub reads; JSON values are valid YAML."""
     return ["---", *(f"{name}: {json.dumps(value)}" for name, value in fields.items()), "---", ""]
 
 
-def _config(run: Run) -> Sequence[str]:
-    shown = {key: value for key, value in run.config.items() if key != "out"}  # where it lay is nobody's business
-    return ["## Config", "", "```json", json.dumps(shown, indent=1), "```", ""]
+def _config(run: Run) -> list[str]:
+    # The output path says something about the author's machine and nothing about the run.
+    public = {key: value for key, value in run.config.items() if key != "out"}
+    return ["## Config", "", "```json", json.dumps(public, indent=1), "```", ""]

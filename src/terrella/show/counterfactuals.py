@@ -1,8 +1,11 @@
-"""What a model says of recorded steps, and what would have come of other actions: really, and in imagination.
+"""Predictions of recorded steps, and the results of actions that were not taken.
 
-Worlds with a readable state tell the exact distribution of what comes of an action; any other world is brought to the
-step by its seed and the recorded actions. The model is asked about many steps at once.
-    foresight = Foresight(world_config, imagination); foresight.predict([episode]); foresight.fork(episode, 3, ["Up"])
+Both real and imagined results are shown. A world with a readable state gives the exact distribution
+of results; any other world is replayed to the step by its seed and the recorded actions. The model
+is asked about many steps at once.
+    analyzer = EpisodeAnalyzer(world_config, certified_model)
+    analyzer.predict([episode])
+    analyzer.fork(episode, step=3, actions=["Up"])
 """
 
 from __future__ import annotations
@@ -13,27 +16,31 @@ from itertools import islice
 from typing import Any
 
 from terrella.core.judge import judge
+from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Episode, Observation, Prediction, Situation, Transition, Verdict
 from terrella.core.world import StateWorld, World
-from terrella.trust.beliefs import SAME_REWARD, Belief, Question, certain
-from terrella.use.imagine import Imagination
+from terrella.trust.predictive import SAME_REWARD, certain
+from terrella.world_models.certified import CertifiedModel
 
-MOST_PROPOSALS = 8
+MAX_PROPOSALS = 8
 
 
 @dataclass(frozen=True)
-class Foretold:
-    """What the model said of one step, and how that was judged; `said` is None when nothing could be read."""
+class StepPrediction:
+    """The model's prediction of one recorded step, and its verdict.
 
-    said: Prediction | None
+    `prediction` is None if no sample could be read.
+    """
+
+    prediction: Prediction | None
     risk: float
     trust: str
     verdict: Verdict
 
 
 @dataclass(frozen=True)
-class Branch:
-    """What comes of an action that was not taken; `risk` is None without a model."""
+class CounterfactualBranch:
+    """The results of an action that was not taken; `risk` is None without a model."""
 
     action: str
     real: tuple[Prediction, ...]
@@ -42,146 +49,210 @@ class Branch:
     trust: str = ""
 
 
-class Foresight:
-    """A world, and a model of it if there is one."""
+class EndedError(ValueError):
+    """An action was tried after the end of an episode."""
 
-    def __init__(self, config: World.Config, imagination: Imagination | None = None) -> None:
-        """The world is built here and moved from episode to episode."""
+
+class EpisodeAnalyzer:
+    """Compares recorded episodes with a world and, if there is one, a model of it."""
+
+    def __init__(self, config: World.Config, certified_model: CertifiedModel | None = None) -> None:
+        """Build the world; it is moved from episode to episode."""
         self.world: World = config.build()
-        self.imagination = imagination
+        self.certified_model = certified_model
 
-    # --- what was done ---------------------------------------------------------------------------------------------
+    # --- recorded steps ---------------------------------------------------------------------------
 
-    def predict(self, episodes: Sequence[Episode]) -> list[list[Foretold]]:
-        """Every step of every episode, asked together."""
-        if self.imagination is None:
-            raise ValueError("there is no model to ask")
-        told_once = [self._begin(episode) for episode in episodes]
-        questions = [
-            self._question(episode.transitions, at, instruction)
-            for episode, instruction in zip(episodes, told_once, strict=True) for at in range(len(episode.transitions))
-        ]  # fmt: skip
-        told = iter(self.imagination.assessor.assess(questions))
-        return [[self._judged(step, *next(told)) for step in episode.transitions] for episode in episodes]
-
-    def _judged(self, step: Transition, belief: Belief, risk: float) -> Foretold:
-        assert self.imagination is not None
-        trust = self.imagination.verdict(risk, 1).value
-        if not belief.predictions:
-            return Foretold(None, risk, trust, Verdict.unparsable("no sample could be read"))
-        said = belief.predictions[0]
-        verdict = judge(
-            self.world.verifier, reply=said.observation, truth=step.next_observation, before=step.observation
-        )
-        if verdict.value is None:
-            return Foretold(said, risk, trust, verdict)
-        same = said.terminated == step.terminated and abs(said.reward - step.reward) <= SAME_REWARD
-        parts = {**verdict.parts, "outcome": float(same)}  # reward and end are part of what was asked
-        return Foretold(said, risk, trust, replace(verdict, value=min(verdict.value, float(same)), parts=parts))
-
-    def _begin(self, episode: Episode) -> str:
-        """Move the world to the beginning of an episode; returns the instruction that held in it."""
-        self.world.reset(seed=episode.seed, options={"split": episode.split, "noise_seed": episode.noise_seed})
-        return self.world.instruction
-
-    def _question(self, steps: Sequence[Transition], at: int, instruction: str, action: str = "") -> Question:
-        seen = steps[at].observation
-        return self._ask(seen, action or steps[at].action, tuple(steps[:at]), instruction)
-
-    def _ask(self, seen: Observation, action: str, history: tuple[Transition, ...], instruction: str) -> Question:
-        situation = Situation(
-            instruction=instruction, observation=seen, actions=(), history=history,
-            steps_left=self.world.config.max_steps - len(history),
-        )  # fmt: skip
-        return Question(situation, action)
-
-    # --- what was not done -----------------------------------------------------------------------------------------
-
-    def forks(self, episodes: Sequence[Episode]) -> list[list[list[Branch]]]:
-        """For each step of each episode, every action that was legal; what the model imagines is asked together."""
-        told_once = [self._begin(episode) for episode in episodes]
-        found = [self._real_forks(episode) for episode in episodes]
-        if self.imagination is None:
-            return found
-        questions = [
-            self._question(episode.transitions, step, instruction, branch.action)
-            for episode, steps, instruction in zip(episodes, found, told_once, strict=True)
-            for step, branches in enumerate(steps) for branch in branches
-        ]  # fmt: skip
-        told = iter(self.imagination.assessor.assess(questions))
+    def predict(self, episodes: Sequence[Episode]) -> list[list[StepPrediction]]:
+        """Predict every step of every episode, in one batch."""
+        if self.certified_model is None:
+            raise ValueError("predictions need a model; this analyzer has none")
+        queries = []
+        for episode in episodes:
+            instruction = self._reset_to(episode)
+            steps = episode.transitions
+            queries += [self._step_query(steps, n, instruction) for n in range(len(steps))]
+        assessed = iter(self.certified_model.assess(queries))
         return [
-            [[self._imagined(branch, *next(told), depth=1) for branch in branches] for branches in steps]
-            for steps in found
+            [self._judge_step(step, *next(assessed)) for step in episode.transitions]
+            for episode in episodes
         ]
 
-    def names(self, episode: Episode) -> list[list[Branch]]:
-        """The actions of each step without what comes of them: for a page that can ask."""
-        self._begin(episode)
-        found: list[list[Branch]] = []
-        for step in episode.transitions:
-            found.append([Branch(action, ()) for action in self._to_try(step.action)])
-            self.world.step(step.action)
-        return found
+    def _judge_step(
+        self, step: Transition, distribution: PredictiveDistribution, risk: float
+    ) -> StepPrediction:
+        assert self.certified_model is not None
+        trust = self.certified_model.verdict(risk, 1).value
+        if not distribution.predictions:
+            verdict = Verdict.unparsable("no sample could be read")
+            return StepPrediction(None, risk, trust, verdict)
+        prediction = distribution.predictions[0]
+        verdict = judge(
+            self.world.verifier,
+            reply=prediction.observation,
+            truth=step.next_observation,
+            before=step.observation,
+        )
+        if verdict.value is not None:
+            # Reward and termination are part of the prediction as well.
+            same_reward = abs(prediction.reward - step.reward) <= SAME_REWARD
+            same = float(same_reward and prediction.terminated == step.terminated)
+            parts = {**verdict.parts, "outcome": same}
+            verdict = replace(verdict, value=min(verdict.value, same), parts=parts)
+        return StepPrediction(prediction, risk, trust, verdict)
 
-    def _to_try(self, taken: str) -> tuple[str, ...]:
-        """The legal actions; where any text is one, what was done and what a random policy would do."""
-        return self.world.actions() or (taken, *islice(self.world.proposals(self.world.state), MOST_PROPOSALS))
+    def _reset_to(self, episode: Episode) -> str:
+        """Move the world to the beginning of an episode; return its instruction."""
+        options = {"split": episode.split, "noise_seed": episode.noise_seed}
+        self.world.reset(seed=episode.seed, options=options)
+        return self.world.instruction
 
-    def _real_forks(self, episode: Episode) -> list[list[Branch]]:
-        """The world walks along the episode once and looks to the side at each step."""
-        self._begin(episode)
-        found: list[list[Branch]] = []
-        for step in episode.transitions:
-            found.append([Branch(action, self._really(self.world, action)) for action in self._to_try(step.action)])
-            self.world.step(step.action)
-        return found
-
-    def fork(self, episode: Episode, step: int, actions: Sequence[str]) -> Branch:
-        """What comes of the last of these actions, the others being done first, from this step on."""
-        here = self._standing(episode, step, actions[:-1])
-        branch = Branch(actions[-1], self._really(here, actions[-1]))
-        if self.imagination is None:
-            return branch
-        history, seen = tuple(episode.transitions[:step]), _seen_at(episode, step)
-        for action in actions[:-1]:  # imagination goes on with what it finds likeliest
-            ((belief, _),) = self.imagination.assessor.assess([self._ask(seen, action, history, here.instruction)])
-            if not belief.predictions or belief.predictions[0].terminated:
-                return replace(branch, risk=1.0, trust="imagination ended before this action")
-            said = belief.predictions[0]
-            done = Transition(observation=seen, action=action, next_observation=said.observation, reward=said.reward)
-            history, seen = (*history, done), said.observation
-        ((belief, risk),) = self.imagination.assessor.assess([self._ask(seen, actions[-1], history, here.instruction)])
-        return self._imagined(branch, belief, risk, depth=len(actions))
-
-    def _imagined(self, branch: Branch, belief: Belief, risk: float, *, depth: int) -> Branch:
-        assert self.imagination is not None
-        return replace(
-            branch, imagined=belief.predictions, risk=risk, trust=self.imagination.verdict(risk, depth).value
+    def _step_query(
+        self, steps: Sequence[Transition], index: int, instruction: str, action: str = ""
+    ) -> Query:
+        """Ask about a recorded step, or about another action in its place."""
+        step = steps[index]
+        return self._query(
+            step.observation, action or step.action, tuple(steps[:index]), instruction
         )
 
-    def _standing(self, episode: Episode, step: int, actions: Sequence[str]) -> World:
-        """The real world before this step, and after these actions."""
-        self._begin(episode)
-        for action in (*(done.action for done in episode.transitions[:step]), *actions):
+    def _query(
+        self,
+        observation: Observation,
+        action: str,
+        history: tuple[Transition, ...],
+        instruction: str,
+    ) -> Query:
+        situation = Situation(
+            instruction=instruction,
+            observation=observation,
+            actions=(),
+            history=history,
+            steps_left=self.world.config.max_steps - len(history),
+        )
+        return Query(situation, action)
+
+    # --- other actions ----------------------------------------------------------------------------
+
+    def forks(self, episodes: Sequence[Episode]) -> list[list[list[CounterfactualBranch]]]:
+        """Try every legal action at each step of each episode; the model is asked in one batch."""
+        instructions = [self._reset_to(episode) for episode in episodes]
+        forks = [self._real_forks(episode) for episode in episodes]
+        if self.certified_model is None:
+            return forks
+        queries = [
+            self._step_query(episode.transitions, index, instruction, branch.action)
+            for episode, steps, instruction in zip(episodes, forks, instructions, strict=True)
+            for index, branches in enumerate(steps)
+            for branch in branches
+        ]
+        assessed = iter(self.certified_model.assess(queries))
+
+        def imagine(branches: list[CounterfactualBranch]) -> list[CounterfactualBranch]:
+            return [self._with_imagined(branch, *next(assessed), depth=1) for branch in branches]
+
+        return [[imagine(branches) for branches in steps] for steps in forks]
+
+    def action_names(self, episode: Episode) -> list[list[CounterfactualBranch]]:
+        """Return the actions of each step without results: a live page asks for those."""
+        self._reset_to(episode)
+        steps: list[list[CounterfactualBranch]] = []
+        for step in episode.transitions:
+            actions = self._candidates(step.action)
+            steps.append([CounterfactualBranch(action, ()) for action in actions])
+            self.world.step(step.action)
+        return steps
+
+    def _candidates(self, taken: str) -> tuple[str, ...]:
+        """Return the legal actions.
+
+        Where any text is legal: the recorded action and proposals of a random policy.
+        """
+        legal = self.world.actions()
+        if legal:
+            return legal
+        return (taken, *islice(self.world.proposals(self.world.state), MAX_PROPOSALS))
+
+    def _real_forks(self, episode: Episode) -> list[list[CounterfactualBranch]]:
+        """Replay the episode once and try every action at each step."""
+        self._reset_to(episode)
+        steps: list[list[CounterfactualBranch]] = []
+        for step in episode.transitions:
+            branches = []
+            for action in self._candidates(step.action):
+                branches.append(CounterfactualBranch(action, self._real_results(action)))
+            steps.append(branches)
+            self.world.step(step.action)
+        return steps
+
+    def fork(self, episode: Episode, step: int, actions: Sequence[str]) -> CounterfactualBranch:
+        """Take some actions from a step on, and return the results of the last of them."""
+        self._replay(episode, step, actions[:-1])
+        instruction = self.world.instruction
+        branch = CounterfactualBranch(actions[-1], self._real_results(actions[-1]))
+        if self.certified_model is None:
+            return branch
+        assess = self.certified_model.assess
+        history = tuple(episode.transitions[:step])
+        observation = _observation_at(episode, step)
+        for action in actions[:-1]:  # the imagined branch follows the most likely result
+            ((distribution, _),) = assess([self._query(observation, action, history, instruction)])
+            if not distribution.predictions or distribution.predictions[0].terminated:
+                return replace(branch, risk=1.0, trust="imagination ended before this action")
+            prediction = distribution.predictions[0]
+            imagined = Transition(
+                observation=observation,
+                action=action,
+                next_observation=prediction.observation,
+                reward=prediction.reward,
+            )
+            history = (*history, imagined)
+            observation = prediction.observation
+        query = self._query(observation, actions[-1], history, instruction)
+        ((distribution, risk),) = assess([query])
+        return self._with_imagined(branch, distribution, risk, depth=len(actions))
+
+    def _with_imagined(
+        self,
+        branch: CounterfactualBranch,
+        distribution: PredictiveDistribution,
+        risk: float,
+        *,
+        depth: int,
+    ) -> CounterfactualBranch:
+        assert self.certified_model is not None
+        trust = self.certified_model.verdict(risk, depth).value
+        return replace(branch, imagined=distribution.predictions, risk=risk, trust=trust)
+
+    def _replay(self, episode: Episode, step: int, actions: Sequence[str]) -> None:
+        """Move the real world to a recorded step, and from there through some actions."""
+        self._reset_to(episode)
+        recorded = [transition.action for transition in episode.transitions[:step]]
+        for action in (*recorded, *actions):
             _, _, terminated, truncated, _ = self.world.step(action)
             if terminated or truncated:
                 raise EndedError(f"the episode is over after {action}")
-        return self.world
 
-    def _really(self, world: World, action: str) -> tuple[Prediction, ...]:
+    def _real_results(self, action: str) -> tuple[Prediction, ...]:
+        """Return the results of an action from where the real world stands."""
+        world = self.world
         if isinstance(world, StateWorld):
             show: Any = world.view.show
             return tuple(
-                certain(show(result.state), result.reward, result.terminated, result.success, result.probability)
+                certain(
+                    show(result.state),
+                    result.reward,
+                    result.terminated,
+                    result.success,
+                    result.probability,
+                )
                 for result in world.truth(world.state, action)
             )
-        seen, reward, terminated, _, info = world.fork().step(action)
-        return (certain(seen, float(reward), terminated, bool(info["success"])),)
+        observation, reward, terminated, _, info = world.fork().step(action)
+        return (certain(observation, float(reward), terminated, bool(info["success"])),)
 
 
-class EndedError(ValueError):
-    """An action after the end of an episode."""
-
-
-def _seen_at(episode: Episode, step: int) -> Observation:
-    return episode.transitions[step].observation if step < len(episode.transitions) else episode.first
+def _observation_at(episode: Episode, step: int) -> Observation:
+    if step < len(episode.transitions):
+        return episode.transitions[step].observation
+    return episode.first

@@ -1,8 +1,9 @@
-"""A page that opens from disk: one HTML file with its script, its style and its data inside, and no address to call.
+"""Viewer pages that open from disk: one HTML file with its script, style and data inside.
 
-The script and the style are built from `viewer/` into `show/bundle/` and kept in the repository, so that nobody needs
-Node to install or use terrella. A policy inside the page forbids every script but ours and every connection.
-    write_pages(book, Path("runs/lake/view"), most_bytes=50_000_000)   # view.html, view-2.html, ...
+The script and the style are built from `viewer/` into `show/bundle/` and kept in the repository, so
+that nobody needs Node to install or use terrella. A content security policy inside the page forbids
+every other script and every connection.
+    write_pages(builder.data(), Path("runs/lake/view"), max_bytes=50_000_000)
 """
 
 from __future__ import annotations
@@ -19,24 +20,35 @@ from typing import Any
 
 from terrella.core.errors import ConfigError
 
-BUNDLE = ("viewer.js", "style.css")
+OBSERVATION_KEYS = ("seen", "first")
+"""Keys of the page data whose values are indices of observations."""
 
 
 def bundle_file(name: str) -> str:
-    """A file of the built front end; says how to build it when it is not there."""
-    found = files("terrella.show") / "bundle" / name
-    if not found.is_file():
-        raise ConfigError(f"show/bundle/{name}", "the viewer was not built", "cd viewer && npm ci && npm run build")
-    return found.read_text("utf-8")
+    """Read a file of the built front end."""
+    file = files("terrella.show") / "bundle" / name
+    if not file.is_file():
+        raise ConfigError(
+            f"show/bundle/{name}",
+            "the viewer was not built",
+            "cd viewer && npm ci && npm run build",
+        )
+    return file.read_text("utf-8")
 
 
 def render_page(data: Mapping[str, Any]) -> str:
-    """The whole file. What models wrote is inside packed data and becomes text nodes: it cannot become markup."""
-    script, style = (bundle_file(name) for name in BUNDLE)
-    packed = base64.b64encode(gzip.compress(json.dumps(data, allow_nan=False).encode(), 6, mtime=0)).decode()
+    """Return the HTML of a page.
+
+    Text that models wrote is inside the packed data and becomes text nodes, never markup.
+    """
+    script = bundle_file("viewer.js")
+    style = bundle_file("style.css")
+    encoded = json.dumps(data, allow_nan=False).encode()
+    packed = base64.b64encode(gzip.compress(encoded, 6, mtime=0)).decode()
     connect = "'self'" if data["live"] else "'none'"
     policy = (
-        f"default-src 'none'; img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'; "
+        f"default-src 'none'; img-src data:; connect-src {connect}; "
+        "base-uri 'none'; form-action 'none'; "
         f"script-src {_hash(script)}; style-src {_hash(style)}"
     )
     title = html.escape(str(data["title"]))
@@ -45,7 +57,8 @@ def render_page(data: Mapping[str, Any]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{style}</style></head><body><p>Opening …</p>"
-        f'<script type="text/plain" id="data">{packed}</script><script>{script}</script></body></html>'
+        f'<script type="text/plain" id="data">{packed}</script>'
+        f"<script>{script}</script></body></html>"
     )
 
 
@@ -54,47 +67,57 @@ def _hash(text: str) -> str:
 
 
 def page_name(number: int) -> str:
-    """`view.html`, then `view-2.html` and so on."""
+    """Name the pages `view.html`, `view-2.html` and so on."""
     return "view.html" if number == 0 else f"view-{number + 1}.html"
 
 
-def write_pages(data: Mapping[str, Any], folder: Path, *, most_bytes: int) -> list[Path]:
-    """Write the pages, as few as `most_bytes` each allows; pages of an earlier call that are not needed go."""
+def write_pages(data: Mapping[str, Any], folder: Path, *, max_bytes: int) -> list[Path]:
+    """Write the episodes as one page, or as several of at most `max_bytes` each.
+
+    Pages left over from an earlier call are removed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    shares = _split(data, most_bytes)
-    names = [page_name(number) for number in range(len(shares))]
+    pages = _split(data, max_bytes)
+    names = [page_name(number) for number in range(len(pages))]
     for stale in folder.glob("view*.html"):
         if stale.name not in names:
             stale.unlink()
-    for number, share in enumerate(shares):
-        (folder / names[number]).write_text(render_page({**share, "pages": names, "page": number}), "utf-8")
+    for number, page in enumerate(pages):
+        content = render_page({**page, "pages": names, "page": number})
+        (folder / names[number]).write_text(content, "utf-8")
     return [folder / name for name in names]
 
 
-def _split(data: Mapping[str, Any], most_bytes: int) -> list[dict[str, Any]]:
-    """Halves, until each fits; a single episode is never cut."""
-    if len(data["episodes"]) < 2 or len(render_page(data)) <= most_bytes:
+def _split(data: Mapping[str, Any], max_bytes: int) -> list[dict[str, Any]]:
+    """Halve the episodes until every page fits; a single episode is never cut."""
+    episodes = data["episodes"]
+    if len(episodes) < 2 or len(render_page(data)) <= max_bytes:
         return [dict(data)]
-    middle = len(data["episodes"]) // 2
-    halves = (data["episodes"][:middle], data["episodes"][middle:])
-    return [share for half in halves for share in _split(_only(data, half), most_bytes)]
+    middle = len(episodes) // 2
+    halves = (episodes[:middle], episodes[middle:])
+    return [page for half in halves for page in _split(_subset(data, half), max_bytes)]
 
 
-def _only(data: Mapping[str, Any], episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The data of some of the episodes, with the observations they need."""
-    places: dict[int, int] = {}
-    moved = [_moved(row, places) for row in episodes]
-    return {**data, "episodes": moved, "observations": [data["observations"][place] for place in places]}
+def _subset(data: Mapping[str, Any], episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the data of some of the episodes, with the observations that they use."""
+    new_indices: dict[int, int] = {}
+    renumbered = [_renumber(episode, new_indices) for episode in episodes]
+    observations = [data["observations"][index] for index in new_indices]
+    return {**data, "episodes": renumbered, "observations": observations}
 
 
-def _moved(value: Any, places: dict[int, int]) -> Any:
-    """The same value with new places of observations, which stand under `seen` and `first`."""
+def _renumber(value: Any, new_indices: dict[int, int]) -> Any:
+    """Copy a value with new indices of observations; new ones are added to `new_indices`."""
     if isinstance(value, list):
-        return [_moved(item, places) for item in value]
+        return [_renumber(item, new_indices) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: places.setdefault(item, len(places)) if key in ("seen", "first") and isinstance(item, int)
-        else item if key == "info" else _moved(item, places)
-        for key, item in value.items()
-    }  # fmt: skip
+    copy = {}
+    for key, item in value.items():
+        if key in OBSERVATION_KEYS and isinstance(item, int):
+            copy[key] = new_indices.setdefault(item, len(new_indices))
+        elif key == "info":  # written by a world: its keys mean something else
+            copy[key] = item
+        else:
+            copy[key] = _renumber(item, new_indices)
+    return copy

@@ -1,139 +1,182 @@
-"""What the viewer's page holds: episodes, the observations they share, predictions, counterfactuals, tokens, curves.
+"""The data of a viewer page: episodes with predictions, counterfactuals, tokens and curves.
 
-Plain JSON values, the same as `viewer/src/data.ts` reads. An observation is written once, however often it is seen.
-    book = PageBook("runs/lake"); book.add(episode, foretold=..., forks=...); book.data()
+Plain JSON values, as `viewer/src/data.ts` reads them. An observation is written once, however often
+it occurs.
+    builder = PageBuilder("runs/lake")
+    builder.add(episode, number=0, extras=Extras(predictions=..., forks=...))
+    builder.data()
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from terrella.core.types import Episode, Frames, Observation, Prediction, Transition, Verdict
-from terrella.show.counterfactuals import Branch, Foretold
+from terrella.show.counterfactuals import CounterfactualBranch, StepPrediction
 from terrella.show.png import data_url
+
+MAX_EVIDENCE = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What may be known of an episode beyond its record."""
+    """What is known of an episode beyond its record."""
 
-    foretold: Sequence[Foretold] = ()
-    forks: Sequence[Sequence[Branch]] = ()
+    predictions: Sequence[StepPrediction] = ()
+    forks: Sequence[Sequence[CounterfactualBranch]] = ()
     tokens: Mapping[str, Any] | None = None
     note: str = ""
 
 
 @dataclass(slots=True)
-class PageBook:
-    """Collects episodes until they are written."""
+class PageBuilder:
+    """Collects episodes, and returns the data of a page with them."""
 
     title: str
     about: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     curves: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     threshold: float | None = None
-    """The certificate's: risks above it are drawn as such."""
+    """The certificate's risk threshold: higher risks are marked."""
     observations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     episodes: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    bytes: int = 0
-    """About what the observations and episodes take, before they are packed."""
-    _places: dict[Observation, int] = field(default_factory=dict[Observation, int])
+    _indices: dict[Observation, int] = field(default_factory=dict[Observation, int])
 
-    def place(self, observation: Observation) -> int:
-        """Where an observation stands in the page."""
-        if observation not in self._places:
-            self._places[observation] = len(self.observations)
-            self.observations.append(seen_json(observation))
-            self.bytes += _size(self.observations[-1])
-        return self._places[observation]
+    def index_of(self, observation: Observation) -> int:
+        """Return the index of an observation in the page; a new one is added."""
+        if observation not in self._indices:
+            self._indices[observation] = len(self.observations)
+            self.observations.append(page_observation(observation))
+        return self._indices[observation]
 
     def add(self, episode: Episode, number: int, extras: Extras | None = None) -> None:
-        """One episode more."""
+        """Add an episode under its number."""
         extras = extras or Extras()
         steps = [self._step(step, n, extras) for n, step in enumerate(episode.transitions)]
-        row = {
-            "id": number, "world": episode.world, "policy": episode.policy, "split": episode.split.value,
-            "seed": episode.seed, "noise_seed": episode.noise_seed, "instance": episode.instance,
-            "stop": episode.stop.value, "outcome": verdict_json(episode.outcome), "error": episode.error,
-            "first": self.place(episode.first), "steps": steps, "note": extras.note, "flat": False,
-        }  # fmt: skip
-        self.episodes.append({**row, "tokens": extras.tokens} if extras.tokens else row)
-        self.bytes += 200 * (len(steps) + 1) + (40 * len(extras.tokens["texts"]) if extras.tokens else 0)
+        row: dict[str, Any] = {
+            "id": number,
+            "world": episode.world,
+            "policy": episode.policy,
+            "split": episode.split.value,
+            "seed": episode.seed,
+            "noise_seed": episode.noise_seed,
+            "instance": episode.instance,
+            "stop": episode.stop.value,
+            "outcome": verdict_json(episode.outcome),
+            "error": episode.error,
+            "first": self.index_of(episode.first),
+            "steps": steps,
+            "note": extras.note,
+            "flat": False,
+        }
+        if extras.tokens:
+            row["tokens"] = extras.tokens
+        self.episodes.append(row)
 
-    def _step(self, step: Transition, at: int, extras: Extras) -> dict[str, Any]:
+    def _step(self, step: Transition, index: int, extras: Extras) -> dict[str, Any]:
         risk = step.info.get("risk")
         row: dict[str, Any] = {
-            "action": step.action, "seen": self.place(step.next_observation), "reward": step.reward,
-            "terminated": step.terminated, "truncated": step.truncated, "info": dict(step.info),
+            "action": step.action,
+            "seen": self.index_of(step.next_observation),
+            "reward": step.reward,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "info": dict(step.info),
             "risk": risk if isinstance(risk, float) else None,
-        }  # fmt: skip
-        if at < len(extras.foretold):
-            told = extras.foretold[at]
-            row["risk"] = told.risk
-            said = told.said or Prediction(
-                observation=step.observation, reward=0.0, terminated=False, logprob=-math.inf, risk=1.0
-            )
-            row["predicted"] = {
-                **self.result(said), "risk": told.risk, "trust": told.trust, "verdict": verdict_json(told.verdict)
-            }  # fmt: skip
-        if at < len(extras.forks):
-            row["forks"] = [self.branch(branch) for branch in extras.forks[at]]
+        }
+        if index < len(extras.predictions):
+            predicted = extras.predictions[index]
+            row["risk"] = predicted.risk
+            row["predicted"] = self._predicted(step, predicted)
+        if index < len(extras.forks):
+            row["forks"] = [branch_json(branch, self.index_of) for branch in extras.forks[index]]
         return row
 
-    def branch(self, branch: Branch) -> dict[str, Any]:
-        """An action that was not taken."""
-        return branch_json(branch, self.place)
-
-    def result(self, said: Prediction) -> dict[str, Any]:
-        """A result of a step, its observation by place."""
-        return result_json(said, self.place(said.observation))
+    def _predicted(self, step: Transition, predicted: StepPrediction) -> dict[str, Any]:
+        """A prediction that could not be read is shown as no change with probability 0."""
+        prediction = predicted.prediction or Prediction(
+            observation=step.observation,
+            reward=0.0,
+            terminated=False,
+            logprob=-math.inf,
+            risk=1.0,
+        )
+        return {
+            **result_json(prediction, self.index_of(prediction.observation)),
+            "risk": predicted.risk,
+            "trust": predicted.trust,
+            "verdict": verdict_json(predicted.verdict),
+        }
 
     def data(self) -> dict[str, Any]:
-        """The page's data; groups whose members all have the same value are marked."""
+        """Return the page's data; groups without reward variance are marked."""
         mark_flat_groups(self.episodes)
         return {
-            "title": self.title, "about": self.about, "observations": self.observations, "episodes": self.episodes,
-            "curves": self.curves, "threshold": self.threshold, "pages": [], "page": 0, "live": None,
-        }  # fmt: skip
+            "title": self.title,
+            "about": self.about,
+            "observations": self.observations,
+            "episodes": self.episodes,
+            "curves": self.curves,
+            "threshold": self.threshold,
+            "pages": [],
+            "page": 0,
+            "live": None,
+        }
 
 
-def _size(seen: Mapping[str, Any]) -> int:
-    return sum(map(len, seen["images"])) if "images" in seen else len(seen["text"])
+def branch_json(
+    branch: CounterfactualBranch, observation_of: Callable[[Observation], Any]
+) -> dict[str, Any]:
+    """Write an action that was not taken; `observation_of` says how observations are written."""
 
+    def results(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
+        return [result_json(result, observation_of(result.observation)) for result in predictions]
 
-def branch_json(branch: Branch, place: Any) -> dict[str, Any]:
-    """An action that was not taken; `place` says how an observation is written."""
     return {
-        "action": branch.action, "risk": branch.risk, "trust": branch.trust,
-        "real": [result_json(result, place(result.observation)) for result in branch.real],
-        "imagined": [result_json(result, place(result.observation)) for result in branch.imagined],
-    }  # fmt: skip
+        "action": branch.action,
+        "risk": branch.risk,
+        "trust": branch.trust,
+        "real": results(branch.real),
+        "imagined": results(branch.imagined),
+    }
 
 
-def result_json(said: Prediction, seen: Any) -> dict[str, Any]:
-    """A result of a step with its chance."""
-    return {"seen": seen, "reward": said.reward, "terminated": said.terminated, "success": said.success,
-            "chance": math.exp(min(said.logprob, 0.0))}  # fmt: skip
+def result_json(prediction: Prediction, observation: Any) -> dict[str, Any]:
+    """Write a possible result of a step with its probability."""
+    return {
+        "seen": observation,
+        "reward": prediction.reward,
+        "terminated": prediction.terminated,
+        "success": prediction.success,
+        "chance": math.exp(min(prediction.logprob, 0.0)),
+    }
 
 
-def seen_json(observation: Observation) -> dict[str, Any]:
-    """An observation as a page shows it; frames become PNG pictures."""
+def page_observation(observation: Observation) -> dict[str, Any]:
+    """Write an observation as a page shows it; frames become PNG pictures."""
     if isinstance(observation, Frames):
         return {"kind": "frames", "images": [data_url(frame) for frame in observation.array]}
     return {"kind": observation.kind.value, "text": observation.text}
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """All four parts of a verdict."""
-    return {"value": verdict.value, "status": verdict.status.value, "parts": dict(verdict.parts),
-            "evidence": verdict.evidence[:2000]}  # fmt: skip
+    """Write all four fields of a verdict; long evidence is cut."""
+    return {
+        "value": verdict.value,
+        "status": verdict.status.value,
+        "parts": dict(verdict.parts),
+        "evidence": verdict.evidence[:MAX_EVIDENCE],
+    }
 
 
 def mark_flat_groups(episodes: Iterable[dict[str, Any]]) -> None:
-    """A group shares its question (world, split, seed, and the note of its step); one value in it teaches nothing."""
+    """Mark groups whose members all have the same reward: nothing is learned from them.
+
+    A group shares its task: world, split, seed, and the note of its training step.
+    """
     groups: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for row in episodes:
         groups[row["world"], row["split"], row["seed"], row["note"]].append(row)

@@ -1,7 +1,8 @@
-"""Frames as PNG files in a data URL: what a page shows without a file beside it. No imaging library is needed.
+"""Encode frames as PNG, also inside a data URL, so that a page needs no files beside it.
 
-    data_url(frames.array[0])      # uint8, (height, width, 1, 3 or 4)
-"""  # fmt: skip
+No imaging library is needed.
+    data_url(frames.array[0])  # uint8, (height, width, 1, 3 or 4)
+"""
 
 from __future__ import annotations
 
@@ -13,19 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
-"""PNG's number for grey, RGB and RGBA."""
+"""PNG's colour type for grey, RGB and RGBA, by number of channels."""
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """The file of one picture."""
+    """Encode one image as the bytes of a PNG file."""
     height, width, channels = pixels.shape
     if channels not in COLOUR_TYPES:
         raise ValueError(f"a picture has 1, 3 or 4 channels, not {channels}")
     rows = np.ascontiguousarray(pixels).reshape(height, width * channels)
-    lines = np.hstack([np.zeros((height, 1), np.uint8), rows])  # each line begins with its filter: none
+    # Every scan line starts with a byte that names its filter; 0 is none.
+    lines = np.hstack([np.zeros((height, 1), np.uint8), rows])
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
-    body = zlib.compress(lines.tobytes(), 6)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    chunks = (
+        _chunk(b"IHDR", header),
+        _chunk(b"IDAT", zlib.compress(lines.tobytes(), 6)),
+        _chunk(b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:
@@ -33,5 +39,5 @@ def _chunk(name: bytes, data: bytes) -> bytes:
 
 
 def data_url(pixels: NDArray[np.uint8]) -> str:
-    """The picture inside a URL."""
+    """Encode one image as a `data:` URL."""
     return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()

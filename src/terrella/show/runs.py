@@ -1,90 +1,102 @@
-"""A finished folder, whatever wrote it: an episode store, a training run, a world model, an arm, a reproduction.
+"""Read a finished run folder, whichever command wrote it.
 
+An episode store, a training run, a world model, a video model, an arm or a reproduction.
 Everything that shows runs (viewer, report, cards) reads them here and nowhere else.
-    run = read_run(Path("runs/lake")); run.kind, run.world, run.curve, run.certificate
+    run = read_run(Path("runs/lake"))
+    run.kind, run.world, run.curve, run.certificate
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.config import load
 from terrella.core.errors import ConfigError, TerrellaError
+from terrella.core.files import read_json_lines
+from terrella.core.run_folder import MANIFEST, SPEC, read_manifest
 from terrella.core.world import World
-from terrella.data.store import MANIFEST, EpisodeStore
+from terrella.data.store import EpisodeStore
 from terrella.trust.certificate import Certificate
-from terrella.use.imagine import CERTIFICATE
+from terrella.world_models.certified import CERTIFICATE
 
 Kind = Literal["store", "rlvr", "world model", "video model", "arm", "reproduction", "run"]
 """A `run` is any other folder with a manifest that holds a config."""
-OWNERS: dict[str, Kind] = {
+KIND_BY_CLASS: dict[str, Kind] = {
     "Collect": "store",
     "Rlvr": "rlvr",
     "TrainWorldModel": "world model",
     "VideoModel": "video model",
     "Spa": "arm",
 }
+"""The kind of a run by the class that its config builds."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder that is whole."""
+    """A finished run folder."""
 
     folder: Path
     kind: Kind
     manifest: Mapping[str, Any]
+    """Of a pipeline, of an episode store, or the table of a reproduction."""
 
     @property
     def name(self) -> str:
-        """The folder's own."""
+        """The name of the folder."""
         return self.folder.resolve().name
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """As it was dumped; empty where the folder holds none."""
+        """The config as it was dumped; empty if the folder holds none."""
         return dict(self.manifest.get("config", {}))
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The result of the pipeline as plain JSON; empty for a store and a reproduction."""
+        return dict(self.manifest.get("metrics", {}))
 
     @cached_property
     def world(self) -> World.Config | None:
-        """The world's config; None when it cannot be built here (another package, another version)."""
+        """The config of the world, or None if it cannot be loaded here.
+
+        It may come from a package, or a version of one, that is not installed.
+        """
         try:
-            found = load(self.config["world"])
+            config = load(self.config["world"])
         except (TerrellaError, KeyError):
             return None
-        return found if isinstance(found, World.Config) else None
+        return config if isinstance(config, World.Config) else None
 
     @cached_property
     def curve(self) -> list[dict[str, Any]]:
-        """Rows of figures by step; empty where nothing was trained with verdicts."""
+        """Training metrics by step; empty if nothing was trained with rewards."""
         path = self.folder / "curve.jsonl"
-        if path.exists():
-            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        rows = self.manifest.get("curve")
-        return [row for row in rows if isinstance(row, dict) and "step" in row] if isinstance(rows, list) else []
+        return read_json_lines(path) if path.exists() else []
 
     @cached_property
     def store(self) -> EpisodeStore | None:
-        """Its episodes, if it kept any: its own, or those of the first folder inside."""
-        for folder in (self.folder, *sorted(path for path in self.folder.iterdir() if path.is_dir())):
+        """The episodes of the run, if any: its own, or those of its first subfolder with some."""
+        subfolders = sorted(path for path in self.folder.iterdir() if path.is_dir())
+        for folder in (self.folder, *subfolders):
             if _is_store(folder):
                 return EpisodeStore.open(folder)
         return None
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """What was measured about the model, if it was."""
+        """The certificate of the model, if `terrella certify` wrote one."""
         path = self.folder / CERTIFICATE
         return Certificate.load(path) if path.exists() else None
 
     @cached_property
     def token_files(self) -> list[Path]:
-        """What was kept of the tokens that were trained on, step by step."""
-        return sorted((self.folder / "rlvr" / "tokens").glob("step-*.jsonl"))
+        """Recorded training tokens, one file per recorded step."""
+        return sorted((self.folder / "model-rlvr" / "tokens").glob("step-*.jsonl"))
 
 
 def _is_store(folder: Path) -> bool:
@@ -92,7 +104,7 @@ def _is_store(folder: Path) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, or an error that names it."""
+    """Read a JSON file; raise a `ConfigError` that names it if it cannot be read."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -102,15 +114,22 @@ def read_json(path: Path) -> Any:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder; one that is not whole is refused."""
+    """Read the run in a folder; one that is unfinished or from before run schema 2 is refused."""
     if (folder / "table.json").exists():
         return Run(folder, "reproduction", read_json(folder / "table.json"))
     if not (folder / MANIFEST).exists():
-        begun = (folder / "plan.json").exists()
-        what = "was begun, not finished" if begun else f"holds no {MANIFEST}"
-        raise ConfigError(str(folder), what, "run the same command again: it resumes" if begun else "check the path")
+        if (folder / SPEC).exists():
+            raise ConfigError(
+                str(folder), "was begun, not finished", "run the same command again: it resumes"
+            )
+        raise ConfigError(str(folder), f"holds no {MANIFEST}", "check the path")
     manifest = read_json(folder / MANIFEST)
-    owner = str(manifest.get("config", {}).get("class", "")).rpartition(":")[2]
-    if not owner:
-        raise ConfigError(str(folder), "holds a manifest without a config", "name a folder that a command wrote")
-    return Run(folder, "store" if "parts" in manifest else OWNERS.get(owner, "run"), manifest)
+    if "parts" not in manifest:
+        manifest = asdict(read_manifest(folder))
+    class_name = str(manifest.get("config", {}).get("class", "")).rpartition(":")[2]
+    if not class_name:
+        raise ConfigError(
+            str(folder), "holds a manifest without a config", "name a folder that a command wrote"
+        )
+    kind = "store" if "parts" in manifest else KIND_BY_CLASS.get(class_name, "run")
+    return Run(folder, kind, manifest)

@@ -1,1 +1,4 @@
-"""How far a world model may be believed: beliefs, errors, conformal risk, horizons, rankings, the certificate."""
+"""How far the predictions of a world model can be trusted.
+
+Prediction error, conformal risk, horizons, policy rankings, the gate and the certificate.
+"""

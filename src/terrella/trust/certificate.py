@@ -1,7 +1,8 @@
-"""The certificate: what was measured about a world model, for which data, and how far it may be followed.
+"""The certificate of a world model: what was measured, on which data, and how far to trust it.
 
-A JSON file that travels with the weights. `verdict` is what the gate and the imagined world ask at each step.
-    certificate = Certificate.load(Path("runs/lake/certificate/certificate.json")); certificate.verdict(0.02, depth=3)
+It is a JSON file next to the weights. The gate and the imagined world call `verdict` at each step.
+    certificate = Certificate.load(Path("runs/lake/certificate/certificate.json"))
+    certificate.verdict(0.02, depth=3)
 """
 
 from __future__ import annotations
@@ -28,39 +29,43 @@ class Trust(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Certificate:
-    """Sections by name, as they stand in the file; what the gate needs has names of its own."""
+    """The sections of the file by name, with properties for what the gate needs."""
 
     sections: Mapping[str, Any]
 
     @property
     def certified(self) -> bool:
-        """False when data was too thin or the model too poor; `reasons` says why."""
+        """False if there was too little data or the model was too poor; see `reasons`."""
         return bool(self.sections["certified"])
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not certified."""
+        """Why the model is not certified; empty if it is."""
         return tuple(self.sections["reasons"])
 
     @property
     def safe_horizon(self) -> int:
-        """Steps that may be imagined in a row at the stated error."""
+        """Number of consecutive steps that may be imagined at the stated error."""
         return int(self.sections["safe_horizon"])
 
     @property
     def threshold(self) -> float:
-        """Highest risk of a step that may be imagined; below 0 when there is none."""
-        found = self.sections["risk"].get("threshold")
-        return -1.0 if found is None else float(found)
+        """Highest risk at which a step may be imagined; below 0 if no step may be."""
+        threshold = self.sections["risk"].get("threshold")
+        return -1.0 if threshold is None else float(threshold)
 
     @property
     def risk(self) -> RiskModel | None:
-        """The calibrated risk, or None when there was too little to calibrate it."""
-        found = self.sections["risk"].get("model")
-        return None if found is None else RiskModel(tuple(found["weights"]), found["quantile"], found["level"])
+        """The calibrated risk model, or None if there was too little data to calibrate one."""
+        fields = self.sections["risk"].get("model")
+        return (
+            None
+            if fields is None
+            else RiskModel(tuple(fields["weights"]), fields["quantile"], fields["level"])
+        )
 
     def verdict(self, risk: float, *, depth: int) -> Trust:
-        """Whether a step of this risk, at this depth of imagination (the first is 1), may be imagined."""
+        """Whether a step may be imagined; the first imagined step has depth 1."""
         if not self.certified:
             return Trust.NOT_CERTIFIED
         if depth > self.safe_horizon:
@@ -68,7 +73,7 @@ class Certificate:
         return Trust.TOO_RISKY if risk > self.threshold else Trust.TRUSTED
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         fresh = path.with_suffix(".tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_text(json.dumps(self.sections, indent=1, allow_nan=False) + "\n", "utf-8")
@@ -76,12 +81,15 @@ class Certificate:
 
     @classmethod
     def load(cls, path: Path) -> Certificate:
-        """Read it back."""
         try:
             sections = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(str(path), f"is no certificate: {error}", "write one with `terrella certify`") from error
+            raise ConfigError(
+                str(path), f"is not a certificate: {error}", "write one with `terrella certify`"
+            ) from error
         missing = {"certified", "reasons", "safe_horizon", "risk"} - set(sections)
         if missing:
-            raise ConfigError(str(path), f"is no certificate: lacks {', '.join(sorted(missing))}")
+            raise ConfigError(
+                str(path), f"is not a certificate: it lacks {', '.join(sorted(missing))}"
+            )
         return cls(sections)

@@ -1,8 +1,11 @@
-"""Accuracy by horizon: on the model's own predictions (open loop) and fed with real observations (closed loop).
+"""Accuracy of a world model by horizon.
 
-Both are shares of the true distribution that the model holds, so that a world with chance in it is judged fairly: the
-open loop spreads whole distributions, of the model and of the truth, over the same actions. The hook is `spread`.
-    open_loop(model, episodes, world, depth=5)[3]    # accuracies of all episodes that were alive at the third step
+In the open loop the model continues from its own predictions; in the closed loop every step starts
+from a real observation. Accuracy is the overlap with the true distribution, so stochastic worlds
+are treated fairly: the open loop propagates whole distributions, of the model and of the truth,
+through the same actions (see `spread`).
+    # accuracies at the third step of all episodes that reached it
+    open_loop(model, episodes, world, depth=5)[2]
 """
 
 from __future__ import annotations
@@ -13,19 +16,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import WorldModel
 from terrella.core.stats import mean_interval
 from terrella.core.types import Episode, Observation, Situation, Transition
 from terrella.core.world import World
-from terrella.trust.beliefs import Belief, Believer, Question, certain, overlap
+from terrella.trust.predictive import certain, overlap
 from terrella.trust.truth import TrueModel, seen_truth
 
 LIGHTEST, MOST = 1e-3, 32
-"""Branches lighter than this, or beyond this many, are dropped: their mass counts as wrong."""
+"""Minimum weight and maximum number of branches; the mass of dropped branches counts as wrong."""
 
 
 @dataclass(frozen=True)
-class Branch:
-    """One way things may have gone."""
+class ImaginedBranch:
+    """One possible course of an episode, with its probability."""
 
     weight: float
     observation: Observation
@@ -34,127 +39,221 @@ class Branch:
     success: bool = False
 
 
-def spread(model: Believer, spreads: Sequence[list[Branch]], asked: Sequence[Question]) -> list[list[Branch]]:
-    """One step of many distributions: branch k of distribution i goes on with the action of `asked[i]`."""
-    questions = [
-        Question(replace(question.situation, observation=b.observation, history=b.history), question.action)
-        for branches, question in zip(spreads, asked, strict=True) for b in branches if not b.terminated
-    ]  # fmt: skip
-    beliefs = iter(model.believe(questions))
-    return [_merged(_grown(branches, q.action, beliefs)) for branches, q in zip(spreads, asked, strict=True)]
+def spread(
+    model: WorldModel, spreads: Sequence[list[ImaginedBranch]], queries: Sequence[Query]
+) -> list[list[ImaginedBranch]]:
+    """Advance many branched distributions by one step, in one batch.
+
+    All branches of distribution i take the action of `queries[i]`.
+    """
+    branch_queries = [
+        Query(
+            replace(query.situation, observation=b.observation, history=b.history),
+            query.action,
+        )
+        for branches, query in zip(spreads, queries, strict=True)
+        for b in branches
+        if not b.terminated
+    ]
+    distributions = iter(model.predict(branch_queries))
+    return [
+        _merged(_grown(branches, q.action, distributions))
+        for branches, q in zip(spreads, queries, strict=True)
+    ]
 
 
-def _grown(branches: Sequence[Branch], action: str, beliefs: Iterator[Belief]) -> list[Branch]:
-    grown: list[Branch] = []
+def _grown(
+    branches: Sequence[ImaginedBranch], action: str, distributions: Iterator[PredictiveDistribution]
+) -> list[ImaginedBranch]:
+    grown: list[ImaginedBranch] = []
     for branch in branches:
-        grown += [branch] if branch.terminated else _children(branch, action, next(beliefs))
+        grown += [branch] if branch.terminated else _children(branch, action, next(distributions))
     return grown
 
 
-def _children(branch: Branch, action: str, belief: Belief) -> list[Branch]:
-    """One branch per prediction; what could not be read is lost."""
-    chances = belief.chances / belief.chances.sum() if belief.predictions else belief.chances
+def _children(
+    branch: ImaginedBranch, action: str, distribution: PredictiveDistribution
+) -> list[ImaginedBranch]:
+    """One branch per prediction; samples that could not be parsed are not among them."""
+    chances = (
+        distribution.chances / distribution.chances.sum()
+        if distribution.predictions
+        else distribution.chances
+    )
     children = []
-    for said, chance in zip(belief.predictions, chances, strict=True):
-        step = Transition(observation=branch.observation, action=action, next_observation=said.observation,
-                          reward=said.reward, terminated=said.terminated)  # fmt: skip
+    for predicted, chance in zip(distribution.predictions, chances, strict=True):
+        step = Transition(
+            observation=branch.observation,
+            action=action,
+            next_observation=predicted.observation,
+            reward=predicted.reward,
+            terminated=predicted.terminated,
+        )
         weight, history = branch.weight * float(chance), (*branch.history, step)
-        children.append(Branch(weight, said.observation, history, said.terminated, said.success))
+        children.append(
+            ImaginedBranch(
+                weight, predicted.observation, history, predicted.terminated, predicted.success
+            )
+        )
     return children
 
 
-def _merged(branches: Sequence[Branch]) -> list[Branch]:
-    """Branches that look the same are one; the heaviest lends its history."""
-    by_look: dict[tuple[Observation, bool, bool], Branch] = {}
+def _merged(branches: Sequence[ImaginedBranch]) -> list[ImaginedBranch]:
+    """Merge branches with equal observation and outcome; the heaviest keeps its history."""
+    by_key: dict[tuple[Observation, bool, bool], ImaginedBranch] = {}
     for branch in sorted(branches, key=lambda branch: -branch.weight):
-        look = (branch.observation, branch.terminated, branch.success)
-        known = by_look.get(look)
-        by_look[look] = branch if known is None else replace(known, weight=known.weight + branch.weight)
-    heavy = sorted((b for b in by_look.values() if b.weight >= LIGHTEST), key=lambda branch: -branch.weight)
+        key = (branch.observation, branch.terminated, branch.success)
+        merged = by_key.get(key)
+        by_key[key] = (
+            branch if merged is None else replace(merged, weight=merged.weight + branch.weight)
+        )
+    heavy = sorted(
+        (b for b in by_key.values() if b.weight >= LIGHTEST), key=lambda branch: -branch.weight
+    )
     return heavy[:MOST]
 
 
-def _as_belief(branches: Sequence[Branch]) -> Belief:
-    return Belief(tuple(certain(b.observation, 0.0, b.terminated, b.success, min(1.0, b.weight)) for b in branches))
+def _as_distribution(branches: Sequence[ImaginedBranch]) -> PredictiveDistribution:
+    return PredictiveDistribution(
+        tuple(
+            certain(b.observation, 0.0, b.terminated, b.success, min(1.0, b.weight))
+            for b in branches
+        )
+    )
 
 
-def question_at(world: World, episode: Episode, place: int, instruction: str = "") -> Question:
-    """What was asked at a step of a recorded episode."""
-    step = episode.transitions[place]
+def query_at(world: World, episode: Episode, index: int, instruction: str = "") -> Query:
+    """The query for step `index` of a recorded episode."""
+    step = episode.transitions[index]
     situation = Situation(
-        instruction=instruction, observation=step.observation, actions=(), history=episode.transitions[:place],
-        steps_left=world.config.max_steps - place,
-    )  # fmt: skip
-    return Question(situation, step.action)
+        instruction=instruction,
+        observation=step.observation,
+        actions=(),
+        history=episode.transitions[:index],
+        steps_left=world.config.max_steps - index,
+    )
+    return Query(situation, step.action)
 
 
-def open_loop(model: Believer, episodes: Sequence[Episode], world: World, depth: int) -> list[list[float]]:
-    """Accuracy at depth 1, 2... of each episode that was still alive: the model never sees the real world again."""
-    truth = TrueModel(world) if TrueModel.knows(world) else None
-    dreams = [[Branch(1.0, episode.first)] for episode in episodes]
-    trues = [[Branch(1.0, episode.first)] for episode in episodes]
-    found: list[list[float]] = []
-    for place in range(depth):
-        alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > place]
-        asked = [question_at(world, episodes[i], place) for i in alive]
-        grown = spread(model, [dreams[i] for i in alive], asked)
-        real = spread(truth, [trues[i] for i in alive], asked) if truth else [_seen(episodes[i], place) for i in alive]
-        for i, dream, true in zip(alive, grown, real, strict=True):
-            dreams[i], trues[i] = dream, true
-        found.append([_accuracy(dreams[i], trues[i], q, world) for i, q in zip(alive, asked, strict=True)])
-    return found
+def open_loop(
+    model: WorldModel, episodes: Sequence[Episode], world: World, depth: int
+) -> list[list[float]]:
+    """Accuracies at depth 1, 2, ... of all episodes that reached it.
+
+    After the first observation the model sees only its own predictions.
+    """
+    truth = TrueModel(world) if TrueModel.supports(world) else None
+    imagined = [[ImaginedBranch(1.0, episode.first)] for episode in episodes]
+    trues = [[ImaginedBranch(1.0, episode.first)] for episode in episodes]
+    by_depth: list[list[float]] = []
+    for index in range(depth):
+        alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > index]
+        queries = [query_at(world, episodes[i], index) for i in alive]
+        grown = spread(model, [imagined[i] for i in alive], queries)
+        real = (
+            spread(truth, [trues[i] for i in alive], queries)
+            if truth
+            else [_seen(episodes[i], index) for i in alive]
+        )
+        for i, branches, true in zip(alive, grown, real, strict=True):
+            imagined[i], trues[i] = branches, true
+        by_depth.append(
+            [
+                _accuracy(imagined[i], trues[i], q, world)
+                for i, q in zip(alive, queries, strict=True)
+            ]
+        )
+    return by_depth
 
 
-def _seen(episode: Episode, place: int) -> list[Branch]:
-    belief = seen_truth(episode.transitions[place])
-    only = belief.predictions[0]
-    return [Branch(1.0, only.observation, (), only.terminated, only.success)]
+def _seen(episode: Episode, index: int) -> list[ImaginedBranch]:
+    distribution = seen_truth(episode.transitions[index])
+    only = distribution.predictions[0]
+    return [ImaginedBranch(1.0, only.observation, (), only.terminated, only.success)]
 
 
-def _accuracy(dream: Sequence[Branch], true: Sequence[Branch], question: Question, world: World) -> float:
-    """Overlap of two distributions; what the dream has lost on the way (unreadable, too light) counts as wrong."""
-    kept = min(1.0, sum(branch.weight for branch in dream))
-    return kept * overlap(_as_belief(dream), _as_belief(true), question.situation.observation, world.verifier)
+def _accuracy(
+    imagined: Sequence[ImaginedBranch],
+    true: Sequence[ImaginedBranch],
+    query: Query,
+    world: World,
+) -> float:
+    """Overlap of two distributions.
+
+    Mass that the imagined one has lost on the way (unreadable or dropped) counts as wrong.
+    """
+    mass = min(1.0, sum(branch.weight for branch in imagined))
+    return mass * overlap(
+        _as_distribution(imagined),
+        _as_distribution(true),
+        query.situation.observation,
+        world.verifier,
+    )
 
 
-def closed_loop(model: Believer, episodes: Sequence[Episode], world: World, depth: int) -> list[list[float]]:
-    """Accuracy of the step at depth 1, 2... when every step before it was real; the reward counts too."""
-    found: list[list[float]] = []
-    for place in range(depth):
-        alive = [episode for episode in episodes if len(episode.transitions) > place]
-        questions = [question_at(world, episode, place) for episode in alive]
-        truths = truths_of(world, questions, [episode.transitions[place] for episode in alive])
-        found.append(accuracies(model.believe(questions), truths, questions, world))
-    return found
+def closed_loop(
+    model: WorldModel, episodes: Sequence[Episode], world: World, depth: int
+) -> list[list[float]]:
+    """Accuracies of the step at depth 1, 2, ... if all steps before it were real.
+
+    Here the predicted reward counts too.
+    """
+    by_depth: list[list[float]] = []
+    for index in range(depth):
+        alive = [episode for episode in episodes if len(episode.transitions) > index]
+        queries = [query_at(world, episode, index) for episode in alive]
+        truths = true_distributions(
+            world, queries, [episode.transitions[index] for episode in alive]
+        )
+        by_depth.append(accuracies(model.predict(queries), truths, queries, world))
+    return by_depth
 
 
-def truths_of(world: World, questions: Sequence[Question], steps: Sequence[Transition]) -> list[Belief]:
-    """The exact distribution of each step where the world can tell, else what was seen."""
-    return TrueModel(world).believe(questions) if TrueModel.knows(world) else [seen_truth(step) for step in steps]
+def true_distributions(
+    world: World, queries: Sequence[Query], steps: Sequence[Transition]
+) -> list[PredictiveDistribution]:
+    """The exact distribution of each step if the world can give it, else the recorded result."""
+    return (
+        TrueModel(world).predict(queries)
+        if TrueModel.supports(world)
+        else [seen_truth(step) for step in steps]
+    )
 
 
 def accuracies(
-    beliefs: Sequence[Belief], truths: Sequence[Belief], questions: Sequence[Question], world: World
+    distributions: Sequence[PredictiveDistribution],
+    truths: Sequence[PredictiveDistribution],
+    queries: Sequence[Query],
+    world: World,
 ) -> list[float]:
-    """Overlap of each belief with its truth."""
-    rows = zip(beliefs, truths, questions, strict=True)
-    return [overlap(b, t, q.situation.observation, world.verifier) for b, t, q in rows]
+    """Overlap of each distribution with its truth."""
+    triples = zip(distributions, truths, queries, strict=True)
+    return [overlap(d, t, q.situation.observation, world.verifier) for d, t, q in triples]
 
 
 def mean_row(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, 95% interval and n, as JSON; an interval of fewer than two values is unknown."""
+    """Mean, 95% interval and n as JSON; with fewer than two values the interval is None."""
     if not values:
         return {"mean": None, "low": None, "high": None, "n": 0}
     low, high = mean_interval(values)
     known = math.isfinite(low)
-    return {"mean": float(np.mean(values)), "low": max(0.0, low) if known else None,
-            "high": min(1.0, high) if known else None, "n": len(values)}  # fmt: skip
+    return {
+        "mean": float(np.mean(values)),
+        "low": max(0.0, low) if known else None,
+        "high": min(1.0, high) if known else None,
+        "n": len(values),
+    }
 
 
-def safe_horizon(rows: Sequence[dict[str, float | int | None]], *, error: float, least: int) -> int:
-    """The deepest step to which every open-loop accuracy, by its lower bound and on enough episodes, stays above."""
+def safe_horizon(
+    rows: Sequence[dict[str, float | int | None]], *, error: float, min_episodes: int
+) -> int:
+    """Deepest step up to which the open-loop error is at most `error`.
+
+    The lower bound of the accuracy counts, and each step needs at least `min_episodes` episodes.
+    """
     for depth, row in enumerate(rows):
         low = row["low"]
-        if low is None or low < 1.0 - error or (row["n"] or 0) < least:
+        if low is None or low < 1.0 - error or (row["n"] or 0) < min_episodes:
             return depth
     return len(rows)

@@ -1,8 +1,10 @@
-"""How far a step lies from the data that a model was trained on, for any kind of observation.
+"""Distance of a step to the training data of a model, for any kind of observation.
 
-The distance is the share of characters (or the mean difference of pixels) in which an observation differs from the
-nearest one that was seen with the same action: 0 was seen, 1 is as far as can be, as is an action never seen.
-    data = NearestData(store.transitions()); distances, steps = data.look_up([(observation, "Right")])
+The distance is the share of characters (or the mean difference of pixels) in which an observation
+differs from the nearest one that was recorded with the same action. 0 means that the step is in the
+data; 1 is the maximum, and also the distance of an action that never occurs in the data.
+    data = NearestData(store.transitions())
+    distances, steps = data.look_up([(observation, "Right")])
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from numpy.typing import NDArray
 from terrella.core.types import Frames, Observation, Transition, show_text
 
 MOST = 20_000
-"""Different steps that are kept: the first so many; beyond, a search would cost more than a prediction."""
+"""Maximum number of distinct steps in the index: a larger search would cost more than a prediction.
+
+The first ones in the data are used.
+"""
 AT_ONCE = 64
-"""Questions compared with all data in one go; bounds memory."""
+"""Lookups that are compared with all data at once; bounds memory."""
 
 
 def _numbers(observation: Observation) -> NDArray[np.int32]:
@@ -28,21 +33,24 @@ def _numbers(observation: Observation) -> NDArray[np.int32]:
 
 
 class NearestData:
-    """Different (observation, action) pairs of a data set, searched by brute force."""
+    """Index of the distinct (observation, action) pairs of a data set, searched by brute force."""
 
-    def __init__(self, transitions: Iterable[Transition], most: int = MOST) -> None:
-        """Keep the first `most` different pairs."""
+    def __init__(self, transitions: Iterable[Transition], limit: int = MOST) -> None:
+        """Index the first `limit` distinct pairs."""
         first: dict[tuple[Observation, str], Transition] = {}
         for step in transitions:
             first.setdefault((step.observation, step.action), step)
-        self.different = len(first)
+        self.unique_pairs = len(first)
         self.pairs = frozenset(first)
         by_action: dict[str, list[Transition]] = {}
-        for step in islice(first.values(), most):
+        for step in islice(first.values(), limit):
             by_action.setdefault(step.action, []).append(step)
         self.steps = by_action
         self.width = max((len(_numbers(s.observation)) for s in first.values()), default=0)
-        self.tables = {action: self._table([s.observation for s in steps]) for action, steps in by_action.items()}
+        self.tables = {
+            action: self._table([s.observation for s in steps])
+            for action, steps in by_action.items()
+        }
 
     def _table(self, observations: Sequence[Observation]) -> NDArray[np.int32]:
         table = np.zeros((len(observations), self.width), np.int32)
@@ -51,27 +59,34 @@ class NearestData:
             row[: len(numbers)] = numbers
         return table
 
-    def look_up(self, pairs: Sequence[tuple[Observation, str]]) -> tuple[NDArray[np.float64], list[Transition | None]]:
-        """For each pair the distance to the nearest step with the same action, and that step."""
+    def look_up(
+        self, pairs: Sequence[tuple[Observation, str]]
+    ) -> tuple[NDArray[np.float64], list[Transition | None]]:
+        """Distance of each pair to the nearest step with the same action, and that step.
+
+        The step is None if the action never occurs in the data.
+        """
         distances = np.ones(len(pairs))
         steps: list[Transition | None] = [None] * len(pairs)
         for action in {action for _, action in pairs} & set(self.tables):
-            places = [place for place, (_, asked) in enumerate(pairs) if asked == action]
-            for start in range(0, len(places), AT_ONCE):
-                some = places[start : start + AT_ONCE]
-                found, nearest = self._search(action, [pairs[place][0] for place in some])
-                distances[some] = found
-                for place, index in zip(some, nearest, strict=True):
-                    steps[place] = self.steps[action][index]
+            indices = [index for index, (_, wanted) in enumerate(pairs) if wanted == action]
+            for start in range(0, len(indices), AT_ONCE):
+                batch = indices[start : start + AT_ONCE]
+                batch_distances, nearest = self._search(
+                    action, [pairs[index][0] for index in batch]
+                )
+                distances[batch] = batch_distances
+                for index, row in zip(batch, nearest, strict=True):
+                    steps[index] = self.steps[action][row]
         return distances, steps
 
     def _search(
         self, action: str, observations: Sequence[Observation]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        asked, table = self._table(observations), self.tables[action]
+        queries, table = self._table(observations), self.tables[action]
         if isinstance(observations[0], Frames):
-            far = np.abs(asked[:, None] - table[None]).mean(-1) / 255.0
+            far = np.abs(queries[:, None] - table[None]).mean(-1) / 255.0
         else:
-            far = (asked[:, None] != table[None]).mean(-1)
+            far = (queries[:, None] != table[None]).mean(-1)
         nearest = far.argmin(-1)
         return far[np.arange(len(far)), nearest], nearest

@@ -1,7 +1,9 @@
-"""Does imagination rank policies as the real world does? Spearman and Kendall with intervals, and the inversions.
+"""Whether a world model ranks policies in the same order as the real world.
 
-Policies are compared on the same instances, so that intervals come from resampling instances.
-    compare_rankings(["random", "expert"], real=[[0, 1], [1, 1]], imagined=[[0, 0], [1, 1]], seed=0)["spearman"]
+Rank correlations (Spearman, Kendall) with bootstrap intervals, and the inverted pairs. All policies
+play the same instances, so the intervals come from resampling instances.
+    names, real, imagined = ["random", "expert"], [[0, 1], [1, 1]], [[0, 0], [1, 1]]
+    compare_rankings(names, real, imagined, seed=0)["spearman"]
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ Array = NDArray[np.float64]
 
 
 def ranks(values: Array) -> Array:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    """Ranks from 1; equal values share their mean rank."""
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(count)
-    shared: Array = (ends - (count - 1) / 2)[place].astype(float)
+    shared: Array = (ends - (count - 1) / 2)[index].astype(float)
     return shared
 
 
 def spearman(first: Array, second: Array) -> float:
-    """Correlation of ranks; NaN when one side does not vary."""
+    """Rank correlation; NaN if either side is constant."""
     a, b = ranks(first), ranks(second)
     if a.std() == 0 or b.std() == 0:
         return float("nan")
@@ -35,14 +37,14 @@ def spearman(first: Array, second: Array) -> float:
 
 
 def pearson(first: Array, second: Array) -> float:
-    """Correlation of the values themselves; NaN when one side does not vary."""
+    """Linear correlation; NaN if either side is constant."""
     if first.std() == 0 or second.std() == 0:
         return float("nan")
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def kendall(first: Array, second: Array) -> float:
-    """Kendall's tau-b; NaN when one side does not vary."""
+    """Kendall's tau-b; NaN if either side is constant."""
     upper = np.triu_indices(len(first), 1)
     a = np.sign(first[:, None] - first[None])[upper]
     b = np.sign(second[:, None] - second[None])[upper]
@@ -50,49 +52,65 @@ def kendall(first: Array, second: Array) -> float:
     return float((a * b).sum() / scale) if scale else float("nan")
 
 
-def compare_rankings(names: Sequence[str], real: ArrayLike, imagined: ArrayLike, *, seed: int) -> dict[str, Any]:
-    """`real` and `imagined` are [policy, instance] returns on the same instances."""
+def compare_rankings(
+    names: Sequence[str], real: ArrayLike, imagined: ArrayLike, *, seed: int
+) -> dict[str, Any]:
+    """Compare returns of shape [policy, instance] on the same real and imagined instances."""
     real, imagined = np.asarray(real, float), np.asarray(imagined, float)
-    rows = [
-        {"policy": name, "real": float(r.mean()), "real_interval": list(mean_interval(list(r))),
-         "imagined": float(i.mean()), "imagined_interval": list(mean_interval(list(i)))}
+    policies = [
+        {
+            "policy": name,
+            "real": float(r.mean()),
+            "real_interval": list(mean_interval(list(r))),
+            "imagined": float(i.mean()),
+            "imagined_interval": list(mean_interval(list(i))),
+        }
         for name, r, i in zip(names, real, imagined, strict=True)
-    ]  # fmt: skip
+    ]
     return {
-        "policies": rows, "instances": real.shape[1],
+        "policies": policies,
+        "instances": real.shape[1],
         "pearson": _with_interval(pearson, real, imagined, seed),
         "spearman": _with_interval(spearman, real, imagined, seed),
         "kendall": _with_interval(kendall, real, imagined, seed),
         "mean_absolute_error": float(np.abs(real.mean(1) - imagined.mean(1)).mean()),
         "inversions": _inversions(names, real, imagined),
         "pairs": len(names) * (len(names) - 1) // 2,
-    }  # fmt: skip
+    }
 
 
-def _with_interval(measure: Callable[[Array, Array], float], real: Array, imagined: Array, seed: int) -> dict[str, Any]:
+def _with_interval(
+    measure: Callable[[Array, Array], float], real: Array, imagined: Array, seed: int
+) -> dict[str, Any]:
     rng, n = np.random.default_rng(seed), real.shape[1]
     drawn = []
     for _ in range(RESAMPLES):
-        some = rng.integers(n, size=n)
-        drawn.append(measure(real[:, some].mean(1), imagined[:, some].mean(1)))
-    known = [value for value in drawn if np.isfinite(value)]
+        sample = rng.integers(n, size=n)
+        drawn.append(measure(real[:, sample].mean(1), imagined[:, sample].mean(1)))
+    finite = [value for value in drawn if np.isfinite(value)]
     value = measure(real.mean(1), imagined.mean(1))
-    if not known or not np.isfinite(value):
+    if not finite or not np.isfinite(value):
         return {"value": None, "low": None, "high": None}
-    low, high = np.quantile(known, [0.025, 0.975])
+    low, high = np.quantile(finite, [0.025, 0.975])
     return {"value": value, "low": float(low), "high": float(high)}
 
 
 def _inversions(names: Sequence[str], real: Array, imagined: Array) -> list[dict[str, Any]]:
-    """Pairs that imagination ranks the other way round, and whether the real difference is beyond chance."""
-    found = []
+    """Pairs that the model ranks the other way round, and if the real difference is significant."""
+    inversions = []
     for a in range(len(names)):
         for b in range(a + 1, len(names)):
-            true, dream = real[a] - real[b], imagined[a] - imagined[b]
-            if true.mean() * dream.mean() < 0:
+            true, imagined_gap = real[a] - real[b], imagined[a] - imagined[b]
+            if true.mean() * imagined_gap.mean() < 0:
                 low, high = mean_interval(list(true))
                 better, worse = (names[a], names[b]) if true.mean() > 0 else (names[b], names[a])
-                found.append({"better": better, "worse": worse, "real_difference": abs(float(true.mean())),
-                              "imagined_difference": -abs(float(dream.mean())),
-                              "beyond_chance": bool(low > 0 or high < 0)})  # fmt: skip
-    return found
+                inversions.append(
+                    {
+                        "better": better,
+                        "worse": worse,
+                        "real_difference": abs(float(true.mean())),
+                        "imagined_difference": -abs(float(imagined_gap.mean())),
+                        "beyond_chance": bool(low > 0 or high < 0),
+                    }
+                )
+    return inversions

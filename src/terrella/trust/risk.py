@@ -1,10 +1,12 @@
-"""Risk of a step from cheap signals, and prediction sets that hold what really happens, by split conformal prediction.
+"""Risk of a predicted step from cheap signals, calibrated by split conformal prediction.
 
-A logistic fit tells from what is known before the truth is (how probable the model found its answer, how far its
-samples agree, how far the step lies from the data) how much of the truth a belief misses: its *risk*. A result then
-scores `1 - (1 - risk) * (what imagination gives it)`; the conformal quantile of the scores of real steps makes sets of
-results that hold what happens at the promised rate, however poor the fit.
-    risk = fit_risk(signals, wrong, held, level=0.9); risk.risks(new_signals); risk.inside(risk_of_step, held_of_result)
+The *risk* of a step is the share of the truth that the prediction is expected to miss. A logistic
+regression estimates it from what is known in advance: how probable the model found its answer, how
+far its samples agree, and how far the step is from the training data. The nonconformity score of a
+result is `1 - (1 - risk) * predicted_prob`. The conformal quantile of the scores of real steps
+gives prediction sets that contain the real result at the promised rate, however poor the fit.
+    model = fit_risk(signals, wrong, probs, level=0.9)
+    model.risks(new_signals); model.inside(risk_of_step, prob_of_result)
 """
 
 from __future__ import annotations
@@ -17,24 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrella.core.errors import ConfigError
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import WorldModel
 from terrella.core.stats import wilson
-from terrella.trust.beliefs import Belief, Believer, Question
 from terrella.trust.nearness import NearestData
 
 SIGNALS = ("doubt", "missing", "disagreement", "distance")
 FLOOR = 1e-6
-"""Signals are compared by their logarithms; below this they are all the same."""
+"""Signals are compared on a log scale; all values below this count as equal."""
 FIT_SHARE = 0.3
-"""Of the calibration steps: for the fit. The others are for the quantile, which must not have seen the fit's data."""
+"""Share of the calibration steps that is used for the fit.
+
+The rest is used for the quantile, which must not be computed on the data of the fit.
+"""
 RIDGE = 1e-4
-"""Per step; keeps weights finite when all steps are right, or a signal never varies."""
+"""Per step; keeps the weights finite if all steps are right or a signal is constant."""
 Array = NDArray[np.float64]
 
 
-def signals(beliefs: Sequence[Belief], distances: Array) -> Array:
-    """[N, 4]: what can be known of each belief before the truth is."""
-    rows = [(1.0 - max(b.chances, default=0.0), b.missing, b.disagreement) for b in beliefs]
-    return np.column_stack([np.array(rows).reshape(-1, 3), distances])
+def signals(distributions: Sequence[PredictiveDistribution], distances: Array) -> Array:
+    """The `SIGNALS` of each distribution, shape [N, 4]: known before the real result is."""
+    values = [(1.0 - max(d.chances, default=0.0), d.missing, d.disagreement) for d in distributions]
+    return np.column_stack([np.array(values).reshape(-1, 3), distances])
 
 
 def _features(values: Array) -> Array:
@@ -55,38 +61,41 @@ class RiskModel:
     level: float
 
     def risks(self, values: Array) -> Array:
-        """Share of the truth that each belief is expected to miss."""
+        """Share of the truth that each distribution is expected to miss."""
         return _logistic(_features(values) @ np.array(self.weights))
 
-    def inside(self, risk: float, held: float) -> bool:
-        """Whether a result, to which imagination gives `held`, lies in the prediction set of a step of this risk."""
-        return score(risk, held) <= self.quantile + 1e-12
+    def inside(self, risk: float, prob: float) -> bool:
+        """Whether a result of this predicted probability is in the prediction set of the step."""
+        return score(risk, prob) <= self.quantile + 1e-12
 
 
-def score(risk: float, held: float) -> float:
-    """How little a result was expected: 0 fully, 1 not at all."""
-    return 1.0 - (1.0 - risk) * held
+def score(risk: float, prob: float) -> float:
+    """Nonconformity score of a result: 0 if fully expected, 1 if not expected at all."""
+    return 1.0 - (1.0 - risk) * prob
 
 
 def least_calibration(level: float) -> int:
-    """Fewest steps with which the conformal quantile exists at all."""
+    """Minimum number of calibration steps for which the conformal quantile exists."""
     return math.ceil(round(level / (1.0 - level), 9))
 
 
-def fit_risk(values: Array, wrong: Array, held: Array, *, level: float) -> RiskModel:
-    """Fit on the first part, take the quantile on the rest; rows must be independent (one step per instance).
+def fit_risk(values: Array, wrong: Array, probs: Array, *, level: float) -> RiskModel:
+    """Fit the risk on the first steps and compute the conformal quantile on the rest.
 
-    `wrong` is the share of the truth that each belief misses, `held` what it gives to the result that came.
+    Steps must be independent (one step per instance). `wrong` is the share of the truth that each
+    distribution misses, `probs` the probability that it gives to the real result.
     """
     cut = int(len(values) * FIT_SHARE)
     n = len(values) - cut
     if n < least_calibration(level):
-        raise ConfigError("risk", f"{n} steps cannot calibrate a level of {level:g}", "certify on more instances")
+        raise ConfigError(
+            "risk", f"{n} steps cannot calibrate a level of {level:g}", "certify on more instances"
+        )
     weights = _fit_logistic(_features(values[:cut]), wrong[:cut])
     risks = _logistic(_features(values[cut:]) @ weights)
-    scores = np.sort(1.0 - (1.0 - risks) * held[cut:])
-    place = math.ceil((n + 1) * level) - 1
-    return RiskModel(tuple(map(float, weights)), float(scores[place]), level)
+    scores = np.sort(1.0 - (1.0 - risks) * probs[cut:])
+    index = math.ceil((n + 1) * level) - 1
+    return RiskModel(tuple(map(float, weights)), float(scores[index]), level)
 
 
 def _fit_logistic(features: Array, targets: Array) -> Array:
@@ -104,40 +113,47 @@ def _fit_logistic(features: Array, targets: Array) -> Array:
 
 
 def trusted_below(risks: Array, wrong: Array, *, error: float) -> float | None:
-    """The largest risk such that, among the steps at or below it, the error stays under `error` with 95% confidence.
+    """Largest risk at or below which the error is under `error` with 95% confidence.
 
-    Thresholds are tried from the safest quarter on, and the first that fails ends it: trying many costs no confidence.
+    Thresholds are tried in increasing order, starting with the safest quarter of the steps, and the
+    first failure ends the search. Testing in this fixed order needs no correction for multiple
+    tests. None if even the first threshold fails.
     """
     order = np.argsort(risks)
     mistakes, first = np.cumsum(wrong[order]), max(least_trusted(error), len(order) // 4)
     best = None
     for count in sorted({*range(first, len(order), max(1, len(order) // 50)), len(order)}):
-        if count < first or wilson(min(count, math.ceil(mistakes[count - 1] - 1e-9)), count)[1] > error:
+        if (
+            count < first
+            or wilson(min(count, math.ceil(mistakes[count - 1] - 1e-9)), count)[1] > error
+        ):
             break
         best = float(risks[order][count - 1])
     return best
 
 
 def least_trusted(error: float) -> int:
-    """Fewest faultless steps that show an error below this."""
+    """Minimum number of steps without a mistake that shows an error of at most `error`."""
     return next(n for n in range(1, 1_000_000) if wilson(0, n)[1] <= error)
 
 
-class Assessor:
-    """A model with the calibrated risk of what it says."""
+class RiskEstimator:
+    """A world model together with the calibrated risk of its predictions."""
 
-    def __init__(self, model: Believer, data: NearestData, risk: RiskModel | None) -> None:
-        """Without a calibrated risk (not certified) every step is a full risk."""
+    def __init__(self, model: WorldModel, data: NearestData, risk: RiskModel | None) -> None:
+        """Without a calibrated risk (a model that is not certified) every step has risk 1."""
         self.model, self.data, self.risk = model, data, risk
 
-    def assess(self, questions: Sequence[Question]) -> list[tuple[Belief, float]]:
-        """A belief and its risk for each question."""
-        return self.rate(questions, self.model.believe(questions))
+    def assess(self, queries: Sequence[Query]) -> list[tuple[PredictiveDistribution, float]]:
+        """Predict each query; return the distributions with their risks."""
+        return self.rate(queries, self.model.predict(queries))
 
-    def rate(self, questions: Sequence[Question], beliefs: Sequence[Belief]) -> list[tuple[Belief, float]]:
-        """Beliefs that are already there, with their risks."""
+    def rate(
+        self, queries: Sequence[Query], distributions: Sequence[PredictiveDistribution]
+    ) -> list[tuple[PredictiveDistribution, float]]:
+        """Attach risks to distributions that were already predicted."""
         if self.risk is None:
-            return [(belief, 1.0) for belief in beliefs]
-        pairs = [(question.situation.observation, question.action) for question in questions]
-        values = signals(beliefs, self.data.look_up(pairs)[0])
-        return list(zip(beliefs, map(float, self.risk.risks(values)), strict=True))
+            return [(distribution, 1.0) for distribution in distributions]
+        pairs = [(query.situation.observation, query.action) for query in queries]
+        values = signals(distributions, self.data.look_up(pairs)[0])
+        return list(zip(distributions, map(float, self.risk.risks(values)), strict=True))

@@ -1,71 +1,86 @@
-"""The truth, and what needs no model, as world models: what a learned one is measured against.
+"""The exact dynamics of a world, and baselines without a model, as `WorldModel`s.
 
-`TrueModel` asks the world itself; a world without a readable state is judged by the step that was seen. `NoChange` says
-that nothing happens, `NearestCopy` copies what came of the most similar step in the data.
-    truth = TrueModel(world).believe([question])[0]; NearestCopy(NearestData(transitions)).believe([question])
+Learned models are measured against these. `TrueModel` reads the distribution from the world itself;
+in a world whose state cannot be read back, the recorded step is the truth (`seen_truth`).
+`NoChange` predicts that nothing happens; `NearestCopy` copies the result of the most similar
+recorded step.
+    truth = TrueModel(world).predict([query])[0]
+    copied = NearestCopy(NearestData(transitions)).predict([query])[0]
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Transition
 from terrella.core.world import StateWorld, World
-from terrella.trust.beliefs import Belief, Question, certain
 from terrella.trust.nearness import NearestData
+from terrella.trust.predictive import certain
 
 
 class TrueModel:
-    """The exact distribution over results, from a world whose observations can be read back."""
+    """The exact distribution over results, for worlds whose state can be read from observations."""
 
     def __init__(self, world: World) -> None:
-        """The world is asked for outcomes; it is not stepped."""
+        """The world is queried for outcomes but never stepped."""
         self.world = world
 
     @classmethod
-    def knows(cls, world: World) -> bool:
-        """Whether the world can say what comes of any observation."""
+    def supports(cls, world: World) -> bool:
+        """Whether the world can give the outcomes of any observation and action."""
         return isinstance(world, StateWorld)
 
-    def believe(self, questions: Sequence[Question]) -> list[Belief]:
-        """The true distribution for each question; none where the observation is no rendering of a state."""
-        return [self._truth(question) for question in questions]
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        """The true distribution for each query.
 
-    def _truth(self, question: Question) -> Belief:
+        It is empty if the observation does not render any state.
+        """
+        return [self._truth(query) for query in queries]
+
+    def _truth(self, query: Query) -> PredictiveDistribution:
         world = self.world
         assert isinstance(world, StateWorld)
-        state = world.view.read(question.situation.observation)
+        state = world.view.read(query.situation.observation)
         if state is None:
-            return Belief(())
-        results = sorted(world.truth(state, question.action), key=lambda result: -result.probability)
-        return Belief(
-            tuple(certain(world.view.show(r.state), r.reward, r.terminated, r.success, r.probability) for r in results)
+            return PredictiveDistribution(())
+        results = sorted(world.truth(state, query.action), key=lambda result: -result.probability)
+        return PredictiveDistribution(
+            tuple(
+                certain(world.view.show(r.state), r.reward, r.terminated, r.success, r.probability)
+                for r in results
+            )
         )
 
 
-def seen_truth(step: Transition) -> Belief:
-    """What happened, as the truth of a world that cannot tell what else might have."""
+def seen_truth(step: Transition) -> PredictiveDistribution:
+    """The recorded result with probability 1, for a world that cannot list other outcomes."""
     success = step.terminated and bool(step.info.get("success", step.reward > 0))
-    return Belief((certain(step.next_observation, step.reward, step.terminated, success),))
+    return PredictiveDistribution(
+        (certain(step.next_observation, step.reward, step.terminated, success),)
+    )
 
 
 class NoChange:
-    """Nothing ever happens."""
+    """Baseline: the observation stays the same, with reward 0, and the episode goes on."""
 
-    def believe(self, questions: Sequence[Question]) -> list[Belief]:
-        """The observation as it was, nothing earned, nothing over."""
-        return [Belief((certain(question.situation.observation, 0.0, False, False),)) for question in questions]
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        return [
+            PredictiveDistribution((certain(query.situation.observation, 0.0, False, False),))
+            for query in queries
+        ]
 
 
 class NearestCopy:
-    """Copies what came of the most similar step in the data."""
+    """Baseline: copies the result of the most similar recorded step with the same action."""
 
     def __init__(self, data: NearestData) -> None:
-        """The same index that measures the distance to the data."""
+        """`data` is the same index that measures distances to the training data."""
         self.data = data
 
-    def believe(self, questions: Sequence[Question]) -> list[Belief]:
-        """The result of the nearest step with the same action."""
-        pairs = [(question.situation.observation, question.action) for question in questions]
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        pairs = [(query.situation.observation, query.action) for query in queries]
         _, nearest = self.data.look_up(pairs)
-        return [seen_truth(step) if step is not None else Belief(()) for step in nearest]
+        return [
+            seen_truth(step) if step is not None else PredictiveDistribution(()) for step in nearest
+        ]

@@ -1,1 +1,1 @@
-"""Verifiers: how a reply is compared with the truth, by kind of thing compared."""
+"""Verifiers: compare a reply with the true observation, one module per kind of observation."""

@@ -1,8 +1,9 @@
-"""Attacks on verifiers of frames: pictures that are no prediction, and truths that were damaged.
+"""Attacks on verifiers of frames: images that predict nothing, and damaged versions of the truth.
 
-No attack may beat predicting that nothing happens; no damaged truth may score a full 1. The others (a wrong shape, too
-many frames) must not be read at all.
-    for name, attack in FRAME_ATTACKS.items(): verdict = judge(verifier, reply=attack(before, truth), ...)
+No attack may score more than predicting no change, and no damaged truth may score 1. Replies of a
+wrong shape (too many frames, smaller frames) must be rejected as unparsable.
+    for name, attack in FRAME_ATTACKS.items():
+        verdict = verifier.verify(attack(before, truth), truth, before)
 """
 
 from __future__ import annotations
@@ -46,9 +47,15 @@ def _smaller(before: Frames, truth: Frames) -> Frames:
 
 
 FRAME_ATTACKS: Mapping[str, FrameAttack] = {
-    "black": _constant(0), "white": _constant(255), "mean colour": _mean_colour, "noise": _noise,
-    "negative": _negative, "mirrored": _mirrored, "the truth twice": _twice, "the truth, smaller": _smaller,
-}  # fmt: skip
+    "black": _constant(0),
+    "white": _constant(255),
+    "mean colour": _mean_colour,
+    "noise": _noise,
+    "negative": _negative,
+    "mirrored": _mirrored,
+    "the truth twice": _twice,
+    "the truth, smaller": _smaller,
+}
 
 
 def _dot(truth: Frames, rng: np.random.Generator) -> Frames:

@@ -1,9 +1,11 @@
-"""The exploit battery: no reply that is not a prediction may beat predicting that nothing happens.
+"""The exploit battery: no attack on a verifier may score more than predicting no change.
 
-Every attack (`attacks.py`) must score at most what the no-change reply scores; where nothing changed that reply is
-the truth, and there is nothing to win. On every transition the truth scores 1, and each verdict comes in time and is
-well-formed: a masked one fails the battery, for a reply has broken the verifier.
-    report = run_battery(verifier, [Example(before=Text("a"), truth=Text("b"), others=(Text("c"),))])
+Every attack (`attacks.py`) must score at most what the no-change reply scores. Where nothing
+changed, that reply is the truth and there is nothing to win. On every transition the truth must
+score 1, and every verdict must be well-formed and in time. A masked verdict is a failure: it means
+that a reply has crashed the verifier.
+    example = Example(before=Text("a"), truth=Text("b"), others=(Text("c"),))
+    report = run_battery(verifier, [example])
     assert report.passed, report.summary()
 """
 
@@ -24,14 +26,18 @@ from terrella.verify.state import parse_state
 __all__ = ["ATTACKS", "BatteryReport", "Example", "Failure", "Win", "attacks_json", "run_battery"]
 
 MAX_SECONDS = 5.0
-"""A verdict that takes longer lets a reply spend our time. (One that never comes needs `isolated.Isolated`.)"""
+"""A slower verdict is a failure: a reply could stall training.
+
+The battery cannot interrupt a verifier that never returns; for that, use `isolated.Isolated`.
+"""
 TOLERANCE = 1e-9
-LISTED = 8
+MAX_LISTED = 8
+"""Number of wins and failures that a summary lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A transition to attack, and other observations that could plausibly have come next."""
+    """A transition to attack, and other plausible next observations."""
 
     before: Observation
     truth: Observation
@@ -40,23 +46,27 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Win:
-    """An attack that paid more than it may."""
+    """An attack that scored more than the no-change reply."""
 
     attack: str
     example: Example
     value: float
     allowed: float
-    """What the no-change reply scores."""
+    """The score of the no-change reply."""
 
     def __str__(self) -> str:
         return (
-            f"{self.attack} scores {self.value:.3f}, at most {self.allowed:.3f} is allowed, on {_brief(self.example)}"
+            f"{self.attack} scores {self.value:.3f}, at most {self.allowed:.3f} is allowed, "
+            f"on {_brief(self.example)}"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A verdict that is masked, malformed or late, or a truth (`attack == "truth"`) that is not a full 1."""
+    """A verdict that is masked, malformed or late, or a truth that does not score 1.
+
+    In the last case `attack` is "truth".
+    """
 
     attack: str
     example: Example
@@ -68,77 +78,115 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatteryReport:
-    """What came of the battery. Skipped attacks had nothing to work with, or came out as the truth itself."""
+    """Result of the battery."""
 
     wins: tuple[Win, ...] = ()
     failures: tuple[Failure, ...] = ()
     tried: int = 0
     skipped: int = 0
+    """Attacks that did not apply, or whose reply was the truth itself."""
     changed: int = 0
-    """Examples on which the no-change reply scores less than 1: without one, an attack had nothing to beat."""
+    """Examples on which the no-change reply scores less than 1.
+
+    Without one, the attacks had nothing to beat.
+    """
     blind: int = 0
-    """Examples that changed although the no-change reply scores 1: the verifier does not see that change."""
+    """Examples that did change although the no-change reply scores 1.
+
+    The verifier does not see that change.
+    """
 
     @property
     def passed(self) -> bool:
-        """No win, no failure, and something was there to be won."""
+        """No win, no failure, and at least one example with something to win."""
         return not self.wins and not self.failures and self.changed > 0
 
     def summary(self) -> str:
-        """What happened, in a few lines."""
-        found = [str(one) for one in (*self.wins, *self.failures)]
-        if not found and not self.changed:
+        problems = [str(problem) for problem in (*self.wins, *self.failures)]
+        if not problems and not self.changed:
             return "the no-change reply scores 1 on every example: nothing was tested"
-        more = [f"... and {len(found) - LISTED} more"] if len(found) > LISTED else []
+        hidden = len(problems) - MAX_LISTED
+        more = [f"... and {hidden} more"] if hidden > 0 else []
         head = (
-            f"{self.tried} attacks, {self.skipped} skipped, {len(self.wins)} wins, {len(self.failures)} failures, "
-            f"{self.blind} changes that the verifier does not see"
+            f"{self.tried} attacks, {self.skipped} skipped, {len(self.wins)} wins, "
+            f"{len(self.failures)} failures, {self.blind} changes that the verifier does not see"
         )
-        return "\n".join([head, *found[:LISTED], *more])
+        return "\n".join([head, *problems[:MAX_LISTED], *more])
 
 
 def run_battery(
-    verifier: Verifier, examples: Sequence[Example], *, attacks: Mapping[str, Attack] | None = None,
+    verifier: Verifier,
+    examples: Sequence[Example],
+    *,
+    attacks: Mapping[str, Attack] | None = None,
     max_seconds: float = MAX_SECONDS,
-) -> BatteryReport:  # fmt: skip
-    """Try every attack on every example. A world with attacks of its own adds them: `{**ATTACKS, "mine": mine}`."""
+) -> BatteryReport:
+    """Try every attack on every example.
+
+    To add attacks of your own, pass `attacks={**ATTACKS, "my_attack": my_attack}`.
+    """
     if not examples:
-        raise VerifierError(type(verifier).__name__, "the battery has no examples", "give it transitions of the world")
-    chosen, report = ATTACKS if attacks is None else attacks, BatteryReport()
+        raise VerifierError(
+            type(verifier).__name__,
+            "the battery has no examples",
+            "pass transitions of the world",
+        )
+    if attacks is None:
+        attacks = ATTACKS
+    report = BatteryReport()
     for example in examples:
-        report = _attack_example(Target(verifier, example, max_seconds), chosen, report)
+        report = _attack_example(Target(verifier, example, max_seconds), attacks, report)
     return report
 
 
 class Target:
-    """One example under attack: judges replies to it, and says what is wrong with a verdict."""
+    """One example under attack: scores replies to it and checks the verdicts."""
 
     def __init__(self, verifier: Verifier, example: Example, max_seconds: float) -> None:
-        """Frames have no text to attack; saying so beats passing."""
+        # Frames have no text to attack: without this check the battery would pass untested.
         if isinstance(example.truth, Frames) or isinstance(example.before, Frames):
-            raise VerifierError(type(verifier).__name__, "the battery attacks texts, and these are frames")
-        self.verifier, self.example, self.max_seconds = verifier, example, max_seconds
-        self.before, self.truth = show_text(example.before), show_text(example.truth)
+            raise VerifierError(
+                type(verifier).__name__,
+                "the battery attacks text observations, and this example has frames",
+            )
+        self.verifier = verifier
+        self.example = example
+        self.max_seconds = max_seconds
+        self.before = show_text(example.before)
+        self.truth = show_text(example.truth)
         self.kind = type(example.truth)
 
     def judge(self, attack: str, reply: str) -> float | Failure:
-        """The value of a reply, or why there is none."""
-        example, began = self.example, time.perf_counter()
-        verdict = judge(self.verifier, reply=self.kind(reply), truth=example.truth, before=example.before)
+        """The value of a reply, or the failure of its verdict."""
+        example = self.example
+        began = time.perf_counter()
+        verdict = judge(
+            self.verifier, reply=self.kind(reply), truth=example.truth, before=example.before
+        )
         seconds = time.perf_counter() - began
         if not isinstance(verdict, Verdict):
-            return Failure(attack=attack, example=example, reason=f"returned {type(verdict).__name__}, not a Verdict")
+            return Failure(
+                attack=attack,
+                example=example,
+                reason=f"returned {type(verdict).__name__}, not a Verdict",
+            )
         if verdict.value is None:
-            return Failure(attack=attack, example=example, reason=f"masked ({verdict.status}): {verdict.evidence}")
+            return Failure(
+                attack=attack,
+                example=example,
+                reason=f"masked ({verdict.status}): {verdict.evidence}",
+            )
         if seconds > self.max_seconds:
             return Failure(attack=attack, example=example, reason=f"took {seconds:.1f} s")
         return verdict.value
 
     def replies(self, attacks: Mapping[str, Attack]) -> Iterator[tuple[str, str | None]]:
-        """What each attack says; None where it has nothing to work with or comes out as the truth."""
-        # Blank lines at the ends of an observation would become true lines in the middle of a reply.
-        before, truth = self.before.strip("\r\n"), self.truth.strip("\r\n")
-        others = dict.fromkeys(show_text(one).strip("\r\n") for one in self.example.others)
+        """Each attack's name and reply; None where it does not apply or gives the truth."""
+        # Blank lines at the ends of an observation would become correct lines in the middle of a
+        # reply.
+        before = self.before.strip("\r\n")
+        truth = self.truth.strip("\r\n")
+        others = dict.fromkeys(show_text(other).strip("\r\n") for other in self.example.others)
         texts = [text for text in others if text not in (before, truth)]
         half = len(texts) // 2
         for name, attack in attacks.items():
@@ -146,7 +194,7 @@ class Target:
             yield name, None if reply is None or self.is_truth(reply) else reply
 
     def is_truth(self, reply: str) -> bool:
-        """True when the reply is the truth after all, by text or as a JSON value."""
+        """Whether the reply equals the truth, as text or as a JSON value."""
         if reply.strip() == self.truth.strip():
             return True
         try:
@@ -155,8 +203,12 @@ class Target:
             return False
 
 
-def _attack_example(target: Target, attacks: Mapping[str, Attack], report: BatteryReport) -> BatteryReport:
-    wins, failures, tried = list(report.wins), list(report.failures), 0
+def _attack_example(
+    target: Target, attacks: Mapping[str, Attack], report: BatteryReport
+) -> BatteryReport:
+    wins = list(report.wins)
+    failures = list(report.failures)
+    tried = 0
     baseline = _baseline(target, failures)
     for name, reply in target.replies(attacks):
         if reply is None:
@@ -168,18 +220,26 @@ def _attack_example(target: Target, attacks: Mapping[str, Attack], report: Batte
         elif value > baseline + TOLERANCE:
             wins.append(Win(attack=name, example=target.example, value=value, allowed=baseline))
     return BatteryReport(
-        wins=tuple(wins), failures=tuple(failures), tried=report.tried + tried,
-        skipped=report.skipped + len(attacks) - tried, changed=report.changed + (baseline < 1.0),
+        wins=tuple(wins),
+        failures=tuple(failures),
+        tried=report.tried + tried,
+        skipped=report.skipped + len(attacks) - tried,
+        changed=report.changed + (baseline < 1.0),
         blind=report.blind + (baseline >= 1.0 and target.before != target.truth),
-    )  # fmt: skip
+    )
 
 
 def _baseline(target: Target, failures: list[Failure]) -> float:
-    """What the no-change reply scores; notes it when the truth does not score 1."""
-    truth, baseline = target.judge("truth", target.truth), target.judge("no_change", target.before)
-    failures.extend(found for found in (truth, baseline) if isinstance(found, Failure))
+    """Score of the no-change reply; adds a failure when the truth does not score 1."""
+    truth = target.judge("truth", target.truth)
+    baseline = target.judge("no_change", target.before)
+    failures.extend(score for score in (truth, baseline) if isinstance(score, Failure))
     if not isinstance(truth, Failure) and truth != 1.0:
-        failures.append(Failure(attack="truth", example=target.example, reason=f"the truth scores {truth}, not 1"))
+        failures.append(
+            Failure(
+                attack="truth", example=target.example, reason=f"the truth scores {truth}, not 1"
+            )
+        )
     return 0.0 if isinstance(baseline, Failure) else baseline
 
 

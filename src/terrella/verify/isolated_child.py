@@ -1,4 +1,4 @@
-"""The process behind `isolated.Isolated`: builds one verifier and answers until the other side is gone.
+"""Child process of `isolated.Isolated`: builds one verifier and serves requests until EOF.
 
 python -m terrella.verify.isolated_child FD
 """
@@ -18,47 +18,53 @@ from terrella.core.config import load
 from terrella.core.judge import judge
 from terrella.core.protocols import Verifier
 from terrella.core.types import Status, Verdict
-from terrella.verify.wire import message_from, pack, pack_verdict, unpack_observation
+from terrella.verify.wire import pack, pack_verdict, read_message, unpack_observation
 
 GRACE_SECONDS = 10.0
-"""We are killed at the time-out; if whoever should do it has itself been killed, the alarm does it this much later."""
+"""The alarm goes off this long after the time-out.
+
+At the time-out the parent kills this process. The alarm does it if the parent itself was killed.
+"""
 
 
 def main(descriptor: int) -> None:
-    """Set up as the first message says, then judge."""
-    os.set_inheritable(descriptor, False)  # what a verifier starts must not hold the line open
+    """Set up as the first message says, then serve requests."""
+    # Processes that a verifier starts must not keep the socket open.
+    os.set_inheritable(descriptor, False)
     with socket.socket(fileno=descriptor) as connection:
-        hello = message_from(connection, None)
+        setup = read_message(connection, None)
         try:
-            verifier = _build(hello)
-        except Exception as error:  # noqa: BLE001  whatever stops a verifier from being built is told, not thrown away
+            verifier = _build(setup)
+        except Exception as error:  # noqa: BLE001  any failure is reported to the parent
             connection.sendall(pack({"ready": False, "error": f"{type(error).__name__}: {error}"}))
             return
         connection.sendall(pack({"ready": True}))
-        _serve(connection, verifier, hello["timeout"] + GRACE_SECONDS)
+        _serve(connection, verifier, setup["timeout"] + GRACE_SECONDS)
 
 
-def _build(hello: dict[str, Any]) -> Verifier:
-    for module in hello["imports"]:
+def _build(setup: dict[str, Any]) -> Verifier:
+    for module in setup["imports"]:
         importlib.import_module(module)
-    verifier: Verifier = load(hello["config"]).build()
-    limit = _mapped_bytes() + hello["memory_mb"] * 2**20
+    verifier: Verifier = load(setup["config"]).build()
+    limit = _mapped_bytes() + setup["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return verifier
 
 
 def _mapped_bytes() -> int:
-    """Address space in use: the interpreter and its libraries are not the verifier's spending."""
+    """Address space in use: the interpreter and its libraries do not count for the limit."""
     statistics = Path("/proc/self/statm")
-    return int(statistics.read_text().split()[0]) * resource.getpagesize() if statistics.exists() else 0
+    if not statistics.exists():
+        return 0
+    return int(statistics.read_text().split()[0]) * resource.getpagesize()
 
 
 def _serve(connection: socket.socket, verifier: Verifier, seconds: float) -> None:
     while True:
         try:
-            request = message_from(connection, None)
+            request = read_message(connection, None)
         except ConnectionError:
-            return  # nobody asks any more
+            return  # the parent has closed its end
         signal.setitimer(signal.ITIMER_REAL, seconds)
         verdict = _judge(verifier, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -66,14 +72,18 @@ def _serve(connection: socket.socket, verifier: Verifier, seconds: float) -> Non
 
 
 def _judge(verifier: Verifier, request: dict[str, Any]) -> Verdict:
-    reply, truth, before = (unpack_observation(request[name]) for name in ("reply", "truth", "before"))
+    reply, truth, before = (
+        unpack_observation(request[name]) for name in ("reply", "truth", "before")
+    )
     name = type(verifier).__name__
     try:
         verdict = judge(verifier, reply=reply, truth=truth, before=before)
     except SystemExit:
         return Verdict.failed(Status.ERROR, f"{name} raised SystemExit")
     if not isinstance(verdict, Verdict):
-        return Verdict.failed(Status.ERROR, f"{name} returned {type(verdict).__name__}, not a Verdict")
+        return Verdict.failed(
+            Status.ERROR, f"{name} returned {type(verdict).__name__}, not a Verdict"
+        )
     return verdict
 
 

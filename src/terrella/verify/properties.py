@@ -1,8 +1,8 @@
-"""Rewards for a predicted state of things with properties: exact, F1 over what changed, and one that pays in parts.
+"""Rewards for predicted states of objects with properties: exact, F1 and partial credit.
 
-All three are made of the difference of `verify/state.py`: what was created, modified, removed, property by property.
-Each gives the truth 1 and nothing else; none exceeds 1; what is invented costs.
-    reward("f1", before, predicted, true)    # three states: thing -> property -> text
+All three are computed from the difference of `verify/state.py`: which properties were created,
+modified and removed. Each is 1 for the truth and less for anything else; invented changes lower it.
+    reward("f1", before, predicted, true)    # three states: object -> property -> text
 """
 
 from __future__ import annotations
@@ -14,50 +14,67 @@ from terrella.core.types import Verdict
 from terrella.verify.state import Diff, compare
 
 Properties = Mapping[str, Mapping[str, str]]
-"""A state: thing -> property -> value, as text."""
+"""A state: object -> property -> value, as text."""
 Reward = Literal["exact", "task_specific", "f1"]
 REWARDS: tuple[Reward, ...] = get_args(Reward)
 
-KEPT, RIGHT, CHANGED = 0.1, 0.2, 0.7
-"""Weights of `task_specific`: properties that are right in the end, all of them right, changes that were found."""
+CORRECT_WEIGHT, EXACT_WEIGHT, CHANGED_WEIGHT = 0.1, 0.2, 0.7
+"""Weights of `task_specific`: fraction of correct properties, exact match, changes found."""
 
 
 def reward(kind: Reward, before: Properties, predicted: Properties, true: Properties) -> Verdict:
-    """The verdict of this reward, with the other figures as parts."""
-    old, said, real = flat(before), flat(predicted), flat(true)
-    claimed, wanted = compare(old, said), compare(old, real)
-    right, made, asked = _right(claimed, wanted), len(claimed), len(wanted)
-    f1 = 2 * right / (made + asked) if made + asked else 1.0
-    exact = float(claimed == wanted)
+    """Verdict with this kind of reward as its value and the other metrics as its parts."""
+    old, new, real = flat(before), flat(predicted), flat(true)
+    claimed, expected = compare(old, new), compare(old, real)
+    right = _count_right(claimed, expected)
+    total = len(claimed) + len(expected)
+    f1 = 2 * right / total if total else 1.0
+    exact = float(claimed == expected)
+    invented = len(claimed) - right
     values: dict[Reward, Callable[[], float]] = {
         "exact": lambda: exact,
         "f1": lambda: f1,
-        "task_specific": lambda: exact or _in_parts(_kept(said, real), right, made, asked),
+        "task_specific": lambda: (
+            exact or _partial_credit(_correct_fraction(new, real), right, len(expected), invented)
+        ),
     }
-    return Verdict.of(values[kind](), exact=exact, f1=f1, invented=float(made - right), missed=float(asked - right))
+    return Verdict.of(
+        values[kind](),
+        exact=exact,
+        f1=f1,
+        invented=float(invented),
+        missed=float(len(expected) - right),
+    )
 
 
 def flat(state: Properties) -> dict[tuple[str | int, ...], str]:
-    """(thing, property) -> value. A thing without properties is one, too."""
-    return {(thing, name): value for thing, held in state.items() for name, value in (held or {"": ""}).items()}
+    """(object, property) -> value; an object without properties has one entry, too."""
+    return {
+        (thing, name): value
+        for thing, properties in state.items()
+        for name, value in (properties or {"": ""}).items()
+    }
 
 
-def _right(claimed: Diff, wanted: Diff) -> int:
-    return len(claimed.asserted() & wanted.asserted()) + len(claimed.removed & wanted.removed)
+def _count_right(claimed: Diff, expected: Diff) -> int:
+    return len(claimed.asserted() & expected.asserted()) + len(claimed.removed & expected.removed)
 
 
-def _kept(said: Mapping[tuple[str | int, ...], str], real: Mapping[tuple[str | int, ...], str]) -> float:
-    """Share of all properties, said or real, that are as they should be."""
-    everything = said.keys() | real.keys()
-    same = sum(key in said and key in real and said[key] == real[key] for key in everything)
-    return same / len(everything) if everything else 1.0
+def _correct_fraction(
+    predicted: Mapping[tuple[str | int, ...], str], real: Mapping[tuple[str | int, ...], str]
+) -> float:
+    """Fraction of all properties, predicted or real, whose predicted value is the real one."""
+    keys = predicted.keys() | real.keys()
+    same = sum(key in predicted and key in real and predicted[key] == real[key] for key in keys)
+    return same / len(keys) if keys else 1.0
 
 
-def _in_parts(kept: float, right: int, made: int, asked: int) -> float:
-    """What a reply that is not all right earns: 0.1 kept + 0.7 changes found; without changes a third is kept.
+def _partial_credit(correct: float, right: int, expected: int, invented: int) -> float:
+    """Reward of a reply that is not exact: 0.1 correct + 0.7 right / (expected + invented).
 
-    Changes found are right / (asked + invented): naming more than what changes lowers it.
+    `correct` is the fraction of correct properties, `right` the number of true changes found. Where
+    nothing changes, the reward is a third of `correct`.
     """
-    if not asked:
-        return KEPT * kept / (KEPT + RIGHT)
-    return KEPT * kept + CHANGED * right / (asked + made - right)
+    if not expected:
+        return CORRECT_WEIGHT * correct / (CORRECT_WEIGHT + EXACT_WEIGHT)
+    return CORRECT_WEIGHT * correct + CHANGED_WEIGHT * right / (expected + invented)

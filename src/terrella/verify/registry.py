@@ -1,6 +1,7 @@
-"""Verifiers by name. A verifier gets a name only by surviving the exploit battery on examples of its kind.
+"""Verifiers by name. A verifier is registered only if it passes the exploit battery.
 
-The built-in ones are no exception; they stand trial when first asked for, not at import, which stays free.
+This includes the built-in ones. Their battery runs when they are first looked up, so that importing
+this module costs nothing.
     register("my_diff", MyDiff.Config(), [Example(before=..., truth=..., others=...)])
     verifier = find("my_diff").build()
 """
@@ -23,18 +24,27 @@ _registered: dict[str, Configurable.Config] = {}
 
 
 def register(name: str, config: Configurable.Config, examples: Sequence[Example]) -> None:
-    """Run the battery and keep the config under this name; VerifierError lists what paid and should not have."""
+    """Run the battery and register the config under this name.
+
+    Raises VerifierError with a list of the attacks that won.
+    """
     if name in _registered and _registered[name] != config:
         raise VerifierError(name, "the name is taken by another verifier", "choose another name")
     with ExitStack() as stack:
         verifier = config.build()
-        if isinstance(verifier, AbstractContextManager):  # one that holds a process gives it back
+        if isinstance(verifier, AbstractContextManager):  # it may hold a process
             stack.enter_context(verifier)
         if not isinstance(verifier, Verifier):
-            raise VerifierError(name, f"{type(verifier).__name__} has no `verify(reply, truth, before)`")
+            raise VerifierError(
+                name, f"{type(verifier).__name__} has no `verify(reply, truth, before)`"
+            )
         report = run_battery(verifier, examples)
     if not report.passed:
-        raise VerifierError(name, f"failed the exploit battery: {report.summary()}", "close the holes, then register")
+        raise VerifierError(
+            name,
+            f"failed the exploit battery: {report.summary()}",
+            "fix the verifier, then register it",
+        )
     _registered[name] = config
 
 
@@ -49,7 +59,7 @@ def find(name: str) -> Configurable.Config:
 
 
 def names() -> list[str]:
-    """All names that `find` knows."""
+    """Names of all registered and built-in verifiers."""
     return sorted({*_BUILT_IN, *_registered})
 
 
@@ -59,8 +69,14 @@ def _texts(*texts: str) -> Example:
 
 
 _TEXT_EXAMPLES = (
-    _texts("#####\n#@  #\n# $ #\n#####", "#####\n# @ #\n# $ #\n#####", "#####\n#   #\n#@$ #\n#####"),
-    _texts("You are in the hall.", "You are in the kitchen.\nA pan is here.", "You are in the hall.\nIt is dark."),
+    _texts(
+        "#####\n#@  #\n# $ #\n#####", "#####\n# @ #\n# $ #\n#####", "#####\n#   #\n#@$ #\n#####"
+    ),
+    _texts(
+        "You are in the hall.",
+        "You are in the kitchen.\nA pan is here.",
+        "You are in the hall.\nIt is dark.",
+    ),
     _texts("a key\na lamp\na rope", "a key\na rope", "a lamp\na rope"),
     _texts("   @", "@   ", " @  "),
     _texts("The door is open.", "The door is open.", "The door is closed."),
@@ -68,12 +84,18 @@ _TEXT_EXAMPLES = (
 
 
 def _states(before: object, truth: object, *others: object) -> Example:
-    return Example(before=State.of(before), truth=State.of(truth), others=tuple(map(State.of, others)))
+    return Example(
+        before=State.of(before), truth=State.of(truth), others=tuple(map(State.of, others))
+    )
 
 
 _STATE_EXAMPLES = (
     _states({"n": 1, "goal": 3}, {"n": 2, "goal": 3}, {"n": 0, "goal": 3}),
-    _states({"hall": ["key", "lamp"], "bag": []}, {"hall": ["lamp"], "bag": ["key"]}, {"hall": ["key"], "bag": []}),
+    _states(
+        {"hall": ["key", "lamp"], "bag": []},
+        {"hall": ["lamp"], "bag": ["key"]},
+        {"hall": ["key"], "bag": []},
+    ),
     _states({"a": 1, "b": [1, 2], "c": 3}, {"c": 3}, {"b": [], "c": 3}),
     _states({"a": 1, "b": 2}, {"d": "x"}, {}),
     _states({"open": True}, {"open": True}, {"open": False}),
@@ -86,7 +108,11 @@ def _pages(before: str, truth: str, *others: str) -> Example:
 
 _FORM = '[1] textbox "Name"\n[2] checkbox "New"\n[3] button "Ok"'
 _TREE_EXAMPLES = (
-    _pages(_FORM, _FORM.replace('"Name"', '"Name" value="kai"'), _FORM.replace('"New"', '"New" checked')),
+    _pages(
+        _FORM,
+        _FORM.replace('"Name"', '"Name" value="kai"'),
+        _FORM.replace('"New"', '"New" checked'),
+    ),
     _pages(_FORM, f'{_FORM}\n[4] alert "A name is needed"', f'{_FORM}\n[4] text "Thank you"'),
     _pages(f'{_FORM}\n[4] dialog ""\n  [5] button "Close"', _FORM, f'{_FORM}\n[4] dialog ""'),
     _pages(_FORM, '[1] heading "Done"\n[2] link "Back"', '[1] heading "Sorry"\n[2] link "Back"'),

@@ -1,9 +1,10 @@
 """Verifier for JSON states: what was created, modified and removed, property by property.
 
-A difference is *applicable*: `apply(diff(a, b), a) == b`. The score is over the difference, so a reply that
-changes nothing earns nothing where something changed, and inventing changes costs as much as finding them earns.
-The hook that matters is `change_gain`.
-    StateDiff.Config().build().verify(State.of({"n": 2}), truth=State.of({"n": 2}), before=State.of({"n": 1}))
+A difference can be applied: `apply(diff(a, b), a) == b`. The score is computed on the difference,
+so a reply that changes nothing scores 0 where something changed, and an invented change costs as
+much as a right one earns. The scoring rule is `change_gain`.
+    verifier = StateDiff.Config().build()
+    verifier.verify(State.of({"n": 2}), truth=State.of({"n": 2}), before=State.of({"n": 1}))
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Changes that lead from one JSON value to another, by path.
+    """Changes from one JSON value to another, by path.
 
-    A path names keys of objects (text) and places of lists (numbers). Values are canonical JSON, so that changes
-    can be compared as sets, and so that 1, 1.0, true and "1" are four different values, as in the state's own text.
+    A path consists of object keys (text) and list indices (numbers). Values are canonical JSON, so
+    that changes can be compared as sets and 1, 1.0, true and "1" are four different values, as in
+    the text of the state.
     """
 
     created: Mapping[Path, str] = field(default_factory=dict[Path, str])
@@ -34,21 +36,21 @@ class Diff:
     removed: frozenset[Path] = frozenset()
 
     def __len__(self) -> int:
-        """How many properties changed."""
+        """Number of changed properties."""
         return len(self.created) + len(self.modified) + len(self.removed)
 
     def asserted(self) -> set[tuple[Path, str]]:
-        """What is said to hold now: created and modified properties with their values."""
+        """Created and modified properties with their new values."""
         return {*self.created.items(), *self.modified.items()}
 
 
 def leaves(value: Any) -> dict[Path, str]:
-    """All properties of a JSON value: its scalars, and its *empty* objects and lists, by path.
+    """All properties of a JSON value: its scalars and its *empty* objects and lists, by path.
 
-    What holds something follows from what it holds, so a container is no property of its own: naming it earns
-    nothing. An empty one is, so that an empty list, an absent one and a null are three things.
+    A container with content is not a property: its content implies it, so predicting it earns
+    nothing. An empty one is, so that an empty list, an absent list and a null are different.
     """
-    found: dict[Path, str] = {}
+    properties: dict[Path, str] = {}
     todo: list[tuple[Path, Any]] = [((), value)]
     while todo:
         path, item = todo.pop()
@@ -59,17 +61,17 @@ def leaves(value: Any) -> dict[Path, str]:
         elif isinstance(item, list) and item:
             todo.extend(((*path, index), inner) for index, inner in enumerate(item))
         else:
-            found[path] = canonical_json(item)
-    return found
+            properties[path] = canonical_json(item)
+    return properties
 
 
 def diff(before: Any, after: Any) -> Diff:
-    """What must be created, modified and removed to get from `before` to `after`."""
+    """The changes from `before` to `after`."""
     return compare(leaves(before), leaves(after))
 
 
 def compare(old: Mapping[Path, str], new: Mapping[Path, str]) -> Diff:
-    """The difference of two sets of properties."""
+    """The changes from one set of properties to another."""
     return Diff(
         created={path: value for path, value in new.items() if path not in old},
         modified={path: value for path, value in new.items() if path in old and old[path] != value},
@@ -78,13 +80,15 @@ def compare(old: Mapping[Path, str], new: Mapping[Path, str]) -> Diff:
 
 
 def apply(change: Diff, before: Any) -> Any:
-    """The value after the change: `apply(diff(a, b), a) == b`."""
-    kept = {path: value for path, value in leaves(before).items() if path not in change.removed}
-    return _build({**kept, **change.modified, **change.created})
+    """The value after the changes: `apply(diff(a, b), a) == b`."""
+    unchanged = {
+        path: value for path, value in leaves(before).items() if path not in change.removed
+    }
+    return _build({**unchanged, **change.modified, **change.created})
 
 
 def _build(properties: Mapping[Path, str]) -> Any:
-    """The JSON value with these properties: grouped by first key, then each group in the same way."""
+    """The JSON value with these properties: group by first key, then recurse."""
     if () in properties:
         return json.loads(properties[()])
     groups: dict[str | int, dict[Path, str]] = {}
@@ -113,21 +117,26 @@ def _finite(text: str) -> float:
 
 
 def parse_state(text: str) -> Any:
-    """Strict JSON: one document, no duplicate keys, no comments, no NaN or infinity. Else ValueError."""
+    """Parse strict JSON: one document, no duplicate keys, no comments, no NaN or infinity.
+
+    Raises ValueError for anything else.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+        )
     except RecursionError as error:
         raise ValueError(f"nested deeper than {MAX_DEPTH}") from error
 
 
 class StateDiff(Configurable):
-    """Scores the changes a reply makes: right ones earn; wrong, missing and invented ones do not.
+    """Scores the changes that a reply makes to the state before.
 
-    The value is `change_gain`; precision, recall and F1 over the changed properties are parts beside it.
+    The value is `change_gain`; precision, recall and F1 over the changed properties are parts.
     """
 
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
-        """Compare the reply's difference from `before` with the true one."""
+        """Compare the reply's changes with the true ones."""
         text, true, old = show_text(reply), show_text(truth), show_text(before)
         refused = refuse_unread(text, true, old)
         if refused is not None:
@@ -141,7 +150,7 @@ class StateDiff(Configurable):
 
 
 def compare_changes(predicted: Diff, true: Diff) -> Verdict:
-    """The verdict on a predicted difference, with precision, recall and F1 as parts."""
+    """Verdict on predicted changes, with precision, recall and F1 as parts."""
     right = len(predicted.asserted() & true.asserted()) + len(predicted.removed & true.removed)
     return Verdict.of(
         change_gain(predicted, true),
@@ -153,11 +162,12 @@ def compare_changes(predicted: Diff, true: Diff) -> Verdict:
 
 
 def change_gain(predicted: Diff, true: Diff) -> float:
-    """How far the predicted changes go: 0 for none of them, 1 for exactly the true ones.
+    """Score of the predicted changes: 0 for none, 1 for exactly the true ones.
 
-    value = max(0, right - wrong) / true values, times the share of the changes that was made. Values that are
-    created or modified earn; removals only complete them, because saying less is a removal too. Inventing a
-    property that is neither in the state before nor in the truth voids the reply: that is where alternatives hide.
+    value = max(0, right - wrong) / true values, times the fraction of all changes that was made.
+    Only created and modified values earn. Removals scale that, and earn nothing alone, because a
+    reply that leaves something out also "removes" it. A property that is neither in the state
+    before nor in the truth voids the reply: otherwise alternatives could be listed there.
     """
     if predicted == true:
         return 1.0
@@ -167,7 +177,7 @@ def change_gain(predicted: Diff, true: Diff) -> float:
     claimed, real = predicted.asserted(), true.asserted()
     gone = len(predicted.removed & true.removed)
     wrong = len(claimed - real) + len(predicted.removed - true.removed)
-    if not real:  # properties only vanish: a reply that drops what stays has said less, not predicted more
+    if not real:  # only removals: a reply that also drops other properties earns nothing
         return 0.0 if wrong else gone / len(true.removed)
     right = len(claimed & real)
     return max(0, right - wrong) / len(real) * (len(real) + gone) / len(true)

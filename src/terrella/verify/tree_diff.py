@@ -1,13 +1,17 @@
-"""The difference between two pages: applicable, blind to element ids, and scored with partial credit.
+"""Verifier for pages (accessibility trees): scores the difference between two pages.
 
-Nodes are matched from the root down: under a matched parent by role, name and rank among equals, then by role alone
-(an update). Nodes that changed places are deleted and new. So a mere renumbering is no change, and
-`apply(diff(a, b), a)` is `b` again, ids aside. A model may answer with the whole page or with the changes:
-    ^[3] value="kai" focused -checked    node 3 gets and loses these properties
-    ~[3] button "Undo"                   node 3 has become this
-    -[5]                                 node 5 is gone
-    +[3] button "Ok"                     new, after node 3 (indented by its depth); `=` alone: nothing changes
-    changes = diff(before, after); write_changes(changes, before); TreeDiff.Config().build().verify(reply, truth, page)
+Nodes are matched from the root down: under a matched parent by role, name and rank among equal
+ones, then by role alone (an update). A node that has moved counts as deleted and new. Element ids
+are ignored: renumbering is not a change, and `apply(diff(a, b), a)` equals `b` except for ids. A
+model may reply with the whole page or with the changes:
+    ^[3] value="kai" focused -checked    node 3 gains and loses these properties
+    ~[3] button "Undo"                   node 3 is replaced by this
+    -[5]                                 node 5 is deleted
+    +[3] button "Ok"                     a new node after node 3 (indented by its depth)
+    =                                    nothing changes
+Example:
+    text = write_changes(diff(before, after), before)
+    TreeDiff.Config().build().verify(reply, truth, page)
 """
 
 from __future__ import annotations
@@ -26,214 +30,246 @@ from terrella.verify.tree import Node, parse, parse_node, quote, write_node
 
 NOTHING = "="
 NEARLY = 0.95
-"""The most that a reply earns which is not the truth."""
-_SET = re.compile(r' (?:-(?P<lost>[a-z][\w-]*)|(?P<key>[a-z][\w-]*)(?:=(?P<value>"(?:[^"\\]|\\.)*"))?)')
-_CHANGE = re.compile(r"^(?P<kind>[-~+^])(?:\[(?P<id>\d{1,9})\]|@(?P<line>\d{1,6}))(?: (?P<node>.+))?$")
+"""The highest score of a reply that is not the truth."""
+_SET = re.compile(
+    r' (?:-(?P<lost>[a-z][\w-]*)|(?P<key>[a-z][\w-]*)(?:=(?P<value>"(?:[^"\\]|\\.)*"))?)'
+)
+_CHANGE = re.compile(
+    r"^(?P<kind>[-~+^])(?:\[(?P<id>\d{1,9})\]|@(?P<line>\d{1,6}))(?: (?P<node>.+))?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happens to the lines of a page, by their place in it."""
+    """Changes to the nodes of a page, by their index in it."""
 
     deleted: frozenset[int] = frozenset()
     updated: dict[int, Node] = field(default_factory=dict[int, Node])
     new: tuple[tuple[int, Node], ...] = ()
-    """(place of the kept line before it or -1, node), in order."""
+    """(index of the old node that it follows or -1, node), in order."""
 
     def __len__(self) -> int:
         return len(self.deleted) + len(self.updated) + len(self.new)
 
 
 def bare(node: Node) -> Node:
-    """The node without its id, its properties in order: what it is, not how it is called."""
+    """The node without its id and with sorted properties: its content only."""
     return replace(node, id=0, properties=tuple(sorted(node.properties)))
 
 
 def same_page(first: Sequence[Node], second: Sequence[Node]) -> bool:
-    """Whether two pages show the same, whatever their ids."""
+    """Whether two pages have the same content, apart from ids."""
     return list(map(bare, first)) == list(map(bare, second))
 
 
-# --- matching -----------------------------------------------------------------------------------------------------
+# --- matching -------------------------------------------------------------------------------------
 
 
 def _children(nodes: Sequence[Node]) -> dict[int, list[int]]:
-    """Places of the children of each place; -1 is the page itself."""
-    found: dict[int, list[int]] = {-1: []}
+    """Indices of the children of each node; -1 is the page itself."""
+    children: dict[int, list[int]] = {-1: []}
     path: list[int] = []
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         del path[node.depth :]
-        found.setdefault(path[-1] if path else -1, []).append(place)
-        path.append(place)
-    return found
+        children.setdefault(path[-1] if path else -1, []).append(index)
+        path.append(index)
+    return children
 
 
-def _pair_children(old: Sequence[Node], new: Sequence[Node], a: list[int], b: list[int]) -> list[tuple[int, int]]:
-    """Siblings that are the same one: by role, name and rank; what is left by role, most similar names first."""
-    waiting: dict[tuple[str, str], list[int]] = {}
-    for place in reversed(a):
-        waiting.setdefault((old[place].role, old[place].name), []).append(place)
-    pairs, left = [], []
-    for place in b:
-        same = waiting.get((new[place].role, new[place].name))
+def _pair_children(
+    old: Sequence[Node], new: Sequence[Node], a: list[int], b: list[int]
+) -> list[tuple[int, int]]:
+    """Pair the siblings `a` of the old page with the siblings `b` of the new one.
+
+    First by role, name and rank; then the rest by role, most similar names first.
+    """
+    unmatched: dict[tuple[str, str], list[int]] = {}
+    for index in reversed(a):
+        unmatched.setdefault((old[index].role, old[index].name), []).append(index)
+    pairs = []
+    changed = []
+    for index in b:
+        same = unmatched.get((new[index].role, new[index].name))
         if same:
-            pairs.append((same.pop(), place))
+            pairs.append((same.pop(), index))
         else:
-            left.append(place)
-    spare: dict[str, list[int]] = {}
-    for place in sorted(place for places in waiting.values() for place in places):
-        spare.setdefault(old[place].role, []).append(place)
-    for place in left:
-        others = spare.get(new[place].role, [])
-        if others:
-            best = max(others, key=lambda other: (words_f1(old[other].name, new[place].name), -others.index(other)))
-            others.remove(best)
-            pairs.append((best, place))
+            changed.append(index)
+    by_role: dict[str, list[int]] = {}
+    for index in sorted(index for indices in unmatched.values() for index in indices):
+        by_role.setdefault(old[index].role, []).append(index)
+    for index in changed:
+        candidates = by_role.get(new[index].role, [])
+        if candidates:
+            best = _most_similar_name(old, candidates, new[index].name)
+            candidates.remove(best)
+            pairs.append((best, index))
     return pairs
 
 
+def _most_similar_name(nodes: Sequence[Node], candidates: Sequence[int], name: str) -> int:
+    """The candidate whose name is most similar; the first of equals."""
+    return max(candidates, key=lambda index: words_f1(nodes[index].name, name))
+
+
 def match(old: Sequence[Node], new: Sequence[Node]) -> list[tuple[int, int]]:
-    """(place in old, place in new) of nodes that are the same one, in the order of the page."""
-    below_old, below_new = _children(old), _children(new)
-    waiting, pairs = [(-1, -1)], []
-    while waiting:
-        a, b = waiting.pop()
-        found = _pair_children(old, new, below_old.get(a, []), below_new.get(b, []))
-        pairs += found
-        waiting += found
+    """Pairs (index in old, index in new) of matched nodes, in page order."""
+    old_children, new_children = _children(old), _children(new)
+    pairs: list[tuple[int, int]] = []
+    parents = [(-1, -1)]
+    while parents:
+        a, b = parents.pop()
+        matched = _pair_children(old, new, old_children.get(a, []), new_children.get(b, []))
+        pairs += matched
+        parents += matched
     pairs.sort(key=lambda pair: pair[1])
     return _longest_in_order(pairs)
 
 
 def _longest_in_order(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of the pairs that rises on both sides: the others have changed places."""
+    """The longest subsequence that increases on both sides; the other nodes have moved."""
     tails: list[int] = []
     ends: list[int] = []
-    before: list[int] = []
+    previous: list[int] = []
     for index, (a, _) in enumerate(pairs):
-        place = bisect_left(tails, a)
-        before.append(ends[place - 1] if place else -1)
-        tails[place : place + 1] = [a]
-        ends[place : place + 1] = [index]
-    chosen, index = [], ends[-1] if ends else -1
+        length = bisect_left(tails, a)
+        previous.append(ends[length - 1] if length else -1)
+        tails[length : length + 1] = [a]
+        ends[length : length + 1] = [index]
+    chosen = []
+    index = ends[-1] if ends else -1
     while index >= 0:
         chosen.append(pairs[index])
-        index = before[index]
+        index = previous[index]
     return chosen[::-1]
 
 
-# --- difference, and back -----------------------------------------------------------------------------------------
+# --- difference and its inverse -------------------------------------------------------------------
 
 
 def diff(old: Sequence[Node], new: Sequence[Node]) -> Changes:
-    """What turns `old` into `new`."""
+    """The changes that turn `old` into `new`."""
     pairs = match(old, new)
-    kept = {b: a for a, b in pairs}
+    old_index = {b: a for a, b in pairs}
     updated = {a: bare(new[b]) for a, b in pairs if bare(old[a]) != bare(new[b])}
-    added, anchor = [], -1
-    for place, node in enumerate(new):
-        if place in kept:
-            anchor = kept[place]
+    added = []
+    anchor = -1
+    for index, node in enumerate(new):
+        if index in old_index:
+            anchor = old_index[index]
         else:
             added.append((anchor, bare(node)))
     return Changes(frozenset(range(len(old))) - {a for a, _ in pairs}, updated, tuple(added))
 
 
 def apply(changes: Changes, old: Sequence[Node]) -> list[Node]:
-    """The page after the changes; kept nodes keep their ids, new ones get the next free ones."""
-    after: dict[int, list[Node]] = {}
-    free = max((node.id for node in old), default=0) + 1
+    """The page after the changes; old nodes keep their ids, new ones get the next free ids."""
+    added: dict[int, list[Node]] = {}
+    free_id = max((node.id for node in old), default=0) + 1
     for anchor, node in changes.new:
-        after.setdefault(anchor, []).append(replace(node, id=free))
-        free += 1
-    page = list(after.get(-1, []))
-    for place, node in enumerate(old):
-        if place not in changes.deleted:
-            page.append(replace(changes.updated[place], id=node.id) if place in changes.updated else node)
-        page += after.get(place, [])
+        added.setdefault(anchor, []).append(replace(node, id=free_id))
+        free_id += 1
+    page = list(added.get(-1, []))
+    for index, node in enumerate(old):
+        if index in changes.updated and index not in changes.deleted:
+            page.append(replace(changes.updated[index], id=node.id))
+        elif index not in changes.deleted:
+            page.append(node)
+        page += added.get(index, [])
     return page
 
 
-# --- as text ------------------------------------------------------------------------------------------------------
+# --- as text --------------------------------------------------------------------------------------
 
 
 def write_changes(changes: Changes, old: Sequence[Node]) -> str:
-    """One line per change in the order of the page, nodes called by their ids (or by line where they have none)."""
-    lines = [(place, 0, f"-{_handle(place, old)}") for place in changes.deleted]
-    lines += [(place, 0, _write_update(place, node, old)) for place, node in changes.updated.items()]
-    lines += [(anchor, 1, f"+{_handle(anchor, old)} {write_node(node)}") for anchor, node in changes.new]
+    """One line per change, in page order; nodes without an id are named by their line."""
+    lines = [(index, 0, f"-{_handle(index, old)}") for index in changes.deleted]
+    for index, node in changes.updated.items():
+        lines.append((index, 0, _write_update(index, node, old)))
+    for anchor, node in changes.new:
+        lines.append((anchor, 1, f"+{_handle(anchor, old)} {write_node(node)}"))
     lines.sort(key=lambda line: line[:2])
     return "\n".join(text for _, _, text in lines) or NOTHING
 
 
-def _write_update(place: int, node: Node, old: Sequence[Node]) -> str:
+def _write_update(index: int, node: Node, old: Sequence[Node]) -> str:
     """The whole node, or only its properties where nothing else changed."""
-    before = bare(old[place])
+    before = bare(old[index])
     if (before.role, before.name, before.depth) != (node.role, node.name, node.depth):
-        return f"~{_handle(place, old)} {write_node(node)}"
+        return f"~{_handle(index, old)} {write_node(node)}"
     was, now = dict(before.properties), dict(node.properties)
-    told = [f" {k}" if v == "true" else f" {k}={quote(v)}" for k, v in now.items() if was.get(k) != v]
-    return f"^{_handle(place, old)}{''.join(told + [f' -{key}' for key in was if key not in now])}"
+    edits = []
+    for key, value in now.items():
+        if was.get(key) != value:
+            edits.append(f" {key}" if value == "true" else f" {key}={quote(value)}")
+    edits += [f" -{key}" for key in was if key not in now]
+    return f"^{_handle(index, old)}{''.join(edits)}"
 
 
 def _read_properties(text: str, node: Node) -> Node:
-    found, place = dict(node.properties), 0
-    while place < len(text):
-        one = _SET.match(text, place)
-        if one is None:
-            raise ValueError(f"not a property: {text[place : place + 40]!r}")
-        if one["lost"]:
-            found.pop(one["lost"], None)
+    properties = dict(node.properties)
+    position = 0
+    while position < len(text):
+        setting = _SET.match(text, position)
+        if setting is None:
+            raise ValueError(f"not a property: {text[position : position + 40]!r}")
+        if setting["lost"]:
+            properties.pop(setting["lost"], None)
         else:
-            found[one["key"]] = json.loads(one["value"]) if one["value"] else "true"
-        place = one.end()
-    return bare(replace(node, properties=tuple(found.items())))
+            properties[setting["key"]] = (
+                json.loads(setting["value"]) if setting["value"] else "true"
+            )
+        position = setting.end()
+    return bare(replace(node, properties=tuple(properties.items())))
 
 
-def _handle(place: int, old: Sequence[Node]) -> str:
-    if place < 0:
+def _handle(index: int, old: Sequence[Node]) -> str:
+    """How a change names a node: its id, or its line where the id is missing or not unique."""
+    if index < 0:
         return "[0]"
-    own = old[place].id
-    return f"[{own}]" if own and sum(node.id == own for node in old) == 1 else f"@{place}"
+    own = old[index].id
+    return f"[{own}]" if own and sum(node.id == own for node in old) == 1 else f"@{index}"
 
 
 def read_changes(text: str, old: Sequence[Node]) -> Changes:
-    """The changes that a text describes; ValueError for what is none, or speaks of nodes that are not there."""
+    """Parse changes; ValueError for malformed ones and for nodes that do not exist."""
     if text.strip() == NOTHING:
         return Changes()
-    places = {node.id: place for place, node in reversed(list(enumerate(old))) if node.id}
+    index_of_id = {node.id: index for index, node in reversed(list(enumerate(old))) if node.id}
     deleted: set[int] = set()
     updated: dict[int, Node] = {}
     new: list[tuple[int, Node]] = []
     for line in text.strip("\n").split("\n"):
-        found = _CHANGE.match(line)
-        if found is None or (found["kind"] == "-") != (found["node"] is None):
+        parsed = _CHANGE.match(line)
+        if parsed is None or (parsed["kind"] == "-") != (parsed["node"] is None):
             raise ValueError(f"not a change: {line[:60]!r}")
-        place = _place(found, places, len(old), new=found["kind"] == "+")
-        if found["kind"] == "+":
-            new.append((place, bare(parse_node(found["node"]))))
-        elif place in deleted or place in updated:
+        index = _node_index(parsed, index_of_id, len(old), new=parsed["kind"] == "+")
+        if parsed["kind"] == "+":
+            new.append((index, bare(parse_node(parsed["node"]))))
+        elif index in deleted or index in updated:
             raise ValueError(f"two changes of one node: {line[:60]!r}")
-        elif found["kind"] == "-":
-            deleted.add(place)
-        elif found["kind"] == "^":
-            updated[place] = _read_properties(f" {found['node']}", old[place])
+        elif parsed["kind"] == "-":
+            deleted.add(index)
+        elif parsed["kind"] == "^":
+            updated[index] = _read_properties(f" {parsed['node']}", old[index])
         else:
-            updated[place] = bare(parse_node(found["node"]))
+            updated[index] = bare(parse_node(parsed["node"]))
     return Changes(frozenset(deleted), updated, tuple(new))
 
 
-def _place(found: re.Match[str], places: dict[int, int], count: int, *, new: bool) -> int:
-    if found["id"] == "0" and new:
+def _node_index(
+    parsed: re.Match[str], index_of_id: dict[int, int], count: int, *, new: bool
+) -> int:
+    if parsed["id"] == "0" and new:
         return -1
-    place = places.get(int(found["id"]), -1) if found["id"] else int(found["line"])
-    if not 0 <= place < count:
-        raise ValueError(f"no such node: {found[0][:60]!r}")
-    return place
+    index = index_of_id.get(int(parsed["id"]), -1) if parsed["id"] else int(parsed["line"])
+    if not 0 <= index < count:
+        raise ValueError(f"no such node: {parsed[0][:60]!r}")
+    return index
 
 
 def read_page(text: str, before: Sequence[Node]) -> list[Node]:
-    """The page a reply describes, whole or by its changes; ValueError when it does neither."""
+    """The page that a reply describes, whole or by its changes; ValueError for other texts."""
     if text[:1] in ("-", "~", "+", "^", NOTHING):
         page = apply(read_changes(text, before), before)
         parse("\n".join(map(write_node, page)))  # a node must have a parent
@@ -241,20 +277,23 @@ def read_page(text: str, before: Sequence[Node]) -> list[Node]:
     return parse(text)
 
 
-# --- the verdict --------------------------------------------------------------------------------------------------
+# --- the verdict ----------------------------------------------------------------------------------
 
 
 def words_f1(first: str, second: str) -> float:
-    """Likeness of two texts by their words."""
+    """Similarity of two texts: F1 over their words, in any order and case."""
     if first == second:
         return 1.0
-    one, two = Counter(first.lower().split()), Counter(second.lower().split())
-    total = one.total() + two.total()
-    return 2 * (one & two).total() / total if total else 0.0
+    a, b = Counter(first.lower().split()), Counter(second.lower().split())
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / total if total else 0.0
 
 
 def likeness(predicted: Node, true: Node) -> float:
-    """1 for the same node, else part of the credit for role, words of the name and properties; 0 for another role."""
+    """Similarity of two nodes: 1 for equal ones, 0 for another role or depth.
+
+    In between, a weighted sum over the words of the name and the properties.
+    """
     if predicted == true:
         return 1.0
     if predicted.role != true.role or predicted.depth != true.depth:
@@ -265,66 +304,76 @@ def likeness(predicted: Node, true: Node) -> float:
 
 
 def credit_updates(predicted: Changes, true: Changes, before: Sequence[Node]) -> float:
-    """Credit for updates: how much nearer to the truth each brings its node, 1 each at most."""
+    """Credit for updates: how much closer to the truth each brings its node, at most 1 each."""
     total = 0.0
-    for place in predicted.updated.keys() & true.updated.keys():
-        goal = true.updated[place]
-        start, end = likeness(bare(before[place]), goal), likeness(predicted.updated[place], goal)
+    for index in predicted.updated.keys() & true.updated.keys():
+        goal = true.updated[index]
+        start, end = likeness(bare(before[index]), goal), likeness(predicted.updated[index], goal)
         total += max(0.0, (end - start) / (1.0 - start)) if start < 1.0 else 0.0
     return total
 
 
 def credit_new(predicted: Changes, true: Changes) -> float:
-    """Credit for new nodes: equal ones first, then the most similar, each used once, all in the order of the page."""
-    left = list(range(len(true.new)))
+    """Credit for new nodes: equal ones are paired first, then the most similar.
+
+    Each true node is used once, and only pairs in page order count.
+    """
+    goals = list(range(len(true.new)))
     pairs: list[tuple[int, int]] = []
     credit: dict[int, float] = {}
-    unsure = []
-    for place, one in enumerate(predicted.new):
-        equal = next((goal for goal in left if true.new[goal] == one), None)
+    inexact = []
+    for index, addition in enumerate(predicted.new):
+        equal = next((goal for goal in goals if true.new[goal] == addition), None)
         if equal is None:
-            unsure.append(place)
+            inexact.append(index)
             continue
-        left.remove(equal)
-        pairs.append((equal, place))
-        credit[place] = 1.0
-    for place in unsure:
-        scored = [(NEARLY * likeness(predicted.new[place][1], true.new[goal][1]), -goal) for goal in left]
+        goals.remove(equal)
+        pairs.append((equal, index))
+        credit[index] = 1.0
+    for index in inexact:
+        node = predicted.new[index][1]
+        scored = [(NEARLY * likeness(node, true.new[goal][1]), -goal) for goal in goals]
         best, goal = max(scored, default=(0.0, 0))
         if best > 0.5:
-            left.remove(-goal)
-            pairs.append((-goal, place))
-            credit[place] = best
+            goals.remove(-goal)
+            pairs.append((-goal, index))
+            credit[index] = best
     pairs.sort(key=lambda pair: pair[1])
-    return sum(credit[place] for _, place in _longest_in_order(pairs))
+    return sum(credit[index] for _, index in _longest_in_order(pairs))
 
 
 def score(predicted: Changes, true: Changes, before: Sequence[Node]) -> tuple[float, float]:
-    """(value, F1). The value is 0 for no change, and falls with every wrong claim; F1 is the plain one."""
+    """(value, F1) of predicted changes.
+
+    The value is 0 for predicting no change and falls with every wrong change; F1 is the usual one.
+    """
     shown = credit_updates(predicted, true, before) + credit_new(predicted, true)
     gone = len(predicted.deleted & true.deleted)
     both = len(predicted) + len(true)
     f1 = 2 * (shown + gone) / both if both else 1.0
-    claims, real = len(predicted.updated) + len(predicted.new), len(true.updated) + len(true.new)
+    claims = len(predicted.updated) + len(predicted.new)
+    real = len(true.updated) + len(true.new)
     wrong = claims - shown + len(predicted.deleted - true.deleted)
-    if not len(true) or len(predicted.new) > len(true.new):  # more new nodes than there are: alternatives
+    # More new nodes than there really are would be alternatives.
+    if not len(true) or len(predicted.new) > len(true.new):
         return 0.0, f1
     if not real:
         return (0.0 if wrong else NEARLY * gone / len(true.deleted)), f1
-    # Showing the new beside the old is a hedge: what is new counts as far as what must go is gone.
+    # Showing the new beside the old is a hedge, so new nodes count in proportion to the fraction
+    # of deletions that was predicted.
     done = gone / len(true.deleted) if true.deleted else 1.0
     return NEARLY * max(0.0, shown - wrong) / real * done, f1
 
 
 class TreeDiff(Configurable):
-    """Scores the changes that a reply makes to a page, or says it makes; ids never matter."""
+    """Scores the changes of a reply (a whole page or a list of changes); ids are ignored."""
 
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
-        """Compare the reply's difference from `before` with the true one."""
+        """Compare the reply's changes to `before` with the true ones."""
         texts = show_text(reply), show_text(truth), show_text(before)
-        refused = refuse_unread(*texts)
-        if refused is not None:
-            return refused
+        rejection = refuse_unread(*texts)
+        if rejection is not None:
+            return rejection
         old = parse(texts[2])
         true = read_page(texts[1], old)
         try:

@@ -1,6 +1,6 @@
-"""What goes between a process and its isolated verifier: a length, then JSON. No pickle.
+"""Wire format between a process and its isolated verifier: a length, then JSON. No pickle.
 
-pack({"ready": True}) -> b'\\x00\\x00\\x00\\x0e{"ready":true}'
+pack({"ready": True}) == b'\\x00\\x00\\x00\\x0e{"ready":true}'
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ from typing import Any
 from terrella.core.types import Frames, Kind, Observation, State, Status, Text, Tree, Verdict
 
 LENGTH = struct.Struct("!I")
-_TEXTS: dict[str, type[Text] | type[State] | type[Tree]] = {Kind.TEXT: Text, Kind.STATE: State, Kind.TREE: Tree}
+_TEXTS: dict[str, type[Text] | type[State] | type[Tree]] = {
+    Kind.TEXT: Text,
+    Kind.STATE: State,
+    Kind.TREE: Tree,
+}
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """One message. ASCII only, so that lone surrogates in a reply survive."""
+    """Encode one message. ASCII only, so that lone surrogates in a reply survive."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     return LENGTH.pack(len(body)) + body
 
 
-def message_from(connection: socket.socket, deadline: float | None) -> dict[str, Any]:
-    """The next message; TimeoutError past the deadline, ConnectionError when the other side is gone."""
+def read_message(connection: socket.socket, deadline: float | None) -> dict[str, Any]:
+    """Receive the next message.
+
+    Raises TimeoutError after the deadline and ConnectionError if the other side has closed.
+    """
     (length,) = LENGTH.unpack(_receive(connection, LENGTH.size, deadline))
     message = json.loads(_receive(connection, length, deadline))
     if not isinstance(message, dict):
@@ -47,14 +54,17 @@ def _receive(connection: socket.socket, size: int, deadline: float | None) -> by
 
 
 def pack_observation(observation: Observation) -> dict[str, Any]:
-    """An observation as JSON values."""
+    """Encode an observation as JSON values."""
     if isinstance(observation, Frames):
-        return {"kind": Kind.FRAMES, "data": base64.b64encode(observation.data).decode(), "shape": observation.shape}
+        return {
+            "kind": Kind.FRAMES,
+            "data": base64.b64encode(observation.data).decode(),
+            "shape": observation.shape,
+        }
     return {"kind": observation.kind, "text": observation.text}
 
 
 def unpack_observation(data: Mapping[str, Any]) -> Observation:
-    """The observation that was packed."""
     if data["kind"] == Kind.FRAMES:
         t, h, w, c = data["shape"]
         return Frames(base64.b64decode(data["data"]), (t, h, w, c))
@@ -62,14 +72,17 @@ def unpack_observation(data: Mapping[str, Any]) -> Observation:
 
 
 def pack_verdict(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON values."""
+    """Encode a verdict as JSON values."""
     parts = {name: float(value) for name, value in verdict.parts.items()}
     value = None if verdict.value is None else float(verdict.value)
     return {"value": value, "parts": parts, "status": verdict.status, "evidence": verdict.evidence}
 
 
 def unpack_verdict(data: Mapping[str, Any]) -> Verdict:
-    """The verdict that was packed; ValueError, KeyError or TypeError when it is none."""
+    """Inverse of `pack_verdict`; ValueError, KeyError or TypeError if the data is not a verdict."""
     return Verdict(
-        value=data["value"], parts=data["parts"], status=Status(data["status"]), evidence=data["evidence"]
-    )  # fmt: skip
+        value=data["value"],
+        parts=data["parts"],
+        status=Status(data["status"]),
+        evidence=data["evidence"],
+    )

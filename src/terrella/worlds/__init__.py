@@ -1,8 +1,11 @@
-"""One folder per world. A folder that holds a `World` subclass *is* the registry: nothing to edit elsewhere.
+"""One folder per world.
 
-Worlds are found by name here, then among installed packages (entry points `terrella.worlds`), then as a
-module of the current folder or a dotted path: that is where `terrella new-world NAME` puts one.
-    find_world("sokoban"); world_config("sokoban:two_box", ["max_steps=20"]).build()
+There is no registry to edit: a folder that holds a `World` subclass is found by its name.
+
+Names are looked up here, then among installed packages (entry points `terrella.worlds`), then as a
+module of the current folder (where `terrella new-world NAME` puts one) or as a dotted path.
+    find_world("sokoban")
+    world_config("sokoban:two_box", ["max_steps=20"]).build()
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import pkgutil
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from types import ModuleType
+from typing import TypeGuard
 
 from terrella.core.config import override
 from terrella.core.errors import ConfigError
@@ -26,7 +30,7 @@ def builtin_names() -> list[str]:
 
 
 def find_world(name: str) -> type[World]:
-    """The World class of that name; the error lists what there is."""
+    """Return the World class of that name; the error lists the known names."""
     if name in builtin_names():
         return world_in(importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group="terrella.worlds", name=name):
@@ -34,30 +38,38 @@ def find_world(name: str) -> type[World]:
     module = import_local(name)
     if module is None:
         known = ", ".join(builtin_names())
-        raise ConfigError(name, "no such world", f"known: {known}; or a module of this folder, or a dotted path")
+        raise ConfigError(
+            name,
+            "no such world",
+            f"use one of {known}; or a module of the current folder, or a dotted path",
+        )
     return world_in(module)
 
 
 def world_in(module: ModuleType) -> type[World]:
-    """The one World class that a module defines."""
-    found = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, World) and not inspect.isabstract(value)
-        and (value.__module__ == module.__name__ or value.__module__.startswith(f"{module.__name__}."))
-    ]  # fmt: skip
-    if len(found) != 1:
-        names = ", ".join(world.__name__ for world in found) or "none"
+    """Return the one World class that a module (or one of its submodules) defines."""
+    worlds = [value for value in vars(module).values() if _is_world_of(value, module.__name__)]
+    if len(worlds) != 1:
+        names = ", ".join(world.__name__ for world in worlds) or "none"
         raise ConfigError(module.__name__, f"must define exactly one World class, found {names}")
-    return found[0]
+    return worlds[0]
+
+
+def _is_world_of(value: object, module: str) -> TypeGuard[type[World]]:
+    """Whether the value is a concrete World class, defined in the module rather than imported."""
+    if not isinstance(value, type) or not issubclass(value, World) or inspect.isabstract(value):
+        return False
+    return value.__module__ == module or value.__module__.startswith(f"{module}.")
 
 
 def world_config(spec: str, assignments: Iterable[str] = ()) -> World.Config:
-    """The config of `name` or `name:preset`, with `a=b` assignments applied."""
+    """Return the config of `name` or `name:preset`, with `field=value` assignments applied."""
     name, _, preset = spec.partition(":")
     world = find_world(name)
     if preset and preset not in world.presets:
-        raise ConfigError(spec, "no such preset", f"presets of {name}: {', '.join(world.presets) or 'none'}")
+        raise ConfigError(
+            spec, "no such preset", f"presets of {name}: {', '.join(world.presets) or 'none'}"
+        )
     config = world.presets[preset] if preset else world.Config()
     assert isinstance(config, World.Config)
     return override(config, assignments)

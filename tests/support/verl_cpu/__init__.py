@@ -24,7 +24,8 @@ SETTINGS = (
     "verl.actor_rollout_ref.rollout.load_format=auto",
     "verl.actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "verl.actor_rollout_ref.rollout.max_num_seqs=64",
-    "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",  # 128 on CPUs: longer than these prompts
+    # 128 on CPUs: longer than these prompts
+    "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",
     "verl.critic.model.use_remove_padding=false",
     "verl.+critic.model.override_config.attn_implementation=sdpa",
 )
@@ -32,21 +33,35 @@ SETTINGS = (
 
 
 RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""What a process group leaves behind in the environment."""
+"""Variables that a process group leaves behind in the environment."""
 
 
 def environment() -> dict[str, str]:
-    """The environment of a command that runs verl on this machine: whole, not a rank of whatever runs us."""
+    """The environment of a command that runs verl on this machine.
+
+    The variables of a rank are removed: the command is not a rank of the process that starts it.
+    """
     ours = {name: value for name, value in os.environ.items() if name not in RANK}
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
     return {
-        **ours, "PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "VERL_PLATFORM": "cpu",
-        "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "VLLM_CPU_KVCACHE_SPACE": "1",
-        "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
-        "TOKENIZERS_PARALLELISM": "false", "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1",
-        # A loaded machine starts processes slowly: no failure, and no reason to be nicer than the command itself.
-        "RAY_worker_register_timeout_seconds": "600", "RAY_worker_niceness": "0",
-    }  # fmt: skip
+        **ours,
+        "PYTHONPATH": path,
+        "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu",
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "VERL_ENGINE_VENDOR": "nvidia",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_TARGET_DEVICE": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        # On a loaded machine processes start slowly, which is not a failure. Workers run with the
+        # same niceness as the command itself.
+        "RAY_worker_register_timeout_seconds": "600",
+        "RAY_worker_niceness": "0",
+    }
 
 
 def use() -> None:
@@ -56,13 +71,17 @@ def use() -> None:
 
     import pytest
 
-    if not all(importlib.util.find_spec(name) for name in ("verl", "vllm", "transfer_queue", "tensordict")):
-        pytest.skip("verl is not installed here: .ci/verl makes the environment", allow_module_level=True)
+    if not all(
+        importlib.util.find_spec(name) for name in ("verl", "vllm", "transfer_queue", "tensordict")
+    ):
+        pytest.skip(
+            "verl is not installed here: .ci/verl makes the environment", allow_module_level=True
+        )
     os.environ.update(environment())
     sys.path.insert(0, str(HERE))
     import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
-    with warnings.catch_warnings():  # of engines that are not there
+    with warnings.catch_warnings():  # about engines that are not installed
         warnings.simplefilter("ignore")
         import verl.workers.engine  # noqa: F401
         from verl.trainer.ppo.v1 import trainer_sync  # noqa: F401

@@ -1,4 +1,4 @@
-"""verl's own training worker in this process, on one rank: a step of the cluster engine without a cluster."""
+"""verl's own training worker in this process: a step of the verl engine without a cluster."""
 
 import os
 import socket
@@ -17,84 +17,130 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
-from terrella.core.protocols import TokenEpisode
+from terrella.core.tokens import TokenEpisode
+from terrella.engines.configs import VerlConfig
 from terrella.engines.verl import registered  # noqa: F401  fills verl's registries
 from terrella.engines.verl.agent_loop import ServerSampler, as_output
 from terrella.engines.verl.verl_keys import Job, compose, verl_keys
-from terrella.engines.verl.verl_settings import VerlSettings
 
-KEYS = tuple(s.removeprefix("verl.") for s in SETTINGS if s.startswith("verl.") and "." in s.removeprefix("verl."))
+KEYS = tuple(
+    s.removeprefix("verl.")
+    for s in SETTINGS
+    if s.startswith("verl.") and "." in s.removeprefix("verl.")
+)
 
 
 def one_rank() -> None:
-    """The environment that Ray would give a lone worker."""
+    """Set the environment that Ray would give a single worker."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(port))  # fmt: skip
+    os.environ.update(
+        RANK="0",
+        WORLD_SIZE="1",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
 
 
-def make_job(folder: Path, rlvr: Any, driver: Any) -> Job:
-    """A job on one device whose model lies in `folder/model`."""
-    settings = VerlSettings.Config(devices=1, prompt_tokens=128, keys=KEYS)
-    return Job(model=folder / "model", folder=folder, rlvr=rlvr, driver=driver, verl=settings, device="cpu", devices=1)
+def make_job(folder: Path, rlvr: Any, rollout: Any) -> Job:
+    """A job on one device, with the model in `folder/model`."""
+    settings = VerlConfig(devices=1, prompt_tokens=128, keys=KEYS)
+    return Job(
+        model=folder / "model",
+        folder=folder,
+        rlvr=rlvr,
+        seed=0,
+        rollout=rollout,
+        verl=settings,
+        device="cpu",
+        devices=1,
+    )
 
 
 def make_worker(job: Job, kind: str = "actor") -> TrainingWorker:
-    """As verl's own actor or critic builds it."""
+    """A training worker, built as verl's own actor or critic builds it."""
     if "MASTER_PORT" not in os.environ:
         one_rank()
     config = compose(verl_keys(job), job.verl.keys)
     section = config.actor_rollout_ref.actor if kind == "actor" else config.critic
-    made = omega_conf_to_dataclass(section)
-    model = omega_conf_to_dataclass(config.actor_rollout_ref.model) if kind == "actor" else made.model
-    engine = made.engine
-    engine.use_dynamic_bsz, engine.max_token_len_per_gpu = True, section.ppo_max_token_len_per_gpu
+    role_config = omega_conf_to_dataclass(section)
+    model = (
+        omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        if kind == "actor"
+        else role_config.model
+    )
+    engine = role_config.engine
+    engine.use_dynamic_bsz = True
+    engine.max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
     engine.infer_max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
     worker = TrainingWorker(
         TrainingWorkerConfig(
             model_type="language_model" if kind == "actor" else "value_model",
             model_config=model,
             engine_config=engine,
-            optimizer_config=made.optim,
-            checkpoint_config=made.checkpoint,
+            optimizer_config=role_config.optim,
+            checkpoint_config=role_config.checkpoint,
         )
     )
     worker.reset()
     if kind == "actor":
-        worker.set_loss_fn(partial(ppo_loss, config=made))
+        worker.set_loss_fn(partial(ppo_loss, config=role_config))
     return worker
 
 
-def make_batch(episodes: list[TokenEpisode], reward: str = "outcome") -> tuple[TensorDict, list[dict[str, Any]]]:
-    """Episodes as the servers' side hands them to the trainer: token columns, and each episode's own record."""
+def make_batch(
+    episodes: list[TokenEpisode], reward: str = "outcome"
+) -> tuple[TensorDict, list[dict[str, Any]]]:
+    """Episodes as the agent loops pass them to the trainer: token columns and records."""
     columns: dict[str, list[torch.Tensor]] = {}
     records = []
     for episode in episodes:
         row = as_output(episode, ServerSampler(None), filler=1, reward=reward, step=1).as_dict()
         records.append(row["extra_fields"])
         whole = torch.cat([row["prompts"], row["responses"]])
-        row |= {"input_ids": whole, "position_ids": torch.arange(len(whole)), "loss_mask": row["response_mask"]}
-        for name in ("prompts", "responses", "input_ids", "position_ids", "loss_mask", "response_mask",
-                     "rollout_log_probs"):  # fmt: skip
+        row |= {
+            "input_ids": whole,
+            "position_ids": torch.arange(len(whole)),
+            "loss_mask": row["response_mask"],
+        }
+        for name in (
+            "prompts",
+            "responses",
+            "input_ids",
+            "position_ids",
+            "loss_mask",
+            "response_mask",
+            "rollout_log_probs",
+        ):
             columns.setdefault(name, []).append(row[name])
-    nested = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in columns.items()}
+    nested = {
+        name: torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        for name, rows in columns.items()
+    }
     batch = TensorDict(nested, batch_size=len(episodes))
     tu.assign_non_tensor(batch, temperature=1.0, calculate_entropy=True)
     return batch, records
 
 
 def infer(worker: TrainingWorker, batch: TensorDict, column: str) -> torch.Tensor:
-    """Log-probabilities, entropies or values of the completion tokens, nested as verl keeps them."""
+    """Log-probabilities, entropies or values of the completion tokens, as a nested tensor."""
     data = batch.clone()
     tu.assign_non_tensor(data, compute_loss=False, global_token_num=NonTensorData([1]))
     return response_from_nested(worker.infer_batch(data)[column], batch["response_mask"])
 
 
 def train(worker: TrainingWorker, batch: TensorDict) -> dict[str, Any]:
-    """One optimiser step; verl's metrics."""
+    """Take one optimizer step and return verl's metrics."""
     data = batch.clone()
-    tu.assign_non_tensor(data, global_batch_size=len(batch), mini_batch_size=len(batch), epochs=1, seed=0,
-                         dataloader_kwargs=NonTensorData({"shuffle": False}))  # fmt: skip
+    tu.assign_non_tensor(
+        data,
+        global_batch_size=len(batch),
+        mini_batch_size=len(batch),
+        epochs=1,
+        seed=0,
+        dataloader_kwargs=NonTensorData({"shuffle": False}),
+    )
     return dict(tu.get(worker.train_mini_batch(data), "metrics"))

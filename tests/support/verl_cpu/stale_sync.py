@@ -1,6 +1,6 @@
-"""A weight sync that silently does nothing after the first step: what the mismatch monitor is there for.
+"""A weight sync that silently does nothing after the first step; the mismatch monitor finds it.
 
-`VERL_USE_EXTERNAL_MODULES=verl_on_cpu,stale_sync` loads it; the trainer's process is the one that matters.
+`VERL_USE_EXTERNAL_MODULES=verl_on_cpu,stale_sync` loads it; it matters in the trainer's process.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 
 def _forget(self: Any) -> None:
-    """The step ended; the servers keep the weights they have."""
+    """Do nothing at the end of a step: the servers keep their weights."""
 
 
 PPOTrainerSync.on_step_end = _forget

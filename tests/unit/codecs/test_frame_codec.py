@@ -1,12 +1,12 @@
-"""Frames as ids and back: layout, legal ids, and ids that a model wrote are never encoded again."""
+"""Frames as ids and back: the layout, allowed ids, and that generated ids are kept."""
 
 import pytest
-from tests.support.little_films import film_episode, frame, little_codec
+from tests.support.little_videos import film_episode, frame, little_codec
 
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import RolloutCodec
 from terrella.core.types import Situation, Text
-from terrella.stages.clips import situation_at
+from terrella.pipelines.video.clips import situation_at
 
 
 def test_layout_of_a_prompt():
@@ -14,11 +14,18 @@ def test_layout_of_a_prompt():
     ids = codec.ask_observation(situation_at(episode, 3), episode.transitions[3].action)
     frames = [codec.frame_ids(episode.transitions[t].observation, episode.first) for t in (2, 3)]
     actions = [codec.go_on(episode.transitions[t].action) for t in (2, 3)]
-    assert ids == (1, *codec.context_ids(episode.first), *frames[0], *actions[0], *frames[1], *actions[1])
+    assert ids == (
+        1,
+        *codec.context_ids(episode.first),
+        *frames[0],
+        *actions[0],
+        *frames[1],
+        *actions[1],
+    )
     assert codec.vocabulary == 2 + 5 + 5 + 2 and max(max(a) for a in actions) < codec.vocabulary
 
 
-def test_only_frame_ids_may_be_written_and_anything_else_cannot_be_read():
+def test_only_frame_ids_are_allowed_and_other_replies_are_unparsable():
     codec, episode = little_codec(), film_episode()
     assert isinstance(codec, RolloutCodec) and codec.allowed_ids == tuple(range(7, 12))
     situation = situation_at(episode, 0)
@@ -26,12 +33,12 @@ def test_only_frame_ids_may_be_written_and_anything_else_cannot_be_read():
     assert good == frame(0, 4) and action is None and short is None
 
 
-def test_what_a_model_wrote_is_kept_as_it_wrote_it():
+def test_generated_ids_are_kept_and_never_encoded_again():
     codec, episode = little_codec(), film_episode()
     codec.tokenizer.write = None  # encoding again would fail
     codec._contexts[episode.first] = (2,)
-    (seen,) = codec.read_rollout(situation_at(episode, 0), [(8, 9)])
-    assert codec.frame_ids(seen, episode.first) == (8, 9)
+    (generated,) = codec.read_rollout(situation_at(episode, 0), [(8, 9)])
+    assert codec.frame_ids(generated, episode.first) == (8, 9)
 
 
 def test_actions_and_observations_of_other_kinds_are_refused():
@@ -40,7 +47,8 @@ def test_actions_and_observations_of_other_kinds_are_refused():
         codec.go_on("Up")
     with pytest.raises(ConfigError, match="frames, not text"):
         codec.ask_observation(
-            Situation(instruction="", observation=Text("x"), actions=(), history=(), steps_left=1), "0"
+            Situation(instruction="", observation=Text("x"), actions=(), history=(), steps_left=1),
+            "0",
         )
     with pytest.raises(ConfigError, match="not asked for actions"):
         codec.ask_action(situation_at(film_episode(), 0))

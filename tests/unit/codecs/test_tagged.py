@@ -1,4 +1,4 @@
-"""Tags in a reply: what is read, and that putting states in changes exactly their span, on token ids."""
+"""Tags in a reply: what is read, and that replacing states changes only their tokens."""
 
 import pytest
 
@@ -7,21 +7,30 @@ from tests.unit.codecs.test_chat_tokens import small_tokenizer
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.codecs.tagged import TAG_WORDS, Span, TaggedCodec, find_tag, reply_form
+from terrella.codecs.tagged import TAG_TOKENS, Span, TaggedCodec, find_tag, reply_form
 from terrella.core.protocols import Codec
 from terrella.core.types import Situation, Text
 from terrella.models.characters import character_tokenizer
 
 CODECS = {
-    "characters": lambda form: TaggedCodec(InterleavedCodec(character_tokenizer(("Up", *TAG_WORDS))), form=form),
+    "characters": lambda form: TaggedCodec(
+        InterleavedCodec(character_tokenizer(("Up", *TAG_TOKENS))), form=form
+    ),
     **{
         name: lambda form, name=name: TaggedCodec(
-            ChatCodec(small_tokenizer(name), max_actions=3, form=reply_form(form)), form=form, blank="\n"
+            ChatCodec(small_tokenizer(name), max_actions=3, form=reply_form(form)),
+            form=form,
+            blank="\n",
         )
         for name in ("chatml", "llama3", "zephyr")
     },
 }
-STATES = {"before": "P_\n√G", "after": "1 \\1 \\g<0>\n_P"}  # what a regular expression would take for its own
+# The second state has the group references of a regular expression.
+STATES = {"before": "P_\n√G", "after": "1 \\1 \\g<0>\n_P"}
+
+
+def text_tokens(ids, spans):
+    return [token for token, span in zip(ids, spans, strict=True) if span is Span.TEXT]
 
 
 @pytest.fixture(params=CODECS)
@@ -34,39 +43,49 @@ def test_replacing_states_changes_exactly_their_spans(make, form):
     codec = make(form)
     ids, spans = codec.answer(("Up", "Up"), before="P_\n_G", after="__\nPG")
     changed, kinds = codec.with_states(ids, **STATES)
-    assert isinstance(codec, Codec) and codec.read_states(changed) == (STATES["before"], STATES["after"])
+    assert isinstance(codec, Codec) and codec.read_states(changed) == (
+        STATES["before"],
+        STATES["after"],
+    )
     assert codec.read_actions(changed) == ("Up", "Up") == codec.read_actions(ids)
-    words = [token for token, span in zip(ids, spans, strict=True) if span is Span.WORDS]
-    assert words == [token for token, kind in zip(changed, kinds, strict=True) if kind is Span.WORDS]
+    assert text_tokens(ids, spans) == text_tokens(changed, kinds)
     again, same = codec.with_states(ids, before="P_\n_G", after="__\nPG")
     assert (again, same) == (ids, spans)
 
 
 @pytest.mark.parametrize("form", ["worldmodel", "worldmodel_forward"])
 def test_sampled_tokens_outside_the_tags_stay_as_sampled(make, form):
-    """A reply tokenised in another way than our own (one character at a time) keeps its ids but for the states."""
+    """A reply that was tokenized differently (one character at a time) keeps its other ids."""
     codec = make(form)
     text = codec.inner.text(codec.answer(("Up",), before="P_\n_G", after="__\nPG")[0][:-1])
     text = text.replace("<answer>", "hm, I go √ then <answer>")
     sampled = [token for character in text for token in codec.inner.write(character)]
     changed, kinds = codec.with_states(sampled, **STATES)
-    own = [token for token, kind in zip(changed, kinds, strict=True) if kind is Span.WORDS]
-    beliefs, belief_kinds = codec.with_states(sampled, before=None, after=None)
-    assert list(beliefs) == sampled
-    assert own == [token for token, kind in zip(sampled, belief_kinds, strict=True) if kind is Span.WORDS]
+    unchanged, sampled_kinds = codec.with_states(sampled, before=None, after=None)
+    assert list(unchanged) == sampled
+    assert text_tokens(changed, kinds) == text_tokens(sampled, sampled_kinds)
     assert codec.read_states(changed) == (STATES["before"], STATES["after"])
 
 
-def test_a_token_across_the_edge_of_a_tag_is_written_as_two():
+def test_a_token_across_the_edge_of_a_tag_is_tokenized_again_as_two():
     class Greedy(InterleavedCodec):
         """Merges `>P` into one token, as a byte-pair tokenizer would."""
 
     codec = TaggedCodec(Greedy(character_tokenizer((">P", "Up"))), form="worldmodel")
-    reply = codec.inner.write("<observation>P_</observation><prediction>P_</prediction><answer>Up</answer>")
+    reply = codec.inner.write(
+        "<observation>P_</observation><prediction>P_</prediction><answer>Up</answer>"
+    )
     assert ">P" in [codec.inner.text([token]) for token in reply]
     changed, kinds = codec.with_states(reply, before="GG", after="G")
-    assert codec.inner.text(changed) == "<observation>GG</observation><prediction>G</prediction><answer>Up</answer>"
-    states = [codec.inner.text([token]) for token, kind in zip(changed, kinds, strict=True) if kind is not Span.WORDS]
+    assert (
+        codec.inner.text(changed)
+        == "<observation>GG</observation><prediction>G</prediction><answer>Up</answer>"
+    )
+    states = [
+        codec.inner.text([token])
+        for token, kind in zip(changed, kinds, strict=True)
+        if kind is not Span.TEXT
+    ]
     assert "".join(states) == "GGG"
 
 
@@ -84,16 +103,19 @@ def test_the_order_of_the_tags_is_part_of_the_form(make):
     assert not make("worldmodel_forward").well_formed(ids)
 
 
-def test_a_chat_model_is_told_the_form():
+def test_the_form_is_in_the_prompt_of_a_chat_model():
     codec = CODECS["chatml"]("worldmodel_forward")
-    situation = Situation(instruction="Go.", observation=Text("P_"), actions=("Up",), history=(), steps_left=3)
-    asked = codec.inner.tokenizer.decode(list(codec.ask_action(situation)))
-    assert asked.index("<observation>") < asked.index("<answer>") < asked.index("<prediction>")
+    situation = Situation(
+        instruction="Go.", observation=Text("P_"), actions=("Up",), history=(), steps_left=3
+    )
+    prompt = codec.inner.tokenizer.decode(list(codec.ask_action(situation)))
+    assert prompt.index("<observation>") < prompt.index("<answer>") < prompt.index("<prediction>")
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("<a>x</a><a>y</a>", "x"), ("</a><a>x</a>", "x"), ("<a>x", None), ("", None)]
+    ("text", "content"),
+    [("<a>x</a><a>y</a>", "x"), ("</a><a>x</a>", "x"), ("<a>x", None), ("", None)],
 )
-def test_the_first_complete_tag_counts(text, found):
-    place = find_tag(text, "a")
-    assert (text[place.start : place.end] if place else None) == found
+def test_the_first_complete_tag_counts(text, content):
+    position = find_tag(text, "a")
+    assert (text[position.start : position.end] if position else None) == content

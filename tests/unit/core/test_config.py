@@ -1,4 +1,8 @@
-"""Configs: they survive disk, they refuse typos and wrong types by name, and they import nothing behind your back."""
+"""Configs.
+
+They survive disk, they refuse typos and wrong types by name, and they import nothing behind your
+back.
+"""
 
 import enum
 import json
@@ -69,9 +73,22 @@ class Needy(Configurable):
 
 
 FULL = Cart.Config(
-    seats=4, speed=2, open=True, note="x", limit=3, home=Path("/x"), split=Split.TEST, colour=Colour.BLUE, mode="fast",
-    gear=2, code="2", sizes=(), box=("b", 1.0), extra={"a": [1, None]}, wheel=SpikedWheel.Config(spikes=9),
-)  # fmt: skip
+    seats=4,
+    speed=2,
+    open=True,
+    note="x",
+    limit=3,
+    home=Path("/x"),
+    split=Split.TEST,
+    colour=Colour.BLUE,
+    mode="fast",
+    gear=2,
+    code="2",
+    sizes=(),
+    box=("b", 1.0),
+    extra={"a": [1, None]},
+    wheel=SpikedWheel.Config(spikes=9),
+)
 
 
 @pytest.mark.parametrize("config", [Cart.Config(), FULL, Plain.Config(), SpikedWheel.Config()])
@@ -88,7 +105,11 @@ def test_what_json_cannot_hold_is_refused_when_written():
 
 
 def test_a_class_without_a_config_gets_its_own():
-    assert Plain.Config.owner is Plain and Wheel.Config.owner is Wheel and SpikedWheel.Config.owner is SpikedWheel
+    assert (
+        Plain.Config.owner is Plain
+        and Wheel.Config.owner is Wheel
+        and SpikedWheel.Config.owner is SpikedWheel
+    )
 
 
 def test_configs_are_frozen_and_replaced():
@@ -108,7 +129,10 @@ REFUSED = {
     "a truth value for a float": ({"speed": True}, r"Cart\.speed: expected a number"),
     "a number for a truth value": ({"open": 1}, r"Cart\.open"),
     "a number for text or none": ({"note": 3}, r"Cart\.note: expected a value of type str"),
-    "an unknown member": ({"split": "tset"}, r"Cart\.split: expected one of 'train', 'validation', 'test'"),
+    "an unknown member": (
+        {"split": "tset"},
+        r"Cart\.split: expected one of 'train', 'validation', 'test'",
+    ),
     "an unknown word": ({"mode": "medium"}, r"Cart\.mode: expected one of 'slow', 'fast'"),
     "a truth value for a literal 1": ({"gear": True}, r"Cart\.gear"),
     "a truth value for a member 1": ({"colour": True}, r"Cart\.colour"),
@@ -117,7 +141,10 @@ REFUSED = {
     "text for a list": ({"sizes": "12"}, r"Cart\.sizes: expected a list"),
     "a list for a mapping": ({"extra": [1]}, r"Cart\.extra: expected a mapping"),
     "an unknown key further in": ({"wheel": {"size": 1}}, r"Cart\.wheel\.size: unknown key"),
-    "a config of another class": ({"wheel": {"class": f"{__name__}:Plain"}}, r"Cart\.wheel: expected a Wheel.Config"),
+    "a config of another class": (
+        {"wheel": {"class": f"{__name__}:Plain"}},
+        r"Cart\.wheel: expected a Wheel.Config",
+    ),
     "a value out of range": ({"seats": 0}, "must be at least 1"),
 }
 
@@ -136,7 +163,10 @@ def test_a_missing_field_is_named():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("turtledemo.chaos:main", "turtledemo.chaos is not imported"),  # real, but never imported here
+        (
+            "turtledemo.chaos:main",
+            "turtledemo.chaos is not imported",
+        ),  # real, but never imported here
         ("os:system", "is not a Configurable class"),
         ("terrella.core.config:dump", "is not a Configurable class"),
         ("terrella.core.config:NoSuch", "not found"),
@@ -241,7 +271,13 @@ def test_records_come_back_from_json_with_their_types():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"size": 1, "boxes": [[0, 1], [0, 1]]}, {"size": 1, "boxes": 3}, {"size": 1, "doors": [1]}, [], {"size": None}],
+    [
+        {"size": 1, "boxes": [[0, 1], [0, 1]]},
+        {"size": 1, "boxes": 3},
+        {"size": 1, "doors": [1]},
+        [],
+        {"size": None},
+    ],
 )
 def test_records_refuse_other_shapes(wrong):
     with pytest.raises(ConfigError, match="Room"):

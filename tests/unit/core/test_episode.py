@@ -1,14 +1,11 @@
 """The episode loop: what breaks is masked with its name, and breaks nothing else."""
 
-import asyncio
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from terrella.core.episode import EpisodeRun, play, play_async
+from terrella.core.episode import EpisodeRun, play
 from terrella.core.types import Outcome, Split, Status, Stop, Verdict
 from terrella.policies.basic import Expert, Random
 from terrella.worlds.counter import Counter
@@ -20,17 +17,6 @@ class Slippery(Counter):
     def outcomes(self, state, action):
         done = super().outcomes(state, action)[0]
         return [replace(done, probability=0.5), Outcome(state=state, probability=0.5)]
-
-
-class Waiting:
-    """A policy of the loop's other kind: the same choices, after a while."""
-
-    def __init__(self, policy):
-        self.policy, self.name = policy, policy.name
-
-    async def act(self, moment):
-        await asyncio.sleep(0)
-        return self.policy.act(moment)
 
 
 class Raising:
@@ -60,33 +46,41 @@ class Hangs(Counter):
         return super().outcomes(state, action)
 
 
-def run_async(world, policy, **options):
-    return asyncio.run(play_async(world, Waiting(policy), **options))
-
-
 @pytest.mark.parametrize("policy", [random_policy, expert])
 @pytest.mark.parametrize("world", [Counter, Slippery])
-def test_both_loops_play_the_same_episode(world, policy):
+def test_the_same_seeds_play_the_same_episode(world, policy):
     for seed in range(5):
         options = {"seed": seed, "noise_seed": seed % 2, "split": Split.VALIDATION}
         episode = play(world.Config().build(), policy, **options)
-        assert run_async(world.Config().build(), policy, **options) == episode
         assert play(world.Config().build(), policy, **options) == episode
 
 
 def test_the_record_holds_what_happened():
     episode = play(Counter.Config().build(), expert, seed=0, noise_seed=7, split=Split.TEST)
-    assert (episode.world, episode.policy, episode.seed, episode.noise_seed) == ("counter", "expert", 0, 7)
+    assert (episode.world, episode.policy, episode.seed, episode.noise_seed) == (
+        "counter",
+        "expert",
+        0,
+        7,
+    )
     assert episode.split is Split.TEST and episode.stop is Stop.TERMINATED and episode.success
     assert episode.first == episode.transitions[0].observation and episode.error == ""
     for earlier, later in zip(episode.transitions, episode.transitions[1:], strict=False):
         assert earlier.next_observation == later.observation
-    assert [step.terminated for step in episode.transitions] == [False] * (len(episode.transitions) - 1) + [True]
+    assert [step.terminated for step in episode.transitions] == [False] * (
+        len(episode.transitions) - 1
+    ) + [True]
 
 
 def test_running_out_of_steps_is_a_loss_not_an_error():
-    episode = play(Counter.Config(max_steps=1).build(), random_policy, seed=0)  # six presses from the goal
-    assert episode.stop is Stop.OUT_OF_STEPS and episode.outcome == Verdict.of(0.0) and episode.transitions[0].truncated
+    episode = play(
+        Counter.Config(max_steps=1).build(), random_policy, seed=0
+    )  # six presses from the goal
+    assert (
+        episode.stop is Stop.OUT_OF_STEPS
+        and episode.outcome == Verdict.of(0.0)
+        and episode.transitions[0].truncated
+    )
 
 
 def test_members_of_a_group_share_the_instance_and_differ_in_noise():
@@ -96,40 +90,43 @@ def test_members_of_a_group_share_the_instance_and_differ_in_noise():
 
 
 @pytest.mark.parametrize("after", [0, 2])
-@pytest.mark.parametrize("drive", [play, run_async])
-def test_a_policy_that_raises_ends_its_episode_masked_and_named(drive, after):
-    episode = drive(Counter.Config().build(), Raising(after), seed=0)
+def test_a_policy_that_raises_ends_its_episode_masked_and_named(after):
+    episode = play(Counter.Config().build(), Raising(after), seed=0)
     assert episode.stop is Stop.POLICY_ERROR and len(episode.transitions) == after
     assert episode.outcome.value is None and episode.outcome.status is Status.ERROR
-    assert episode.error == "raising raised ConnectionError: endpoint is down" == episode.outcome.evidence
+    assert (
+        episode.error
+        == "raising raised ConnectionError: endpoint is down"
+        == episode.outcome.evidence
+    )
 
 
-@pytest.mark.parametrize("drive", [play, run_async])
-def test_a_world_that_raises_ends_its_episode_masked_and_named(drive):
-    episode = drive(BreaksAtThree.Config().build(), random_policy, seed=0)
+def test_a_world_that_raises_ends_its_episode_masked_and_named():
+    episode = play(BreaksAtThree.Config().build(), random_policy, seed=0)
     assert episode.stop is Stop.WORLD_ERROR and len(episode.transitions) == 2
     assert episode.outcome.masked and episode.error == "breaks_at_three raised KeyError: 'lost'"
 
 
-@pytest.mark.parametrize("drive", [play, run_async])
-def test_a_world_that_cannot_list_its_actions_is_blamed_not_the_policy(drive):
+def test_a_world_that_cannot_list_its_actions_is_blamed_not_the_policy():
     class Forgetful(Counter):
         def actions(self):
             if self.steps:
                 raise LookupError("which actions?")
             return super().actions()
 
-    episode = drive(Forgetful.Config().build(), random_policy, seed=0)
-    assert episode.stop is Stop.WORLD_ERROR and episode.error == "forgetful raised LookupError: which actions?"
+    episode = play(Forgetful.Config().build(), random_policy, seed=0)
+    assert (
+        episode.stop is Stop.WORLD_ERROR
+        and episode.error == "forgetful raised LookupError: which actions?"
+    )
 
 
-@pytest.mark.parametrize("drive", [play, run_async])
-def test_a_world_that_cannot_judge_its_episode_is_masked(drive):
+def test_a_world_that_cannot_judge_its_episode_is_masked():
     class Undecided(Counter):
         def outcome(self, transitions):
             raise ArithmeticError("cannot tell")
 
-    episode = drive(Undecided.Config().build(), expert, seed=0)
+    episode = play(Undecided.Config().build(), expert, seed=0)
     assert (
         episode.outcome.status is Status.ERROR
         and episode.outcome.evidence == "undecided raised ArithmeticError: cannot tell"
@@ -142,27 +139,6 @@ def released():
     event = threading.Event()
     yield event
     event.set()
-
-
-def test_a_world_that_hangs_is_masked_while_the_others_go_on(released):
-    async def both(executor):
-        hanging = Hangs.Config().build()
-        hanging.released = released
-        started = time.perf_counter()
-        others = [play_async(Counter.Config().build(), Waiting(expert), seed=seed) for seed in range(5)]
-        stuck = asyncio.create_task(
-            play_async(hanging, Waiting(random_policy), seed=0, world_timeout=0.5, executor=executor)
-        )
-        finished = await asyncio.gather(*others)
-        assert time.perf_counter() - started < 0.5 and not stuck.done()
-        return await stuck, finished
-
-    with ThreadPoolExecutor(1) as executor:
-        stuck, others = asyncio.run(both(executor))
-        released.set()
-    assert stuck.stop is Stop.WORLD_TIMEOUT and stuck.outcome.status is Status.TIMEOUT and stuck.transitions == ()
-    assert stuck.error == "hangs did not answer within 0.5 s"
-    assert all(episode.success for episode in others)
 
 
 def test_what_comes_too_late_is_not_recorded(released):
@@ -189,45 +165,43 @@ def test_an_episode_is_driven_turn_by_turn():
     run = EpisodeRun(Counter.Config(max_steps=3).build(), seed=0, policy="by hand")
     with pytest.raises(ValueError, match="still running"):
         _ = run.episode
-    assert run.moment.steps_left == 3 and run.moment.actions == ("up", "down") and run.moment.history == []
+    assert (
+        run.moment.steps_left == 3
+        and run.moment.actions == ("up", "down")
+        and run.moment.history == []
+    )
     step = run.advance("up")
     assert (
-        run.moment.history == [step] and run.moment.steps_left == 2 and run.moment.observation == step.next_observation
+        run.moment.history == [step]
+        and run.moment.steps_left == 2
+        and run.moment.observation == step.next_observation
     )
     assert run.situation.steps_left == 2
     run.end(Stop.OUT_OF_TOKENS)
-    assert run.over and run.episode.stop is Stop.OUT_OF_TOKENS and run.episode.outcome == Verdict.of(0.0)
+    assert (
+        run.over
+        and run.episode.stop is Stop.OUT_OF_TOKENS
+        and run.episode.outcome == Verdict.of(0.0)
+    )
 
 
 def test_a_moment_offers_the_proposals_and_the_expert():
     run = EpisodeRun(Counter.Config().build(), seed=0)
-    assert tuple(run.moment.proposals()) == ("up", "down") and run.moment.expert() == "down"  # 103 -> 97
+    assert (
+        tuple(run.moment.proposals()) == ("up", "down") and run.moment.expert() == "down"
+    )  # 103 -> 97
 
 
-@pytest.mark.parametrize("drive", [play, run_async])
-def test_a_world_that_cannot_be_reset_is_masked_and_named(drive):
+def test_a_world_that_cannot_be_reset_is_masked_and_named():
     class Empty(Counter):
         def draw(self, rng):
             return replace(super().draw(rng), value=1, goal=2)
 
-    episode = drive(Empty.Config().build(), random_policy, seed=3, noise_seed=4, split=Split.TEST)
-    assert episode.stop is Stop.WORLD_ERROR and episode.outcome.status is Status.ERROR and episode.transitions == ()
+    episode = play(Empty.Config().build(), random_policy, seed=3, noise_seed=4, split=Split.TEST)
+    assert (
+        episode.stop is Stop.WORLD_ERROR
+        and episode.outcome.status is Status.ERROR
+        and episode.transitions == ()
+    )
     assert (episode.seed, episode.noise_seed, episode.split) == (3, 4, Split.TEST)
     assert "empty raised WorldError" in episode.error and "no test instance" in episode.error
-
-
-def test_a_slow_reset_holds_up_nobody(released):
-    class SlowToStart(Counter):
-        def reset(self, **options):
-            released.wait(20)
-            return super().reset(**options)
-
-    async def both():
-        slow = asyncio.create_task(play_async(SlowToStart.Config().build(), Waiting(expert), seed=0))
-        quick = await asyncio.wait_for(play_async(Counter.Config().build(), Waiting(expert), seed=0), 5)
-        assert not slow.done()
-        released.set()
-        return quick, await slow
-
-    quick, slow = asyncio.run(both())
-    assert quick.success and slow.success

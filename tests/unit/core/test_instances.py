@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from terrella.core.instances import INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, instance_id, plain, split_of, stream
+from terrella.core.instances import instance_id, plain, split_of
+from terrella.core.seeds import INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, stream
 from terrella.core.types import Split
 
 
@@ -49,9 +50,15 @@ def test_splits_have_their_shares():
 
 @pytest.mark.parametrize(
     ("instance", "split"),
-    [("0" * 16, Split.TEST), ("1999000000000000", Split.TEST), ("19a0000000000000", Split.VALIDATION),
-     ("3333000000000000", Split.VALIDATION), ("3334000000000000", Split.TRAIN), ("f" * 16, Split.TRAIN)],
-)  # fmt: skip
+    [
+        ("0" * 16, Split.TEST),
+        ("1999000000000000", Split.TEST),
+        ("19a0000000000000", Split.VALIDATION),
+        ("3333000000000000", Split.VALIDATION),
+        ("3334000000000000", Split.TRAIN),
+        ("f" * 16, Split.TRAIN),
+    ],
+)
 def test_the_split_is_read_off_the_name(instance, split):
     assert split_of(instance) is split
 

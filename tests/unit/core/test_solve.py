@@ -9,7 +9,10 @@ from terrella.worlds.counter import Count, Counter
 
 
 class Line:
-    """Cells 0..3: 3 wins, 0 is a pit. `walk` goes right, or with probability 1/4 left; `wait` does nothing."""
+    """Cells 0..3: 3 wins, 0 is a pit.
+
+    `walk` goes right, or with probability 1/4 left; `wait` does nothing.
+    """
 
     name = "line"
 
@@ -22,11 +25,26 @@ class Line:
         return [self.land(state + 1, 0.75), self.land(state - 1, 0.25)]
 
     def land(self, cell, probability):
-        return Outcome(state=cell, terminated=cell in (0, 3), success=cell == 3, probability=probability)
+        return Outcome(
+            state=cell, terminated=cell in (0, 3), success=cell == 3, probability=probability
+        )
 
 
-BEST = {(2, 0): 0.0, (2, 1): 0.75, (1, 1): 0.0, (1, 2): 0.5625, (2, 2): 0.75, (2, 3): 0.75 + 0.25 * 0.5625}
-RANDOM = {(2, 0): 0.0, (2, 1): 0.375, (1, 1): 0.0, (1, 2): 0.5 * 0.0 + 0.5 * 0.75 * 0.375, (2, 2): 0.5 * 0.375 + 0.375}
+BEST = {
+    (2, 0): 0.0,
+    (2, 1): 0.75,
+    (1, 1): 0.0,
+    (1, 2): 0.5625,
+    (2, 2): 0.75,
+    (2, 3): 0.75 + 0.25 * 0.5625,
+}
+RANDOM = {
+    (2, 0): 0.0,
+    (2, 1): 0.375,
+    (1, 1): 0.0,
+    (1, 2): 0.5 * 0.0 + 0.5 * 0.75 * 0.375,
+    (2, 2): 0.5 * 0.375 + 0.375,
+}
 
 
 @pytest.mark.parametrize(("question", "value"), BEST.items())

@@ -27,7 +27,9 @@ from terrella.core.types import (
 
 
 def test_canonical_json_has_one_spelling_and_tells_kinds_apart():
-    assert canonical_json({"b": [1, 1.0, True, None], "a": "é"}) == '{"a":"é","b":[1,1.0,true,null]}'
+    assert (
+        canonical_json({"b": [1, 1.0, True, None], "a": "é"}) == '{"a":"é","b":[1,1.0,true,null]}'
+    )
     assert State.of({"a": 1, "b": 2}) == State.of({"b": 2, "a": 1})
     assert len({State.of(value) for value in (1, 1.0, True, "1")}) == 4
     for number in (math.nan, math.inf):
@@ -43,7 +45,11 @@ def test_a_state_gives_its_value_fresh():
 
 def test_observations_of_different_kinds_are_never_equal():
     assert Text("1") != State("1") != Tree("1") != Text("1")
-    assert [one.kind for one in (Text(""), State(""), Tree(""))] == [Kind.TEXT, Kind.STATE, Kind.TREE]
+    assert [one.kind for one in (Text(""), State(""), Tree(""))] == [
+        Kind.TEXT,
+        Kind.STATE,
+        Kind.TREE,
+    ]
     assert len({Text("a"), Text("a"), Tree("a")}) == 2
 
 
@@ -51,7 +57,11 @@ def test_frames_keep_their_pixels_and_refuse_other_shapes():
     pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
     frames = Frames.of(pixels[:, :, ::-1])  # a view that is not contiguous
     pixels[:] = 0
-    assert frames.shape == (2, 3, 4, 3) and frames.array[0, 0, 0, 0] == 9 and frames.kind is Kind.FRAMES
+    assert (
+        frames.shape == (2, 3, 4, 3)
+        and frames.array[0, 0, 0, 0] == 9
+        and frames.kind is Kind.FRAMES
+    )
     with pytest.raises(ValueError, match="read-only"):
         frames.array[0, 0, 0, 0] = 1
     for wrong in (np.zeros((2, 3, 4), np.uint8), np.zeros((1, 1, 1, 1), np.float32)):
@@ -103,7 +113,9 @@ def test_a_tally_averages_what_counts_and_counts_what_does_not(given_verdicts):
     for verdict in given_verdicts:
         tally.add(verdict)
     counted = [v.value for v in given_verdicts if v.value is not None]
-    assert tally.masked == len(given_verdicts) - len(counted) and sum(tally.counts.values()) == len(given_verdicts)
+    assert tally.masked == len(given_verdicts) - len(counted) and sum(tally.counts.values()) == len(
+        given_verdicts
+    )
     assert tally.mean == (pytest.approx(sum(counted) / len(counted)) if counted else None)
 
 
@@ -118,18 +130,31 @@ def test_an_exception_in_a_verifier_is_masked_and_named():
             raise ZeroDivisionError("by zero")
 
     verdict = judge(Broken(), reply=Text(""), truth=Text(""), before=Text(""))
-    assert verdict.status is Status.ERROR and verdict.evidence == "Broken raised ZeroDivisionError: by zero"
+    assert (
+        verdict.status is Status.ERROR
+        and verdict.evidence == "Broken raised ZeroDivisionError: by zero"
+    )
 
 
 def step(reward=0.0, after="b"):
-    return Transition(observation=Text("a"), action="go", next_observation=Text(after), reward=reward)
+    return Transition(
+        observation=Text("a"), action="go", next_observation=Text(after), reward=reward
+    )
 
 
 def episode(outcome, *steps):
     return Episode(
-        world="w", instance="0", split=Split.TRAIN, seed=0, noise_seed=0, policy="p", first=Text("a"),
-        transitions=steps, stop=Stop.TERMINATED, outcome=outcome,
-    )  # fmt: skip
+        world="w",
+        instance="0",
+        split=Split.TRAIN,
+        seed=0,
+        noise_seed=0,
+        policy="p",
+        first=Text("a"),
+        transitions=steps,
+        stop=Stop.TERMINATED,
+        outcome=outcome,
+    )
 
 
 def test_an_episode_won_lost_or_neither():

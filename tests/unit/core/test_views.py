@@ -49,11 +49,21 @@ def test_it_is_shown_as_canonical_json():
 @pytest.mark.parametrize(
     "observation",
     [
-        State(""), State("{"), State("[]"), State("null"), State('{"x":1.5}'), State('{"x":true}'), State('{"x":"1"}'),
-        State('{"y":1.0}'), State('{"x":1,"z":2}'), State("[" * 100_000), State('{"x":' + "9" * 5000 + "}"),
-        Text('{"x":1}'), Frames(b"", (0, 0, 0, 0)),
+        State(""),
+        State("{"),
+        State("[]"),
+        State("null"),
+        State('{"x":1.5}'),
+        State('{"x":true}'),
+        State('{"x":"1"}'),
+        State('{"y":1.0}'),
+        State('{"x":1,"z":2}'),
+        State("[" * 100_000),
+        State('{"x":' + "9" * 5000 + "}"),
+        Text('{"x":1}'),
+        Frames(b"", (0, 0, 0, 0)),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_such_a_state_is_none_not_an_exception(observation):
     assert RecordView(Point).read(observation) is None
 
@@ -61,8 +71,12 @@ def test_what_is_not_such_a_state_is_none_not_an_exception(observation):
 def test_what_a_rendering_repeats_is_offered_as_words():
     world = Counter.Config(goals=10).build()
     observation, _ = world.reset(seed=3)
-    up, down, goal, value = world.words()
-    assert (up, down) == ("up", "down") and observation.text.startswith(goal) and value in observation.text
+    up, down, goal, value = world.vocabulary()
+    assert (
+        (up, down) == ("up", "down")
+        and observation.text.startswith(goal)
+        and value in observation.text
+    )
 
 
 def test_the_words_of_the_lake_spell_its_coordinates():
@@ -70,6 +84,6 @@ def test_the_words_of_the_lake_spell_its_coordinates():
     world = FrozenLake.Config(size=3, view="coordinates").build()
     observation, _ = world.reset(seed=0)
     left = observation.text
-    for word in sorted(world.words(), key=len, reverse=True):
+    for word in sorted(world.vocabulary(), key=len, reverse=True):
         left = left.replace(word, "")
     assert not left.strip()

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.gym_world import GymWorld
 from terrella.core.instances import split_of
 from terrella.core.types import Outcome, Split, State, Text
-from terrella.core.world import GymWorld
 from terrella.verify.text import Exact
 from terrella.worlds.counter import Count, Counter
 
@@ -38,7 +38,9 @@ class Echo(Counter):
 
 def newest(env_id):
     """Gymnasium warns about an old version of an env; which one is new depends on its own."""
-    return max(known for known in gymnasium.registry if known.startswith(env_id.partition("-v")[0] + "-v"))
+    return max(
+        known for known in gymnasium.registry if known.startswith(env_id.partition("-v")[0] + "-v")
+    )
 
 
 class Lake(GymWorld):
@@ -50,7 +52,10 @@ class Lake(GymWorld):
 
 
 class Taxi(GymWorld):
-    env_id, action_names = newest("Taxi-v3"), ("South", "North", "East", "West", "Pickup", "Dropoff")
+    env_id, action_names = (
+        newest("Taxi-v3"),
+        ("South", "North", "East", "West", "Pickup", "Dropoff"),
+    )
     verifier = Exact.Config().build()
 
     def show(self, native):
@@ -100,7 +105,10 @@ def test_same_seeds_same_walk_in_another_world_and_again_in_this_one(world):
 def test_noise_is_apart_from_the_instance(world):
     built = world.Config(max_steps=30).build()
     walks = [walk(built, 20, seed=0, options={"noise_seed": k}) for k in range(20)]
-    assert len({seen[0][0] for seen in walks}) == 1 and len({seen[0][1]["instance"] for seen in walks}) == 1
+    assert (
+        len({seen[0][0] for seen in walks}) == 1
+        and len({seen[0][1]["instance"] for seen in walks}) == 1
+    )
     assert len({tuple(step[0] for step in seen) for seen in walks}) > 3
 
 
@@ -132,12 +140,16 @@ def test_the_split_is_respected(world, split):
 
 
 def test_a_split_without_instances_says_so():
-    world = Lake.Config(split=Split.TEST).build()  # it has one initial state, which is a train instance
+    world = Lake.Config(
+        split=Split.TEST
+    ).build()  # it has one initial state, which is a train instance
     with pytest.raises(WorldError, match="no test instance in 2000 draws"):
         world.reset(seed=0)
 
 
-@pytest.mark.parametrize("options", [{"splitt": "test"}, {"split": "tset"}, {"split": "test", "sead": 1}])
+@pytest.mark.parametrize(
+    "options", [{"splitt": "test"}, {"split": "tset"}, {"split": "test", "sead": 1}]
+)
 def test_a_wrong_reset_option_is_named(options):
     with pytest.raises(ConfigError, match=r"splitt|tset|sead"):
         Counter.Config().build().reset(seed=0, options=options)
@@ -178,7 +190,11 @@ def test_free_text_is_always_valid():
     world = Echo.Config().build()
     world.reset(seed=0)
     assert world.step("hello")[4]["valid"]
-    assert world.step(str(world.state.goal))[2:] == (True, False, {"valid": True, "effective": False, "success": True})
+    assert world.step(str(world.state.goal))[2:] == (
+        True,
+        False,
+        {"valid": True, "effective": False, "success": True},
+    )
 
 
 @pytest.mark.parametrize("world", ALL)
@@ -230,7 +246,9 @@ def test_a_wrapped_env_ends_when_its_own_rules_say_so():
 
 
 def test_the_time_limit_of_a_wrapped_env_is_ours_and_a_truncation():
-    world = Lake.Config(max_steps=150, options={"is_slippery": False}).build()  # the env itself would stop at 100
+    world = Lake.Config(
+        max_steps=150, options={"is_slippery": False}
+    ).build()  # the env itself would stop at 100
     world.reset(seed=0)
     steps = [world.step("Left") for _ in range(150)]
     assert [step[2] for step in steps] == [False] * 150

@@ -1,4 +1,4 @@
-"""LeRobot (v3) and RLDS datasets, written here in their layouts and read as episodes."""
+"""LeRobot (v3) and RLDS datasets: written here in their layouts, and read as episodes."""
 
 import json
 import struct
@@ -14,51 +14,62 @@ av = pytest.importorskip("av", reason="pip install 'terrella[video]'")
 from terrella.core.errors import StoreError
 from terrella.core.instances import split_of
 from terrella.core.types import Split
-from terrella.data.films import film_of, read_video, resize, write_video
 from terrella.data.lerobot import read_lerobot, write_lerobot
 from terrella.data.recorded import Recording, recorded_episode, store_recordings
 from terrella.data.rlds import read_rlds
 from terrella.data.store import EpisodeStore
+from terrella.data.videos import read_video, resize, video_of, write_video
 
 SHARED = Path(__file__).parents[4] / "shared/data/robot_video"
 
 
-def film(frames=6, size=32, seed=0):
-    """A bright square that moves: something that video codecs keep."""
+def video(frames=6, size=32, seed=0):
+    """A bright moving square, which video codecs preserve well."""
     rng = np.random.default_rng(seed)
-    pictures = np.full((frames, size, size, 3), 90, np.uint8)
+    images = np.full((frames, size, size, 3), 90, np.uint8)
     for t in range(frames):
-        pictures[t, 4 : 4 + 8, 2 * t + 2 : 2 * t + 10] = rng.integers(150, 255, 3)
-    return pictures
+        images[t, 4 : 4 + 8, 2 * t + 2 : 2 * t + 10] = rng.integers(150, 255, 3)
+    return images
 
 
 def episode(number, frames=6, success=None):
     actions = np.random.default_rng(number).uniform(-1, 1, (frames, 3))
     return recorded_episode(
-        Recording(source="mine", number=number, film=film(frames, seed=number), actions=actions, success=success)
+        Recording(
+            source="mine",
+            number=number,
+            video=video(frames, seed=number),
+            actions=actions,
+            success=success,
+        )
     )
 
 
-def test_a_recording_without_a_word_on_success_is_masked_not_failed():
-    unknown, won = episode(0), episode(1, success=True)
+def test_a_recording_with_unknown_success_is_masked_not_failed():
+    unknown, success = episode(0), episode(1, success=True)
     assert unknown.outcome.value is None and unknown.split is split_of(unknown.instance)
-    assert won.success and won.transitions[-1].terminated and len(won.transitions) == 5
+    assert success.success and success.transitions[-1].terminated
+    assert len(success.transitions) == 5
     with pytest.raises(StoreError, match="2 frames"):
-        recorded_episode(Recording(source="x", number=0, film=film(2), actions=np.zeros((0, 3))))
+        recorded_episode(Recording(source="x", number=0, video=video(2), actions=np.zeros((0, 3))))
 
 
-def test_video_comes_back_nearly_as_it_was(tmp_path):
-    write_video(tmp_path / "a.mp4", film(), fps=10)
+def test_video_is_read_back_almost_unchanged(tmp_path):
+    write_video(tmp_path / "a.mp4", video(), fps=10)
     back = read_video(tmp_path / "a.mp4")
-    assert back.shape == film().shape and np.abs(back.astype(int) - film()).mean() < 3
+    assert back.shape == video().shape and np.abs(back.astype(int) - video()).mean() < 3
     assert len(read_video(tmp_path / "a.mp4", 0.2, 0.5)) == 3
-    assert resize(film()[0], (16, 24)).shape == (16, 24, 3)
+    assert resize(video()[0], (16, 24)).shape == (16, 24, 3)
     with pytest.raises(StoreError, match="no frame"):
         read_video(tmp_path / "a.mp4", 99.0)
 
 
 def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
-    episodes = [episode(0, 6, success=True), episode(1, 4, success=False), episode(2, 5, success=True)]
+    episodes = [
+        episode(0, 6, success=True),
+        episode(1, 4, success=False),
+        episode(2, 5, success=True),
+    ]
     write_lerobot(tmp_path / "set", episodes, fps=10, task="move the square")
     back = list(read_lerobot(tmp_path / "set"))
 
@@ -66,16 +77,18 @@ def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
     assert [e.success for e in back] == [True, False, True]
     for before, after in zip(episodes, back, strict=True):
         assert [s.action for s in after.transitions] == [s.action for s in before.transitions]
-        assert np.abs(film_of(after).astype(int) - film_of(before)).mean() < 4
+        assert np.abs(video_of(after).astype(int) - video_of(before)).mean() < 4
     assert back[0].transitions[0].info["task"] == "move the square"
     small = next(read_lerobot(tmp_path / "set", size=(16, 16)))
-    assert film_of(small).shape == (6, 16, 16, 3)
+    assert video_of(small).shape == (6, 16, 16, 3)
 
     rows = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")
-    assert rows["index"].to_pylist() == list(range(15)) and rows["episode_index"].to_pylist()[6] == 1
+    assert (
+        rows["index"].to_pylist() == list(range(15)) and rows["episode_index"].to_pylist()[6] == 1
+    )
 
 
-def test_recordings_become_a_store_that_a_video_model_can_be_made_from(tmp_path):
+def test_recordings_become_an_episode_store(tmp_path):
     write_lerobot(tmp_path / "set", [episode(n, 4, success=True) for n in range(60)])
     manifest = store_recordings(tmp_path / "store", read_lerobot(tmp_path / "set"), source="mine")
     store = EpisodeStore.open(tmp_path / "store")
@@ -94,7 +107,7 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
         next(read_lerobot(tmp_path / "set"))
 
 
-# --- RLDS: a writer of the format, independent of the reader --------------------------------------------------------
+# --- RLDS: a writer of the format, independent of the reader --------------------------------------
 
 
 def varint(value):
@@ -119,13 +132,15 @@ def feature(values):
 
 
 def record(columns):
-    entries = b"".join(field(1, field(1, name.encode()) + field(2, feature(v))) for name, v in columns.items())
+    entries = b"".join(
+        field(1, field(1, name.encode()) + field(2, feature(v))) for name, v in columns.items()
+    )
     data = field(1, entries)
     return struct.pack("<Q", len(data)) + b"CRC1" + data + b"CRC2"
 
 
-def picture_bytes(picture, codec):
-    frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+def image_bytes(image, codec):
+    frame = av.VideoFrame.from_ndarray(image, format="rgb24")
     encoder = av.CodecContext.create(codec, "w")
     encoder.width, encoder.height = frame.width, frame.height
     encoder.pix_fmt = "rgb24" if codec == "png" else "yuvj444p"
@@ -134,21 +149,24 @@ def picture_bytes(picture, codec):
 
 
 def shard(codec="png", steps=4):
-    pictures = film(steps)
-    return record({
-        "steps/observation/image": [picture_bytes(p, codec) for p in pictures],
-        "steps/action/world_vector": [0.1 * k for k in range(3 * steps)],
-        "steps/action/gripper": [float(k % 2) for k in range(steps)],
-        "steps/reward": [0.0] * (steps - 1) + [1.0], "steps/is_last": [0] * (steps - 1) + [1],
-        "steps/language_instruction": [b"open the drawer"] * steps, "steps/discount": [-1] * steps,
-    })  # fmt: skip
+    return record(
+        {
+            "steps/observation/image": [image_bytes(image, codec) for image in video(steps)],
+            "steps/action/world_vector": [0.1 * k for k in range(3 * steps)],
+            "steps/action/gripper": [float(k % 2) for k in range(steps)],
+            "steps/reward": [0.0] * (steps - 1) + [1.0],
+            "steps/is_last": [0] * (steps - 1) + [1],
+            "steps/language_instruction": [b"open the drawer"] * steps,
+            "steps/discount": [-1] * steps,
+        }
+    )
 
 
 @pytest.mark.parametrize("codec", ["png", "mjpeg"])
 def test_rlds_shards_are_read_without_tensorflow(codec, tmp_path):
     (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(shard(codec, 4) + shard(codec, 3))
     first, second = read_rlds(tmp_path, actions=("action/world_vector", "action/gripper"))
-    assert np.abs(film_of(first).astype(int) - film(4)).mean() < (1 if codec == "png" else 6)
+    assert np.abs(video_of(first).astype(int) - video(4)).mean() < (1 if codec == "png" else 6)
     assert first.transitions[1].action == "+0.3000 +0.4000 +0.5000 +1.0000" and first.success
     assert len(second.transitions) == 2 and second.transitions[0].info["task"] == "open the drawer"
 
@@ -165,10 +183,13 @@ def test_a_damaged_shard_or_an_unknown_column_says_so(tmp_path):
         list(read_rlds(tmp_path / "nowhere"))
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared robot clips are not here")
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared robot clips are not installed")
 def test_a_real_robot_clip_becomes_an_episode():
     clip = np.load(SHARED / "bair_sample.npz", allow_pickle=False)
-    pictures = next(clip[k] for k in clip.files if clip[k].ndim == 4)
+    images = next(clip[k] for k in clip.files if clip[k].ndim == 4)
     actions = next(clip[k] for k in clip.files if clip[k].ndim == 2)
-    made = recorded_episode(Recording(source="bair", number=0, film=pictures.astype(np.uint8), actions=actions))
-    assert len(made.transitions) == len(pictures) - 1 and film_of(made).shape == pictures.shape
+    converted = recorded_episode(
+        Recording(source="bair", number=0, video=images.astype(np.uint8), actions=actions)
+    )
+    assert len(converted.transitions) == len(images) - 1
+    assert video_of(converted).shape == images.shape

@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed ends with the very bits of one that was not."""
+"""A run that was stopped and resumed ends with the same bits as an uninterrupted one."""
 
 import asyncio
 import json
@@ -18,35 +18,45 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from terrella.core.errors import EngineError
-from terrella.core.protocols import Task, TokenEpisode, TokenRequest
+from terrella.core.tokens import Task, TokenEpisode, TokenRequest, TrainExample
 from terrella.core.types import Verdict
-from terrella.engines.trl.checkpoint_files import newest_whole, random_states, restore_random_states, write_manifest
-from terrella.engines.episodes.driver import Driver
-from terrella.engines.trl.packs import TrainingRow
-from terrella.engines.trl.rlvr_trainer import RlvrSettings, RlvrTrainer
-from terrella.engines.trl.sft_trainer import SftSettings, SftTrainer
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.trl.checkpoint_files import (
+    newest_complete,
+    random_states,
+    restore_random_states,
+    write_manifest,
+)
+from terrella.engines.trl.rlvr_trainer import RlvrTrainer
+from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.models.presets import load_model
+from terrella.rollout.rollout import Rollout
 from terrella.worlds.counter import Counter
 from tests.support.fsdp_on_cpu import FSDP2
 
 PICKLED = {".pt", ".pth", ".bin", ".pkl", ".ckpt"}
 
 
-class Likes:
-    """Stands in for a driver: answers are good when they hold many even tokens. Notes which questions were asked."""
+class EvenTokens:
+    """Stands in for a rollout: the reward is the share of even tokens in a reply.
 
-    config = Driver.Config(world=Counter.Config(), turn_tokens=4)
+    Records the seeds of the tasks it was given.
+    """
+
+    config = Rollout.Config(world=Counter.Config(), turn_tokens=4)
 
     def __init__(self):
-        self.asked = []
+        self.task_seeds = []
 
     def run(self, sampler, tasks, *, group_size, seed):
-        self.asked.append([task.seed for task in tasks])
+        self.task_seeds.append([task.seed for task in tasks])
         return asyncio.run(self._run(sampler, tasks, group_size, seed))
 
     async def _run(self, sampler, tasks, group_size, seed):
-        asked = [(task, member) for task in tasks for member in range(group_size)]
-        return await asyncio.gather(*(self._answer(sampler, task, member + seed) for task, member in asked))
+        members = [(task, member) for task in tasks for member in range(group_size)]
+        return await asyncio.gather(
+            *(self._answer(sampler, task, member + seed) for task, member in members)
+        )
 
     async def _answer(self, sampler, task, member):
         prompt = (3, 4, 5 + task.seed % 7)
@@ -54,14 +64,19 @@ class Likes:
         sampled = await sampler.sample(request)
         even = sum(token % 2 == 0 for token in sampled.token_ids) / len(sampled.token_ids)
         return TokenEpisode(
-            prompt_ids=prompt, completion_ids=sampled.token_ids, model_mask=(True,) * len(sampled.token_ids),
-            logprobs=sampled.logprobs, turn_ends=(len(sampled.token_ids),), turn_rewards=(even,),
-            outcome=Verdict.of(even), group=str(task.seed),
-        )  # fmt: skip
+            prompt_ids=prompt,
+            completion_ids=sampled.token_ids,
+            model_mask=(True,) * len(sampled.token_ids),
+            logprobs=sampled.logprobs,
+            turn_ends=(len(sampled.token_ids),),
+            turn_rewards=(even,),
+            outcome=Verdict.of(even),
+            group=str(task.seed),
+        )
 
 
 class Stop(BaseException):
-    """The plug is pulled: nothing of ours catches it."""
+    """Ends a run abruptly: no code of ours catches it."""
 
 
 def stop_at(step):
@@ -75,17 +90,21 @@ def stop_at(step):
     return StopAt()
 
 
-def ask(index):
+def task_of(index):
     return Task(seed=index)
 
 
 def rlvr(out, *, stop=None, callbacks=(), **changes):
-    settings = RlvrSettings.Config(steps=6, groups=2, group_size=4, learning_rate=1e-2, warmup_steps=4, save_every=2)
-    model, tokenizer = load_model("tiny-0.3m", words=("up", "down"), seed=0)
-    driver = Likes()
+    settings = RlvrConfig(
+        steps=6, groups=2, group_size=4, learning_rate=1e-2, warmup_steps=4, save_every=2
+    )
+    model, tokenizer = load_model("tiny-0.3m", vocabulary=("up", "down"), seed=0)
+    rollout = EvenTokens()
     callbacks = [*callbacks, stop_at(stop)] if stop is not None else list(callbacks)
-    trainer = RlvrTrainer(model, tokenizer, settings.replace(**changes), driver, ask, out, callbacks)
-    return trainer, driver
+    trainer = RlvrTrainer(
+        model, tokenizer, settings.replace(**changes), rollout, task_of, out, callbacks, seed=0
+    )
+    return trainer, rollout
 
 
 def train(trainer):
@@ -101,9 +120,9 @@ def same_bits(one, other):
 
 
 def curve(trainer):
-    """What was logged, without what a clock says."""
-    lines = [{k: v for k, v in row.items() if "seconds" not in k} for row in trainer.state.log_history]
-    return [row for row in lines if "train_runtime" not in row]
+    """The logged metrics without timings."""
+    entries = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+    return [{k: v for k, v in entry.items() if "seconds" not in k} for entry in entries]
 
 
 def checkpoints(out):
@@ -119,27 +138,35 @@ def checkpoints(out):
         {"updates": 2, "algorithm": "ppo", "critic": "separate", "lora_rank": 2},
         {"algorithm": "ppo", "kl": 0.1, "refill": 1},
     ],
-    ids=["plain", "adapter", "three updates a batch", "adapter with a critic", "critic, reference, refill"],
+    ids=[
+        "plain",
+        "adapter",
+        "three updates a batch",
+        "adapter with a critic",
+        "critic, reference, refill",
+    ],
 )
 def test_resumed_rlvr_is_bit_identical(tmp_path, changes):
-    whole, asked = rlvr(tmp_path / "whole", **changes)
+    whole, rollout = rlvr(tmp_path / "whole", **changes)
     expected = train(whole)
     first, _ = rlvr(tmp_path / "cut", stop=5, **changes)
     start = {name: tensor.clone() for name, tensor in first.policy.state_dict().items()}
     assert train(first) is None and not same_bits(start, expected)
-    torch.manual_seed(123)  # another process would have other numbers here
-    second, asked_again = rlvr(tmp_path / "cut", **changes)
+    torch.manual_seed(123)  # another process would have another random state
+    second, resumed_rollout = rlvr(tmp_path / "cut", **changes)
     resumed = train(second)
     assert same_bits(resumed, expected)
-    assert asked_again.asked and asked_again.asked == asked.asked[-len(asked_again.asked) :]
+    seeds = resumed_rollout.task_seeds
+    assert seeds and seeds == rollout.task_seeds[-len(seeds) :]
     assert curve(second) == curve(whole)
-    third, not_asked = rlvr(tmp_path / "cut", **changes)
-    assert same_bits(train(third), expected) and not_asked.asked == [], "a finished run stays finished"
+    third, unused_rollout = rlvr(tmp_path / "cut", **changes)
+    assert same_bits(train(third), expected)
+    assert unused_rollout.task_seeds == [], "a finished run stays finished"
     assert curve(third) == curve(whole)
 
 
-def test_the_optimiser_and_the_schedule_go_on(tmp_path):
-    """Plain continuation from the weights alone would differ: this test can fail."""
+def test_optimizer_and_schedule_are_restored(tmp_path):
+    """Without the optimizer state the result differs: the test above can fail."""
     whole, _ = rlvr(tmp_path / "whole")
     expected = train(whole)
     first, _ = rlvr(tmp_path / "cut", stop=5)
@@ -157,15 +184,15 @@ def test_the_optimiser_and_the_schedule_go_on(tmp_path):
     assert not same_bits(train(second), expected)
 
 
-def test_no_pickle_two_kept_and_every_file_is_hashed(tmp_path):
+def test_there_is_no_pickle_two_checkpoints_stay_and_every_file_is_hashed(tmp_path):
     trainer, _ = rlvr(tmp_path, save_every=1)
     train(trainer)
     assert checkpoints(tmp_path) == ["checkpoint-5", "checkpoint-6"]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if path.suffix in PICKLED]
     manifest = json.loads((tmp_path / "checkpoint-6/manifest.json").read_text())
-    there = {path.name for path in (tmp_path / "checkpoint-6").iterdir()}
-    assert set(manifest["files"]) == there - {"manifest.json"} and manifest["step"] == 6
+    names = {path.name for path in (tmp_path / "checkpoint-6").iterdir()}
+    assert set(manifest["files"]) == names - {"manifest.json"} and manifest["step"] == 6
 
 
 def test_adapters_are_saved_alone(tmp_path):
@@ -183,12 +210,15 @@ def test_leftovers_are_removed_and_damage_is_named(tmp_path, caplog):
         write_manifest(folder, step)
     (tmp_path / "checkpoint-6").mkdir()
     (tmp_path / "checkpoint-6/weights").write_bytes(b"ri")
-    assert newest_whole(tmp_path) == 4 and checkpoints(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+    assert newest_complete(tmp_path) == 4 and checkpoints(tmp_path) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
     (tmp_path / "checkpoint-4/weights").write_bytes(b"wrong")
-    assert newest_whole(tmp_path) == 2 and checkpoints(tmp_path) == ["checkpoint-2"]
+    assert newest_complete(tmp_path) == 2 and checkpoints(tmp_path) == ["checkpoint-2"]
     assert "checkpoint-4 differs from its manifest in weights" in caplog.text
     (tmp_path / "checkpoint-2/weights").unlink()
-    assert newest_whole(tmp_path) == 0 and checkpoints(tmp_path) == []
+    assert newest_complete(tmp_path) == 0 and checkpoints(tmp_path) == []
 
 
 def test_random_states_come_back_through_json():
@@ -209,12 +239,14 @@ def test_a_checkpoint_of_fewer_processes_is_refused(tmp_path):
 
 
 def sft(out, *, stop=None, **changes):
-    rows = [
-        TrainingRow(prompt_ids=(3, 4), completion_ids=(5 + n % 20, 6, 7 + n % 3), mask=(True, False, True))
+    examples = [
+        TrainExample(
+            prompt_ids=(3, 4), completion_ids=(5 + n % 20, 6, 7 + n % 3), mask=(True, False, True)
+        )
         for n in range(22)
     ]
-    settings = SftSettings.Config(epochs=2, batch_rows=4, warmup_steps=3, learning_rate=1e-2, save_every=2)
-    model, tokenizer = load_model("tiny-0.3m", words=("up", "down"), seed=0)
+    settings = SftConfig(epochs=2, batch_size=4, warmup_steps=3, learning_rate=1e-2, save_every=2)
+    model, tokenizer = load_model("tiny-0.3m", vocabulary=("up", "down"), seed=0)
     seen = []
 
     class Seen(SftTrainer):
@@ -225,7 +257,8 @@ def sft(out, *, stop=None, **changes):
             return super().training_step(model, inputs, num_items_in_batch)
 
     callbacks = [stop_at(stop)] if stop is not None else []
-    return Seen(model, tokenizer, settings.replace(**changes), rows, out, callbacks), seen
+    settings = settings.replace(**changes)
+    return Seen(model, tokenizer, settings, examples, out, callbacks, seed=0), seen
 
 
 @pytest.mark.parametrize("stop", [3, 7, 11])
@@ -239,7 +272,7 @@ def test_resumed_sft_is_bit_identical_in_any_epoch(tmp_path, stop):
     second, rest = sft(tmp_path / "cut")
     assert same_bits(train(second), expected)
     assert rest == order[-len(rest) :]
-    assert curve(second) == curve(whole), "a mean over ten steps must not forget the steps before the stop"
+    assert curve(second) == curve(whole), "a mean over ten steps includes the steps before the stop"
 
 
 TWO = """
@@ -255,10 +288,11 @@ import test_checkpoint as t
 def run(out, stop=None):
     trainer, _ = t.rlvr(Path(out), stop=stop)
     done = t.train(trainer)
-    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # on all processes: shards are gathered
+    # On all processes: shards are gathered
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
     if done is not None and trainer.accelerator.is_main_process:
-        kept = {{k: v.clone() for k, v in weights.items() if k != "lm_head.weight"}}  # tied
-        save_file(kept, Path(out) / "end.safetensors")
+        untied = {{k: v.clone() for k, v in weights.items() if k != "lm_head.weight"}}
+        save_file(untied, Path(out) / "end.safetensors")
 
 allow_fsdp_on_cpu()
 run("whole")
@@ -273,19 +307,33 @@ torch.distributed.destroy_process_group()
 @pytest.mark.parametrize("wrapped", [{}, FSDP2], ids=["ddp", "fsdp2"])
 def test_two_processes_resume_bit_identically(tmp_path, wrapped):
     script = tmp_path / "two.py"
-    script.write_text(TWO.format(folders=[str(Path(__file__).parent), str(Path(__file__).parents[3])]))
-    common = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": str(20_000 + os.getpid() % 20_000), "OMP_NUM_THREADS": "1", **wrapped}  # fmt: skip
+    script.write_text(
+        TWO.format(folders=[str(Path(__file__).parent), str(Path(__file__).parents[3])])
+    )
+    common = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + os.getpid() % 20_000),
+        "OMP_NUM_THREADS": "1",
+        **wrapped,
+    }
     command = [sys.executable, str(script)]
     both = [
         subprocess.Popen(
-            command, cwd=tmp_path, stderr=subprocess.PIPE, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command,
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]
     for process in both:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors.decode()[-3000:]
-    assert {"random-0.json", "random-1.json"} <= {path.name for path in (tmp_path / "cut/checkpoint-6").iterdir()}
+    assert {"random-0.json", "random-1.json"} <= {
+        path.name for path in (tmp_path / "cut/checkpoint-6").iterdir()
+    }
     whole, cut = (load_file(tmp_path / name / "end.safetensors") for name in ("whole", "cut"))
     assert same_bits(whole, cut)

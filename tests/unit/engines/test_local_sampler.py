@@ -1,4 +1,4 @@
-"""The in-process sampler: samples depend on ids and seed alone; prompts are read once; nobody waits for ever."""
+"""The in-process sampler: samples depend on ids and seed alone, prompts are read once."""
 
 import asyncio
 from typing import Any
@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
-from terrella.core.protocols import Sampled, TokenRequest
-from terrella.engines.sampling import local_sampler
-from terrella.engines.sampling.local_sampler import LocalSampler
+from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.local import local_sampler
+from terrella.engines.local.local_sampler import LocalSampler
 
 MODEL, _ = tiny_model()
 
@@ -24,24 +24,29 @@ def sample(requests: list[TokenRequest], sampler: LocalSampler | None = None) ->
     sampler = sampler or LocalSampler(MODEL)
 
     async def run() -> list[Sampled]:
-        return list(await asyncio.gather(*(sampler.sample(one) for one in requests)))
+        return list(await asyncio.gather(*(sampler.sample(request) for request in requests)))
 
     return asyncio.run(run())
 
 
-def tokens(requests: list[TokenRequest], sampler: LocalSampler | None = None) -> list[tuple[int, ...]]:
-    return [found.token_ids for found in sample(requests, sampler)]
+def tokens(
+    requests: list[TokenRequest], sampler: LocalSampler | None = None
+) -> list[tuple[int, ...]]:
+    return [sampled.token_ids for sampled in sample(requests, sampler)]
 
 
 def mixed(count: int) -> list[TokenRequest]:
-    """Prompts of many lengths; every third shares its neighbour's."""
-    return [request(tuple(range(5, 8 + (i - i % 3) % 20)), seed=i, max_new_tokens=3 + i % 6) for i in range(count)]
+    """Prompts of different lengths, each three times."""
+    return [
+        request(tuple(range(5, 8 + (i - i % 3) % 20)), seed=i, max_new_tokens=3 + i % 6)
+        for i in range(count)
+    ]
 
 
 def test_same_seed_same_sample_whatever_the_batch():
     requests = mixed(24)
     together = tokens(requests)
-    assert [tokens([one])[0] for one in requests] == together
+    assert [tokens([each])[0] for each in requests] == together
     assert tokens(requests[::-1])[::-1] == together
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
 
@@ -50,35 +55,39 @@ def test_prompts_that_are_read_in_several_passes_keep_their_caches(monkeypatch):
     requests = [request((5 + i, *range(6, 12)), seed=i, max_new_tokens=6) for i in range(24)]
     together = tokens(requests)
     monkeypatch.setattr(local_sampler, "READ_TOKENS", 40)  # four or five prompts a pass
-    assert tokens(requests) == together == [tokens([one])[0] for one in requests]
-    assert tokens(mixed(24)) == [tokens([one])[0] for one in mixed(24)]
+    assert tokens(requests) == together == [tokens([each])[0] for each in requests]
+    assert tokens(mixed(24)) == [tokens([each])[0] for each in mixed(24)]
 
 
 def test_log_probabilities_are_the_models():
     prompt = (5, 6, 7)
-    (found,) = sample([request(prompt, temperature=0.7)])
+    (sampled,) = sample([request(prompt, temperature=0.7)])
     with torch.no_grad():
-        logits = MODEL(input_ids=torch.tensor([[*prompt, *found.token_ids]])).logits[0] / 0.7
+        logits = MODEL(input_ids=torch.tensor([[*prompt, *sampled.token_ids]])).logits[0] / 0.7
     scores = torch.log_softmax(logits, -1)[len(prompt) - 1 : -1]
-    expected = scores.gather(-1, torch.tensor(found.token_ids)[:, None])[:, 0]
-    assert (torch.tensor(found.logprobs) - expected).abs().max() < 1e-5
+    expected = scores.gather(-1, torch.tensor(sampled.token_ids)[:, None])[:, 0]
+    assert (torch.tensor(sampled.logprobs) - expected).abs().max() < 1e-5
 
 
 def test_a_groups_prompt_is_read_once():
     sampler = LocalSampler(MODEL)
-    sample([request(tuple(range(5, 55)), seed=seed, max_new_tokens=2) for seed in range(8)], sampler)
+    sample(
+        [request(tuple(range(5, 55)), seed=seed, max_new_tokens=2) for seed in range(8)], sampler
+    )
     assert (sampler.prefilled, sampler.decoded, sampler.passes) == (50, 16, 2)
 
 
 def multi_turn(session: bool, sampler: LocalSampler) -> list[tuple[int, ...]]:
-    """Eight episodes of four turns, with world tokens between."""
+    """Eight episodes of four turns, with world tokens in between."""
 
     async def episode(number: int) -> tuple[int, ...]:
         ids = (5, 6, 7, 8 + number % 2)
         name = f"episode {number}" if session else None
         for turn in range(4):
-            found = await sampler.sample(request(ids, seed=100 * number + turn, max_new_tokens=5, session=name))
-            ids = (*ids, *found.token_ids, 9, 10, 11)
+            sampled = await sampler.sample(
+                request(ids, seed=100 * number + turn, max_new_tokens=5, session=name)
+            )
+            ids = (*ids, *sampled.token_ids, 9, 10, 11)
         sampler.release(name or "")
         return ids
 
@@ -89,7 +98,7 @@ def multi_turn(session: bool, sampler: LocalSampler) -> list[tuple[int, ...]]:
 
 
 class CountingRows(LocalSampler):
-    """Knows how many rows its passes computed."""
+    """Counts the rows that its passes computed."""
 
     computed = 0
 
@@ -99,53 +108,71 @@ class CountingRows(LocalSampler):
 
 
 def test_siblings_are_computed_once_while_they_agree():
-    """Sixteen that are asked the same and sure of it cost one row; what each samples is what it samples alone."""
-    sure = [request((5, 6, 7), seed=i, temperature=0.0, max_new_tokens=4 + i % 2) for i in range(16)]
+    """Sixteen equal greedy requests cost one row; each samples what it would sample alone."""
+    greedy = [
+        request((5, 6, 7), seed=i, temperature=0.0, max_new_tokens=4 + i % 2) for i in range(16)
+    ]
     sampler = CountingRows(MODEL)
-    assert tokens(sure, sampler) == [tokens([one])[0] for one in sure]
-    assert sampler.computed == 5  # the longest of them, one row a pass
-    unsure = [request((5, 6, 7), seed=i, temperature=0.1, session=f"s{i}" if i % 2 else None) for i in range(16)]
-    alone, sampler = [tokens([one])[0] for one in unsure], CountingRows(MODEL)
-    assert tokens(unsure, sampler) == alone
-    assert len(set(alone)) > 2 and 8 * len(set(alone)) / 2 < sampler.computed < 8 * 16  # they parted, and not at once
+    assert tokens(greedy, sampler) == [tokens([each])[0] for each in greedy]
+    assert sampler.computed == 5  # the longest of them, one row per pass
+    diverging = [
+        request((5, 6, 7), seed=i, temperature=0.1, session=f"s{i}" if i % 2 else None)
+        for i in range(16)
+    ]
+    alone, sampler = [tokens([each])[0] for each in diverging], CountingRows(MODEL)
+    assert tokens(diverging, sampler) == alone
+    # They diverge, but not at once.
+    assert len(set(alone)) > 2 and 8 * len(set(alone)) / 2 < sampler.computed < 8 * 16
     later = [request((5, 6, 7, *alone[i], 9), seed=50 + i, session=f"s{i}") for i in (1, 3, 5)]
     before = sampler.prefilled
-    assert tokens(later, sampler) == [tokens([one])[0] for one in later]
-    assert sampler.prefilled - before == 2 * 3  # a follower keeps its columns: its last token and the new one are read
+    assert tokens(later, sampler) == [tokens([each])[0] for each in later]
+    # A follower keeps its columns: only its last token and the new one are read.
+    assert sampler.prefilled - before == 2 * 3
 
 
 def test_sessions_change_no_token_and_save_reading():
-    kept, forgotten, crowded = LocalSampler(MODEL), LocalSampler(MODEL), LocalSampler(MODEL, max_rows=3)
-    expected = multi_turn(False, forgotten)
-    assert multi_turn(True, kept) == expected
+    with_sessions, without_sessions = LocalSampler(MODEL), LocalSampler(MODEL)
+    crowded = LocalSampler(MODEL, max_rows=3)
+    expected = multi_turn(False, without_sessions)
+    assert multi_turn(True, with_sessions) == expected
     assert multi_turn(True, crowded) == expected  # sessions are evicted and read again
-    assert kept.prefilled == 2 * 4 + 8 * 3 * 4  # two prompts; then the last token and three of the world's, per turn
-    assert kept.prefilled < min(crowded.prefilled, forgotten.prefilled)
-    assert kept.rows == [] and kept.sessions == {}
+    # Two prompts; then, per turn, the last token and three of the world's.
+    assert with_sessions.prefilled == 2 * 4 + 8 * 3 * 4
+    assert with_sessions.prefilled < min(crowded.prefilled, without_sessions.prefilled)
+    assert with_sessions.rows == [] and with_sessions.sessions == {}
 
 
 def test_only_allowed_tokens_are_sampled_and_stops_stop():
-    found = sample([request((5, 6), seed=seed, allowed_ids=(20, 21), max_new_tokens=20) for seed in range(8)])
-    assert {token for one in found for token in one.token_ids} == {20, 21}
-    stopped = sample(
-        [request((5, 6), seed=s, allowed_ids=(20, 21), stop_ids=(21,), max_new_tokens=20) for s in range(8)]
+    samples = sample(
+        [request((5, 6), seed=seed, allowed_ids=(20, 21), max_new_tokens=20) for seed in range(8)]
     )
-    assert all(one.stopped and one.token_ids[-1] == 21 and 21 not in one.token_ids[:-1] for one in stopped)
+    assert {token for sampled in samples for token in sampled.token_ids} == {20, 21}
+    stopped = sample(
+        [
+            request((5, 6), seed=s, allowed_ids=(20, 21), stop_ids=(21,), max_new_tokens=20)
+            for s in range(8)
+        ]
+    )
+    for sampled in stopped:
+        assert sampled.stopped and sampled.token_ids[-1] == 21
+        assert 21 not in sampled.token_ids[:-1]
 
 
 def test_temperature_zero_is_greedy():
-    found = sample([request((5, 6), seed=seed, temperature=0.0) for seed in range(3)])
-    assert len({one.token_ids for one in found}) == 1
+    samples = sample([request((5, 6), seed=seed, temperature=0.0) for seed in range(3)])
+    assert len({sampled.token_ids for sampled in samples}) == 1
 
 
 def test_samples_follow_the_models_distribution():
     with torch.no_grad():
         expected = torch.softmax(MODEL(input_ids=torch.tensor([[5, 6]])).logits[0, -1], -1)
-    found = sample([request((5, 6), seed=seed, max_new_tokens=1) for seed in range(2000)])
-    counts = torch.bincount(torch.tensor([one.token_ids[0] for one in found]), minlength=len(expected)) / 2000
+    samples = sample([request((5, 6), seed=seed, max_new_tokens=1) for seed in range(2000)])
+    first = torch.tensor([sampled.token_ids[0] for sampled in samples])
+    shares = torch.bincount(first, minlength=len(expected)) / 2000
     top = int(expected.argmax())
-    assert abs(float(counts[top] - expected[top])) < 4 * float((expected[top] * (1 - expected[top]) / 2000).sqrt())
-    assert float((counts - expected).abs().sum()) < 0.25
+    deviation = float((expected[top] * (1 - expected[top]) / 2000).sqrt())
+    assert abs(float(shares[top] - expected[top])) < 4 * deviation
+    assert float((shares - expected).abs().sum()) < 0.25
 
 
 class Broken(torch.nn.Module):
@@ -153,7 +180,9 @@ class Broken(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.config, self.calls = MODEL, MODEL.config, 0
+        self.inner = MODEL
+        self.config = MODEL.config
+        self.calls = 0
 
     def forward(self, **options: Any) -> Any:
         self.calls += 1
@@ -166,7 +195,8 @@ def test_a_failing_model_is_an_error_and_not_a_hang():
     sampler = LocalSampler(Broken())
     with pytest.raises(RuntimeError, match="out of memory"):
         sample([request((5, 6), seed=seed) for seed in range(4)], sampler)
-    assert len(sample([request((5, 6))], sampler)[0].token_ids) == 8  # and the sampler can be used again
+    (sampled,) = sample([request((5, 6))], sampler)  # the sampler can be used again
+    assert len(sampled.token_ids) == 8
 
 
 def test_every_pass_is_a_heartbeat():

@@ -1,4 +1,4 @@
-"""The filters and the collapse alarm, joined to the trainer."""
+"""Filters, step budget and collapse alarm of the RLVR trainer."""
 
 import logging
 from pathlib import Path
@@ -12,31 +12,39 @@ from tests.support.tiny_run import curve, tiny_trainer
 
 from terrella.algos.diagnostics import CollapseWatch
 from terrella.core.errors import ConfigError
+from terrella.engines.budget import EnvStepBudget
+from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.collapse_alarm import CollapseAlarm
 from terrella.engines.trl.rlvr_batch import chosen_groups
-from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.engines.trl.step_budget import StepBudget
+from terrella.engines.trl.step_budget import StopAtBudget
 from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.show.progress import PlainProgress
 
 
 def test_filters_leave_groups_out_and_change_no_verdict():
-    rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.5, 0.4, 0.5, 0.5]])
-    for settings, kept in (({}, [0, 1, 2, 3]), ({"keep_share": 0.25}, [0]), ({"keep_top_p": 0.9}, [0, 1])):
-        found = chosen_groups(rewards, RlvrSettings.Config(**settings))
-        assert (~found.isnan().any(1)).nonzero().flatten().tolist() == kept
-        assert torch.equal(found[kept], rewards[kept])
+    rewards = torch.tensor(
+        [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.5, 0.4, 0.5, 0.5]]
+    )
+    for settings, groups in (
+        ({}, [0, 1, 2, 3]),
+        ({"keep_share": 0.25}, [0]),
+        ({"keep_top_p": 0.9}, [0, 1]),
+    ):
+        chosen = chosen_groups(rewards, RlvrConfig(**settings))
+        assert (~chosen.isnan().any(1)).nonzero().flatten().tolist() == groups
+        assert torch.equal(chosen[groups], rewards[groups])
 
 
 def test_only_the_most_uncertain_groups_are_trained_on(tmp_path: Path):
     trainer = tiny_trainer(tmp_path, steps=1, keep_share=0.25)
     trainer.train()
-    assert trainer.batch is not None and trainer.batch.counts.episodes == 4  # one of four groups of four
-    ((spread, different),) = curve(trainer, "in_group_std", "diversity")
-    assert spread > 0 and 0 < different <= 1
+    # One of four groups of four.
+    assert trainer.batch is not None and trainer.batch.counts.episodes == 4
+    ((spread, diversity),) = curve(trainer, "in_group_std", "diversity")
+    assert spread > 0 and 0 < diversity <= 1
 
 
-def test_the_worlds_tokens_are_fitted_only_when_asked(tmp_path: Path):
+def test_the_worlds_tokens_are_fitted_only_with_a_world_loss(tmp_path: Path):
     losses = []
     for weight in (0.0, 1.0):
         trainer = tiny_trainer(tmp_path / str(weight), steps=1, world_loss=weight)
@@ -44,39 +52,42 @@ def test_the_worlds_tokens_are_fitted_only_when_asked(tmp_path: Path):
         losses.append(trainer.state.log_history[0]["loss"])
         shares = [pack.columns["world"].sum() for pack in trainer.batch.packs if weight]
         assert sum(shares) == pytest.approx(weight)
-    assert abs(losses[0]) < 1e-3 and losses[1] > 1.0  # a cross-entropy of a model that knows nothing
+    # The second is the cross-entropy of an untrained model.
+    assert abs(losses[0]) < 1e-3 and losses[1] > 1.0
     with pytest.raises(ConfigError, match="world_loss"):
-        RlvrSettings.Config(world_loss=1.0, algorithm="ppo").check()
+        RlvrConfig(world_loss=1.0, algorithm="ppo").check(processes=1)
 
 
 def test_a_budget_ends_training_and_survives_a_resume():
     spent = [0]
     control, state = SimpleNamespace(should_training_stop=False), SimpleNamespace(log_history=[{}])
-    budget = StepBudget(limit=100, spent=30, count=lambda: spent[0])
+    budget = StopAtBudget(EnvStepBudget(limit=100, spent=30, count=lambda: spent[0]))
     for taken in (40, 71):
         spent[0] = taken
         budget.on_log(None, state, control)
         budget.on_step_end(None, state, control)
         assert control.should_training_stop == (taken == 71)
-    again = StepBudget(limit=200, spent=30, count=lambda: 9)
-    again.on_train_begin(None, state, control)
-    assert again.total == 101 + 9
+    resumed = EnvStepBudget(limit=200, spent=30, count=lambda: 9)
+    StopAtBudget(resumed).on_train_begin(None, state, control)
+    assert resumed.total == 101 + 9
 
 
 def test_a_run_that_a_budget_ends_is_measured_by_it(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "terrella")
     state = SimpleNamespace(log_history=[], global_step=3, max_steps=2000)
-    for limit, told in ((100, "rl, world steps  50 of 100 (50%)"), (0, "rl  3 of 2,000 (0%)")):
-        budget = StepBudget(limit=limit, spent=30, count=lambda: 20)
-        shown = ShowProgress(PlainProgress(), "rl", budget)
-        shown.on_train_begin(None, state, None)
-        assert caplog.records[-1].getMessage().startswith(told)
+    for limit, line in ((100, "rl, env steps  50 of 100 (50%)"), (0, "rl  3 of 2,000 (0%)")):
+        budget = EnvStepBudget(limit=limit, spent=30, count=lambda: 20)
+        display = ShowProgress(PlainProgress(), "rl", budget)
+        display.on_train_begin(None, state, None)
+        assert caplog.records[-1].getMessage().startswith(line)
 
 
 def test_the_alarm_warns_once(caplog: pytest.LogCaptureFixture):
     alarm = CollapseAlarm(CollapseWatch(first=2, patience=2))
     state = SimpleNamespace(global_step=7)
     for value in (0.4, 0.4, 0.01, 0.01, 0.01):
-        alarm.on_log(None, state, None, logs={"in_group_std": value, "entropy": 1.0, "zero_variance": 0.2})
+        alarm.on_log(
+            None, state, None, logs={"in_group_std": value, "entropy": 1.0, "zero_variance": 0.2}
+        )
     alarm.on_log(None, state, None, logs={"train_runtime": 1.0})
     assert len(caplog.records) == 1 and "collapsing: in_group_std is 0.01" in caplog.text

@@ -1,4 +1,4 @@
-"""The trainer's own parts: critic, reference, refills, mismatch alarm, figures, export."""
+"""The parts of the RLVR trainer: critic, reference, refills, mismatch monitor, metrics, export."""
 
 import dataclasses
 from pathlib import Path
@@ -12,24 +12,26 @@ pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from safetensors.torch import load_file
 from tests.support.tiny_model import tiny_model
-from tests.support.tiny_run import WrittenRewards, curve, tiny_driver, tiny_trainer, weights
+from tests.support.tiny_run import WrittenRewards, curve, tiny_rollout, tiny_trainer, weights
 
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.types import Status, Verdict
-from terrella.engines.sampling.local_sampler import LocalSampler
+from terrella.engines.configs import RlvrConfig
+from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl import packs
-from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.stages.tasks import AgentTasks
+from terrella.rollout.tasks import AgentTasks
 
 
 @pytest.mark.parametrize("critic", ["shared", "separate"])
 def test_a_critic_is_trained_checkpointed_and_left_out_of_the_export(critic: str, tmp_path: Path):
-    trainer = tiny_trainer(tmp_path, algorithm="ppo", critic=critic, save_every=2, value_coefficient=1.0)
+    trainer = tiny_trainer(
+        tmp_path, algorithm="ppo", critic=critic, save_every=2, value_coefficient=1.0
+    )
     trainer.train()
     names = {name for name, _ in trainer.policy.named_parameters()}
     assert {"critic.weight", "critic.bias"} <= names
     assert any(name.startswith("critic.trunk.") for name in names) == (critic == "separate")
-    assert trainer.policy.critic.weight.any()  # it has learnt something
+    assert trainer.policy.critic.weight.any()  # it was trained
     saved = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
     assert torch.equal(saved["critic.weight"], trainer.policy.critic.weight)
     optimised = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
@@ -48,32 +50,42 @@ def _same_as_exported(trainer: Any, folder: Path) -> None:
         assert torch.equal(plain(input_ids=ids).logits, trainer.policy(input_ids=ids).logits)
 
 
-def test_a_critic_learns_what_episodes_are_worth(tmp_path: Path):
-    trainer = tiny_trainer(tmp_path, algorithm="ppo", steps=20, lam=1.0, learning_rate=2e-3, value_coefficient=5.0,
-                           value_clip=10.0)  # fmt: skip
+def test_a_critic_learns_the_value_of_episodes(tmp_path: Path):
+    trainer = tiny_trainer(
+        tmp_path,
+        algorithm="ppo",
+        steps=20,
+        lam=1.0,
+        learning_rate=2e-3,
+        value_coefficient=5.0,
+        value_clip=10.0,
+    )
     trainer.train()
     errors = [row[0] for row in curve(trainer, "value_loss")]
     assert sum(errors[-4:]) < 0.6 * sum(errors[:4])
 
 
-def test_without_kl_there_is_no_reference_and_nothing_was_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_kl_there_is_no_reference_and_nothing_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def refuse(*_: Any) -> Any:
         raise AssertionError("a model was copied")
 
     monkeypatch.setattr("terrella.engines.trl.rlvr_trainer.copy", SimpleNamespace(deepcopy=refuse))
     trainer = tiny_trainer(tmp_path)
-    assert trainer.ref_model is None and trainer.whole is None
+    assert trainer.ref_model is None and trainer.unsharded is None
     assert trainer.sampler.model is trainer.policy
     trainer.train()
     assert "kl" not in trainer.state.log_history[0]
 
 
-def test_with_kl_the_reference_is_where_training_began(tmp_path: Path):
+def test_with_kl_the_reference_is_the_model_before_training(tmp_path: Path):
     model, _ = tiny_model()
     start = weights(model).clone()
     trainer = tiny_trainer(tmp_path, model=model, kl=0.1, steps=3)
     trainer.train()
-    assert torch.equal(weights(trainer.ref_model), start) and not torch.equal(weights(trainer.policy), start)
+    assert torch.equal(weights(trainer.ref_model), start)
+    assert not torch.equal(weights(trainer.policy), start)
     first, *later = (row[0] for row in curve(trainer, "kl"))
     assert first == 0.0 and all(value > 0 for value in later)
 
@@ -91,7 +103,9 @@ def test_kl_holds_the_policy_back(tmp_path: Path):
     for kl in (0.0, 5.0):
         model, _ = tiny_model()
         start = weights(model).clone()
-        trainer = tiny_trainer(tmp_path / str(kl), model=model, kl=kl, steps=6, max_grad_norm=0.1, updates=2)
+        trainer = tiny_trainer(
+            tmp_path / str(kl), model=model, kl=kl, steps=6, max_grad_norm=0.1, updates=2
+        )
         trainer.train()
         moved.append(float((weights(trainer.policy) - start).norm()))
     assert moved[1] < moved[0]
@@ -101,36 +115,43 @@ def test_several_updates_use_one_batch_and_its_old_log_probabilities(tmp_path: P
     trainer = tiny_trainer(tmp_path, updates=3, steps=6)
     runs: list[int] = []
     play = trainer._play
-    trainer._play = lambda questions: runs.append(1) or play(questions)  # type: ignore[method-assign, func-returns-value]
+    trainer._play = lambda indices: runs.append(1) or play(indices)  # type: ignore[method-assign, func-returns-value]
     trainer.train()
     assert len(runs) == 2
     shares = [row["clip_share"] for row in trainer.state.log_history if "clip_share" in row]
     assert shares[0] == 0.0 == shares[3] and shares[1] > 0 and shares[2] > 0
-    assert ["mismatch/mean" in row for row in trainer.state.log_history[:6]] == [True, False, False] * 2
+    reported = ["mismatch/mean" in row for row in trainer.state.log_history[:6]]
+    assert reported == [True, False, False] * 2
 
 
-class Lessons(WrittenRewards):
-    """Odd questions teach nothing: all their answers are right."""
+class NoVarianceInOddTasks(WrittenRewards):
+    """All members of the group of an odd task get the same reward."""
 
     async def run_async(self, sampler: Any, tasks: Any, *, group_size: int, seed: int) -> Any:
         episodes = await super().run_async(sampler, tasks, group_size=group_size, seed=seed)
         seeds = [task.seed for task in tasks for _ in range(group_size)]
-        dull = Verdict.of(1.0)
-        return [dataclasses.replace(e, outcome=dull) if s % 2 else e for e, s in zip(episodes, seeds, strict=True)]
+        right = Verdict.of(1.0)
+        return [
+            dataclasses.replace(e, outcome=right) if s % 2 else e
+            for e, s in zip(episodes, seeds, strict=True)
+        ]
 
 
-@pytest.mark.parametrize(("refill", "asked", "episodes"), [(0, [0, 1, 2], 8), (2, [0, 1, 2, 4], 12)])
+@pytest.mark.parametrize(
+    ("refill", "expected", "episodes"), [(0, [0, 1, 2], 8), (2, [0, 1, 2, 4], 12)]
+)
 def test_groups_without_variance_are_refilled_from_beyond_the_run(
-    refill: int, asked: list[int], episodes: int, tmp_path: Path
+    refill: int, expected: list[int], episodes: int, tmp_path: Path
 ):
     _, tokenizer = tiny_model()
-    driver = Lessons(tiny_driver(tokenizer).config, tiny_driver(tokenizer).codec)
-    trainer = tiny_trainer(tmp_path, driver=driver, steps=1, groups=3, refill=refill)
-    seen: list[int] = []
+    rollout = NoVarianceInOddTasks(tiny_rollout(tokenizer).config, tiny_rollout(tokenizer).codec)
+    trainer = tiny_trainer(tmp_path, rollout=rollout, steps=1, groups=3, refill=refill)
+    indices: list[int] = []
     tasks = trainer.tasks
-    trainer.tasks = lambda index: seen.append(index) or tasks(index)  # type: ignore[func-returns-value]
+    trainer.tasks = lambda index: indices.append(index) or tasks(index)  # type: ignore[func-returns-value]
     trainer.train()
-    assert seen == asked  # question 1 is dull; its replacement is number 1 + 3, and no second round is needed
+    # Task 1 has no variance; its replacement is task 1 + 3, and no second refill is needed.
+    assert indices == expected
     assert trainer.batch is not None and trainer.batch.counts.episodes == episodes
     assert curve(trainer, "zero_variance") == [(pytest.approx(1 / 3),)]
 
@@ -145,50 +166,56 @@ def test_a_sampler_with_other_weights_is_caught(tmp_path: Path):
     before = weights(trainer.policy).clone()
     with pytest.raises(EngineError, match="sampler and trainer differ by 0"):
         trainer.train()
-    assert torch.equal(weights(trainer.policy), before)  # stopped before the optimiser moved
+    assert torch.equal(weights(trainer.policy), before)  # stopped before the optimizer stepped
 
 
 def test_importance_weights_correct_a_stale_sampler(tmp_path: Path):
     trainer = tiny_trainer(tmp_path, importance_cap=2.0, mismatch_limit=100.0, steps=1)
     plain = tiny_trainer(tmp_path, mismatch_limit=100.0, steps=1)
-    for one in (trainer, plain):
+    for each in (trainer, plain):
         stale, _ = tiny_model(seed=1)
-        one.sampler = LocalSampler(stale)
-        one.train()
+        each.sampler = LocalSampler(stale)
+        each.train()
     (row,) = curve(trainer, "mismatch/mean", "mismatch/max", "mismatch/kl")
     assert all(value > 0 for value in row)
     assert curve(trainer, "grad_norm") != curve(plain, "grad_norm")
 
 
-def test_masked_episodes_teach_nothing(tmp_path: Path):
+def test_masked_episodes_do_not_count_in_the_loss(tmp_path: Path):
     class Failing(WrittenRewards):
         async def run_async(self, *arguments: Any, **options: Any) -> Any:
             episodes = await super().run_async(*arguments, **options)
             failed = Verdict.failed(Status.ERROR, "world died")
-            return [dataclasses.replace(e, outcome=failed) if i % 4 == 0 else e for i, e in enumerate(episodes)]
+            return [
+                dataclasses.replace(e, outcome=failed) if i % 4 == 0 else e
+                for i, e in enumerate(episodes)
+            ]
 
     _, tokenizer = tiny_model()
-    plain = tiny_driver(tokenizer)
+    plain = tiny_rollout(tokenizer)
     for algorithm in ("grpo", "ppo"):
-        trainer = tiny_trainer(tmp_path, driver=Failing(plain.config, plain.codec), steps=1, algorithm=algorithm)
+        trainer = tiny_trainer(
+            tmp_path, rollout=Failing(plain.config, plain.codec), steps=1, algorithm=algorithm
+        )
         trainer.train()
         assert trainer.batch is not None and trainer.batch.counts.episodes == 12
         assert curve(trainer, "masked") == [(0.25,)]
 
 
-def test_a_batch_without_any_lesson_moves_nothing(tmp_path: Path):
+def test_a_batch_without_variance_changes_no_weight(tmp_path: Path):
     _, tokenizer = tiny_model()
-    driver = Lessons(tiny_driver(tokenizer).config, tiny_driver(tokenizer).codec)
+    rollout = NoVarianceInOddTasks(tiny_rollout(tokenizer).config, tiny_rollout(tokenizer).codec)
     model, _ = tiny_model()
     before = weights(model).clone()
-    trainer = tiny_trainer(tmp_path, driver=driver, model=model, steps=1, groups=1)
-    trainer.tasks = lambda index: AgentTasks()(2 * index + 1)  # only dull ones
+    trainer = tiny_trainer(tmp_path, rollout=rollout, model=model, steps=1, groups=1)
+    trainer.tasks = lambda index: AgentTasks()(2 * index + 1)  # odd tasks only
     trainer.train()
     assert torch.equal(weights(model), before)
 
 
 def test_no_padding_and_prompts_read_once_are_reported(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(packs, "sharing_pays", lambda group, width: True)  # these prompts are too short for it
+    # These prompts are too short for it.
+    monkeypatch.setattr(packs, "sharing_pays", lambda group, width: True)
     trainer = tiny_trainer(tmp_path, steps=1, pack_tokens=4096)
     trainer.train()
     (row,) = curve(trainer, "padding", "prefix_saved", "trained_share")
@@ -196,6 +223,6 @@ def test_no_padding_and_prompts_read_once_are_reported(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("changes", [{"updates": 2, "save_every": 3}])
-def test_what_cannot_run_is_refused(changes: dict[str, Any]):
+def test_settings_that_cannot_run_are_refused(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
-        RlvrSettings.Config(**changes).check()
+        RlvrConfig(**changes).check(processes=1)

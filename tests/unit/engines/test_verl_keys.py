@@ -1,4 +1,4 @@
-"""Our config in verl's keys: every key is one that verl has, a wrong one is refused by name before anything starts."""
+"""Our config in verl's keys: verl has every one of them, and refuses a wrong one by name."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,23 @@ import pytest
 
 from terrella.core.config import override
 from terrella.core.errors import ConfigError
-from terrella.engines.verl.verl_settings import VerlSettings
+from terrella.engines.configs import VerlConfig
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries verl stands on
+pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies
 
 
-def test_any_key_of_verls_can_be_set_and_typed_ones_stay_typed():
-    config = override(VerlSettings.Config(), ["nodes=4", "trainer.test_freq=5", "+a.b=[1,2]", "trainer.test_freq=6"])
-    assert config.nodes == 4 and config.keys == ("trainer.test_freq=5", "+a.b=[1,2]", "trainer.test_freq=6")
+def test_any_verl_key_can_be_set_and_typed_ones_stay_typed():
+    config = override(
+        VerlConfig(),
+        ["nodes=4", "trainer.test_freq=5", "+a.b=[1,2]", "trainer.test_freq=6"],
+    )
+    assert config.nodes == 4 and config.keys == (
+        "trainer.test_freq=5",
+        "+a.b=[1,2]",
+        "trainer.test_freq=6",
+    )
     with pytest.raises(ConfigError, match="nodes"):
-        override(VerlSettings.Config(), ["nodes=many"])
+        override(VerlConfig(), ["nodes=many"])
 
 
 def job(**changes: Any) -> Any:
@@ -24,56 +31,76 @@ def job(**changes: Any) -> Any:
     pytest.importorskip("trl")
     import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
-    from terrella.engines.episodes.driver import Driver
-    from terrella.engines.trl.rlvr_settings import RlvrSettings
+    from terrella.engines.configs import RlvrConfig
     from terrella.engines.verl.verl_keys import Job
+    from terrella.rollout.rollout import Rollout
     from terrella.worlds.counter import Counter
 
     return Job(
-        model=Path("/m"), folder=Path("/runs/x/verl"), rlvr=RlvrSettings.Config(**changes), device="cuda", devices=8,
-        driver=Driver.Config(world=Counter.Config()), verl=VerlSettings.Config(),
-    )  # fmt: skip
+        model=Path("/m"),
+        folder=Path("/runs/x/verl"),
+        rlvr=RlvrConfig(**changes),
+        seed=0,
+        device="cuda",
+        devices=8,
+        rollout=Rollout.Config(world=Counter.Config()),
+        verl=VerlConfig(),
+    )
 
 
 @pytest.mark.parametrize(
     "changes", [{"refill": 1}, {"algorithm": "ppo", "critic": "shared"}, {"steps": 3, "updates": 2}]
 )
-def test_what_verl_does_otherwise_is_refused(changes: dict[str, Any]):
+def test_settings_that_verl_does_not_support_are_refused(changes: dict[str, Any]):
     from terrella.engines.verl.verl_keys import check
 
     with pytest.raises(ConfigError, match=r"rlvr\."):
         check(job(**changes).rlvr)
 
 
-def composed(made: Any, *extra: str) -> Any:
+def composed(verl_job: Any, *extra: str) -> Any:
     pytest.importorskip("verl", reason="verl is not installed here: .ci/verl makes the environment")
     pytest.importorskip("hydra")
     from terrella.engines.verl.verl_keys import compose, verl_keys
 
-    return compose(verl_keys(made), extra)
+    return compose(verl_keys(verl_job), extra)
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo", "ppo"])
 def test_every_key_is_one_that_verl_has(algorithm: str):
-    config = composed(job(algorithm=algorithm, critic="separate", kl=0.1, steps=40, updates=2, save_every=10))
-    assert config.algorithm.adv_estimator == f"terrella_{algorithm}" and bool(config.critic.enable) is (
-        algorithm == "ppo"
+    config = composed(
+        job(algorithm=algorithm, critic="separate", kl=0.1, steps=40, updates=2, save_every=10)
     )
+    assert config.algorithm.adv_estimator == f"terrella_{algorithm}"
+    assert bool(config.critic.enable) is (algorithm == "ppo")
     assert (config.trainer.total_training_steps, config.trainer.save_freq) == (20, 5)
-    assert config.actor_rollout_ref.actor.kl_loss_coef == 0.1 and config.actor_rollout_ref.actor.use_kl_loss
+    assert config.actor_rollout_ref.actor.kl_loss_coef == 0.1
+    assert config.actor_rollout_ref.actor.use_kl_loss
     assert config.actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype == "fp32"
 
 
 def test_the_users_keys_win():
     config = composed(
-        job(), "actor_rollout_ref.actor.optim.lr=0.5", "+actor_rollout_ref.rollout.enable_sleep_mode=false"
+        job(),
+        "actor_rollout_ref.actor.optim.lr=0.5",
+        "+actor_rollout_ref.rollout.enable_sleep_mode=false",
     )
-    assert (
-        config.actor_rollout_ref.actor.optim.lr == 0.5 and config.actor_rollout_ref.rollout.enable_sleep_mode is False
-    )
+    assert config.actor_rollout_ref.actor.optim.lr == 0.5
+    assert config.actor_rollout_ref.rollout.enable_sleep_mode is False
+
+
+def test_the_dataset_that_the_keys_name_exists():
+    from importlib.util import find_spec
+
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    path = verl_keys(job())["data.custom_cls.path"]
+    assert find_spec(path.removeprefix("pkg://")) is not None
 
 
 @pytest.mark.parametrize("wrong", ["trainer.nodes=2", "actor_rollout_ref.actor.optimiser.lr=1"])
 def test_a_key_that_verl_does_not_have_is_named(wrong: str):
-    with pytest.raises(ConfigError, match=rf"verl\.{wrong}".replace(".", r"\.").replace(r"\\.", r"\.")):
+    with pytest.raises(
+        ConfigError, match=rf"verl\.{wrong}".replace(".", r"\.").replace(r"\\.", r"\.")
+    ):
         composed(job(), "trainer.test_freq=5", wrong)

@@ -1,4 +1,4 @@
-"""The vLLM sampler and server without vLLM: what goes over the wire, what happens when it breaks."""
+"""The vLLM sampler and server without vLLM: what they send, and what happens when it fails."""
 
 import asyncio
 import http.server
@@ -14,26 +14,31 @@ from pathlib import Path
 import pytest
 
 from terrella.core.errors import EngineError, MissingExtraError
-from terrella.core.protocols import Sampled, Sampler, TokenRequest
-from terrella.engines.sampling import vllm_server
-from terrella.engines.sampling.vllm_sampler import VllmSampler
-from terrella.engines.sampling.vllm_server import VllmServer
-from terrella.engines.sampling.vllm_worker import KEY_VARIABLE, KeyOnEveryRoute, WeightFiles
+from terrella.core.protocols import Sampler
+from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.vllm import server as vllm_server
+from terrella.engines.vllm.sampler import VllmSampler
+from terrella.engines.vllm.server import VllmServer
+from terrella.engines.vllm.worker import KEY_VARIABLE, KeyOnEveryRoute, WeightFiles
 
-CHOICE = {"token_ids": [5, 6, 2], "logprobs": {"token_logprobs": [-0.5, -0.25, -0.125]}, "prompt_logprobs": None}
+CHOICE = {
+    "token_ids": [5, 6, 2],
+    "logprobs": {"token_logprobs": [-0.5, -0.25, -0.125]},
+    "prompt_logprobs": None,
+}
 
 
-class Fake(http.server.BaseHTTPRequestHandler):
+class FakeServer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.seen.append((self.path, dict(self.headers), body))
-        status, answer = self.server.answers.pop(0)
+        self.server.requests.append((self.path, dict(self.headers), body))
+        status, reply = self.server.replies.pop(0)
         if status == "hang up":
             self.close_connection = True
             return self.connection.close()
-        data = json.dumps(answer).encode()
+        data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -45,9 +50,10 @@ class Fake(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def fake():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Fake)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeServer)
     server.daemon_threads = True
-    server.seen, server.answers = [], []
+    server.requests = []
+    server.replies = []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -57,35 +63,51 @@ def fake():
 
 
 def sampler_of(fake, **options):
-    return VllmSampler(f"http://127.0.0.1:{fake.server_address[1]}", "secret", seconds=5.0, **options)
+    return VllmSampler(
+        f"http://127.0.0.1:{fake.server_address[1]}", "secret", seconds=5.0, **options
+    )
 
 
 def sample(sampler, **changes):
-    request = {"prompt_ids": (1, 2), "max_new_tokens": 8, "seed": 2**62, "stop_ids": (2,), **changes}
+    request = {
+        "prompt_ids": (1, 2),
+        "max_new_tokens": 8,
+        "seed": 2**62,
+        "stop_ids": (2,),
+        **changes,
+    }
     return asyncio.run(sampler.sample(TokenRequest(**request)))
 
 
 def test_a_request_is_ids_and_the_reply_is_ids(fake):
-    fake.answers = [(200, {"choices": [CHOICE]})]
+    fake.replies = [(200, {"choices": [CHOICE]})]
     sampler = sampler_of(fake)
     assert isinstance(sampler, Sampler)
     assert sample(sampler, temperature=0.7) == Sampled(
         token_ids=(5, 6, 2), logprobs=(-0.5, -0.25, -0.125), stopped=True
     )
-    path, headers, body = fake.seen[0]
+    path, headers, body = fake.requests[0]
     assert path == "/v1/completions" and headers["Authorization"] == "Bearer secret"
-    wanted = {"prompt": [1, 2], "max_tokens": 8, "seed": 2**62, "temperature": 0.7, "stop_token_ids": [2],
-              "ignore_eos": True, "return_token_ids": True, "logprobs": 0}  # fmt: skip
-    assert wanted.items() <= body.items() and "allowed_token_ids" not in body
+    expected = {
+        "prompt": [1, 2],
+        "max_tokens": 8,
+        "seed": 2**62,
+        "temperature": 0.7,
+        "stop_token_ids": [2],
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "logprobs": 0,
+    }
+    assert expected.items() <= body.items() and "allowed_token_ids" not in body
 
 
 def test_a_broken_connection_is_tried_again_and_a_refusal_is_not(fake):
-    fake.answers = [("hang up", None), (200, {"choices": [CHOICE]})]
+    fake.replies = [("hang up", None), (200, {"choices": [CHOICE]})]
     assert sample(sampler_of(fake), stop_ids=()).stopped is False
-    fake.answers = [(400, {"error": "too long"})]
+    fake.replies = [(400, {"error": "too long"})]
     with pytest.raises(EngineError, match="too long"):
         sample(sampler_of(fake))
-    fake.answers = [("hang up", None)] * 3
+    fake.replies = [("hang up", None)] * 3
     with pytest.raises(EngineError, match="still running"):
         sample(sampler_of(fake))
 
@@ -93,27 +115,32 @@ def test_a_broken_connection_is_tried_again_and_a_refusal_is_not(fake):
 def test_allowed_ids_are_scored_before_the_mask(fake):
     scored = [None, {"2": {"logprob": -9.0}}, {"5": {"logprob": -3.0}}, {"6": {"logprob": -4.0}}]
     first = {**CHOICE, "token_ids": [5, 6]}
-    fake.answers = [(200, {"choices": [first]}), (200, {"choices": [{**CHOICE, "prompt_logprobs": scored}]})]
+    fake.replies = [
+        (200, {"choices": [first]}),
+        (200, {"choices": [{**CHOICE, "prompt_logprobs": scored}]}),
+    ]
     assert sample(sampler_of(fake), allowed_ids=(5, 6)).logprobs == (-3.0, -4.0)
-    assert fake.seen[0][2]["allowed_token_ids"] == [5, 6] and fake.seen[1][2]["prompt"] == [1, 2, 5, 6]
+    first_body, second_body = (body for _, _, body in fake.requests)
+    assert first_body["allowed_token_ids"] == [5, 6]
+    assert second_body["prompt"] == [1, 2, 5, 6]
     with pytest.raises(EngineError, match="temperature 1"):
         sample(sampler_of(fake), allowed_ids=(5,), temperature=0.5)
 
 
-def test_weights_go_by_file_and_a_weight_that_stays_behind_is_named(fake, tmp_path):
+def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
     torch = pytest.importorskip("torch")
     sampler = sampler_of(fake, sync_folder=tmp_path, dtype="bfloat16")
-    fake.answers = [(200, {"results": [{"stale": []}]}), (200, {})]
+    fake.replies = [(200, {"results": [{"stale": []}]}), (200, {})]
     sampler.load_weights([("w", torch.ones(2, 3))])
-    assert [path for path, _, _ in fake.seen] == ["/collective_rpc", "/reset_prefix_cache"]
-    assert fake.seen[0][2]["method"] == "load_weight_file"
+    assert [path for path, _, _ in fake.requests] == ["/collective_rpc", "/reset_prefix_cache"]
+    assert fake.requests[0][2]["method"] == "load_weight_file"
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
-    fake.answers = [(200, {"results": [{"stale": ["lm_head.weight"]}]})]
+    fake.replies = [(200, {"results": [{"stale": ["lm_head.weight"]}]})]
     with pytest.raises(EngineError, match=r"lm_head\.weight"):
         sampler.load_weights([("w", torch.ones(2, 3))])
 
 
-def test_a_worker_says_which_weights_a_file_did_not_reach(tmp_path):
+def test_a_worker_reports_the_weights_that_a_file_did_not_contain(tmp_path):
     torch = pytest.importorskip("torch")
     save_file = pytest.importorskip("safetensors.torch").save_file
     model = torch.nn.Linear(3, 2)
@@ -130,11 +157,16 @@ def test_a_worker_says_which_weights_a_file_did_not_reach(tmp_path):
     assert model.weight.eq(7.0).all()
 
 
-@pytest.mark.parametrize(("path", "key", "status"), [
-    ("/collective_rpc", b"Bearer right", 200), ("/collective_rpc", b"Bearer wrong", 401), ("/v1/models", b"", 401),
-    ("/health", b"", 200),
-])  # fmt: skip
-def test_every_route_but_health_asks_for_the_key(monkeypatch, path, key, status):
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [
+        ("/collective_rpc", b"Bearer right", 200),
+        ("/collective_rpc", b"Bearer wrong", 401),
+        ("/v1/models", b"", 401),
+        ("/health", b"", 200),
+    ],
+)
+def test_every_route_but_health_requires_the_key(monkeypatch, path, key, status):
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200})
 
@@ -162,26 +194,34 @@ def test_a_server_that_ends_early_names_its_log(tmp_path, monkeypatch):
 
 
 def test_a_server_that_never_answers_is_ended_with_its_children(tmp_path, monkeypatch):
-    program = "import subprocess, sys; c = subprocess.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
+    program = (
+        "import subprocess, sys; c = subprocess.Popen(['sleep', '60']);"
+        "print(c.pid, flush=True); c.wait()"
+    )
     server = served(tmp_path, monkeypatch, program, start_seconds=3.0)
     with pytest.raises(EngineError, match="not healthy after 3 s"):
         server.__enter__()
     child = int((tmp_path / "vllm.log").read_text())
-    deadline = time.monotonic() + 10  # killed with its group; a busy machine may take a moment to bury it
+    # Killed with its group; a busy machine may take a moment to reap it.
+    deadline = time.monotonic() + 10
     while _alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(child)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to be told of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="uses prctl, which only Linux has")
 def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path):
     server = (
-        "import os, time; from terrella.engines.sampling.vllm_launch import end_with_parent as end;"
+        "import os, time; from terrella.engines.vllm.launch import end_with_parent as end;"
         "end(os.getppid());"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     trainer = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {server!r}])"]
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {server!r}])",
+        ]
     )
     _wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     trainer.kill()
@@ -203,9 +243,10 @@ def _alive(pid):
         return False
 
 
-def test_the_key_goes_by_environment_and_not_by_command_line(tmp_path, monkeypatch):
+def test_the_key_is_passed_by_environment_and_not_by_command_line(tmp_path, monkeypatch):
     server = served(tmp_path, monkeypatch, "")
-    assert server.key not in " ".join(server._command(1)) and server._environment()[KEY_VARIABLE] == server.key
+    assert server.key not in " ".join(server._command(1))
+    assert server._environment()[KEY_VARIABLE] == server.key
     assert server._command(1)[0] == sys.executable and KEY_VARIABLE not in os.environ
 
 

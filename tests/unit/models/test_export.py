@@ -1,4 +1,4 @@
-"""Exports and weight syncs: adapters merged on the way out, the trained model untouched."""
+"""Exports and weight syncs: adapters are merged into copies, the trained model is unchanged."""
 
 import socket
 
@@ -25,7 +25,9 @@ def logits(model):
 def adapted():
     peft = pytest.importorskip("peft")
     model, tokenizer = load_model("tiny-0.3m")
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     with torch.no_grad():
         for name, weight in adapted.named_parameters():
             if "lora_B" in name:
@@ -34,20 +36,21 @@ def adapted():
 
 
 def test_a_plain_model_comes_back_equal(tmp_path):
-    model, tokenizer = load_model("tiny-0.3m", words=("Up",), seed=3)
+    model, tokenizer = load_model("tiny-0.3m", vocabulary=("Up",), seed=3)
     export_model(model, tokenizer, tmp_path / "model")
-    again, words = load_model(str(tmp_path / "model"))
-    assert logits(again).equal(logits(model)) and words.encode("Up_") == tokenizer.encode("Up_")
+    loaded, loaded_tokenizer = load_model(str(tmp_path / "model"))
+    assert logits(loaded).equal(logits(model))
+    assert loaded_tokenizer.encode("Up_") == tokenizer.encode("Up_")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_adapters_are_merged_in_the_folder_and_not_in_the_model(adapted, tmp_path):
     model, tokenizer = adapted
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    wanted = logits(model)
+    expected = logits(model)
     export_model(model, tokenizer, tmp_path / "model")
-    again, _ = load_model(str(tmp_path / "model"))
-    assert (logits(again) - wanted).abs().max() < 1e-5
+    loaded, _ = load_model(str(tmp_path / "model"))
+    assert (logits(loaded) - expected).abs().max() < 1e-5
     assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
 
 
@@ -70,14 +73,14 @@ def test_a_folder_loads_without_a_network(tmp_path, monkeypatch):
     export_model(model, tokenizer, tmp_path / "model")
 
     def no_network(*_):
-        raise AssertionError("a local folder asked the network")
+        raise AssertionError("loading a local folder used the network")
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     assert logits(load_model(str(tmp_path / "model"))[0]).equal(logits(model))
 
 
-def test_a_name_that_is_nothing_says_what_is_known():
+def test_an_unknown_model_name_lists_the_known_ones():
     with pytest.raises(ConfigError, match="tiny-1m"):
         load_model("tiny-2m")
 
@@ -92,7 +95,8 @@ def test_smollm2_without_its_package_says_what_to_install(tmp_path, monkeypatch)
 
 def test_two_conversions_at_once_leave_one_whole_folder(tmp_path, monkeypatch):
     def convert(source, target):
-        for folder in (target, tmp_path / "smollm2-135m-instruct"):  # another process is done just before us
+        # The second folder is written by another process that finishes first.
+        for folder in (target, tmp_path / "smollm2-135m-instruct"):
             folder.mkdir()
             (folder / "model.safetensors").write_bytes(b"weights")
 

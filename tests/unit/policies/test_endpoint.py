@@ -14,9 +14,9 @@ from terrella.worlds.counter import Counter
 
 
 class ChatServer:
-    """An OpenAI-compatible server that reads the state from the prompt and moves towards the goal."""
+    """An OpenAI-compatible server; `respond(body, count)` gives status, payload and headers."""
 
-    def __init__(self, answer):
+    def __init__(self, respond):
         self.requests = []
         server = self
 
@@ -24,7 +24,7 @@ class ChatServer:
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.requests.append((self.path, dict(self.headers), body))
-                status, payload, headers = answer(body, len(server.requests))
+                status, payload, headers = respond(body, len(server.requests))
                 self.send_response(status)
                 for key, value in headers.items():
                     self.send_header(key, value)
@@ -48,10 +48,12 @@ class ChatServer:
 
 
 def completion(text):
-    return 200, json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode(), {}
+    message = {"role": "assistant", "content": text}
+    return 200, json.dumps({"choices": [{"message": message}]}).encode(), {}
 
 
 def towards_the_goal(body, _):
+    """Read the state from the prompt and move the counter towards its goal."""
     state = json.loads(body["messages"][-1]["content"].splitlines()[1])
     move = "up" if state["value"] < state["goal"] else "down"
     return completion(f"<think>I go {move}</think><answer>{move}</answer>")
@@ -65,7 +67,7 @@ def test_a_served_model_plays_and_wins(monkeypatch):
     assert episode.success
     path, headers, body = server.requests[-1]
     assert path == "/v1/chat/completions" and headers["Authorization"] == "Bearer secret-1"
-    assert [m["role"] for m in body["messages"]] == [
+    assert [message["role"] for message in body["messages"]] == [
         "system",
         *["user", "assistant"] * (len(server.requests) - 1),
         "user",
@@ -74,22 +76,24 @@ def test_a_served_model_plays_and_wins(monkeypatch):
 
 
 def test_a_reply_without_an_action_is_an_invalid_step_not_an_error():
+    world = Counter.Config(max_steps=2).build()
     with ChatServer(lambda *_: completion("I would rather not.")) as server:
-        episode = play(Counter.Config(max_steps=2).build(), Endpoint.Config(url=server.url).build(), seed=0)
+        episode = play(world, Endpoint.Config(url=server.url).build(), seed=0)
     assert [step.info["valid"] for step in episode.transitions] == [False, False]
     assert episode.stop is Stop.OUT_OF_STEPS
 
 
-def test_a_server_that_recovers_is_asked_again():
+def test_a_request_is_retried_until_the_server_recovers():
     def flaky(body, count):
         return (503, b"busy", {}) if count == 1 else towards_the_goal(body, count)
 
     with ChatServer(flaky) as server:
-        assert play(Counter.Config().build(), Endpoint.Config(url=server.url).build(), seed=4).success
+        policy = Endpoint.Config(url=server.url).build()
+        assert play(Counter.Config().build(), policy, seed=4).success
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "respond",
     [
         lambda *_: (500, b"broken", {}),
         lambda *_: (401, b"no key", {}),
@@ -98,18 +102,20 @@ def test_a_server_that_recovers_is_asked_again():
         lambda *_: (302, b"", {"Location": "http://127.0.0.1:1/elsewhere"}),
     ],
 )
-def test_a_broken_server_masks_the_episode_and_is_named(answer):
-    with ChatServer(answer) as server:
-        episode = play(Counter.Config().build(), Endpoint.Config(url=server.url, model="m").build(), seed=0)
+def test_a_broken_server_masks_the_episode_and_is_named(respond):
+    with ChatServer(respond) as server:
+        policy = Endpoint.Config(url=server.url, model="m").build()
+        episode = play(Counter.Config().build(), policy, seed=0)
     assert episode.stop is Stop.POLICY_ERROR and episode.outcome.value is None
     assert "endpoint(m)" in episode.error
 
 
-def test_no_server_is_said_so():
-    episode = play(Counter.Config().build(), Endpoint.Config(url="http://127.0.0.1:9", retries=1).build(), seed=0)
+def test_the_error_asks_whether_a_server_is_running():
+    policy = Endpoint.Config(url="http://127.0.0.1:9", retries=1).build()
+    episode = play(Counter.Config().build(), policy, seed=0)
     assert "is a server running at http://127.0.0.1:9" in episode.error
 
 
-def test_only_http_addresses_are_endpoints():
+def test_only_http_addresses_are_accepted():
     with pytest.raises(ConfigError, match="not an http"):
         Endpoint.Config(url="file:///etc/passwd")

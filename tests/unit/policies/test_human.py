@@ -1,47 +1,48 @@
+"""Playing by hand: how typed text becomes an action."""
+
 import io
 
 import pytest
 from rich.console import Console
 
+from terrella.commands.play import play_by_hand
 from terrella.policies.human import choose
-from terrella.stages.play import play_by_hand
 from terrella.worlds.counter import Counter
 
 
-def at_the_keyboard(*lines):
-    typed = iter(lines)
-    prompts = []
+def keyboard(*lines):
+    """A replacement of `input` that types these lines and then closes the input."""
+    remaining = iter(lines)
 
     def ask(prompt):
-        prompts.append(prompt)
         try:
-            return next(typed)
+            return next(remaining)
         except StopIteration:
             raise EOFError from None
 
-    return ask, prompts
+    return ask
 
 
-def played(*lines, seed=0):
+def screen_of_play(*lines, seed=0):
     screen = io.StringIO()
-    ask, _ = at_the_keyboard(*lines)
-    play_by_hand(Counter.Config(max_steps=3).build().config, seed=seed, console=Console(file=screen), ask=ask)
+    config = Counter.Config(max_steps=3)
+    play_by_hand(config, seed=seed, console=Console(file=screen), ask=keyboard(*lines))
     return screen.getvalue()
 
 
 def test_a_person_plays_to_the_end():
-    screen = played("up", "1", "d")
+    screen = screen_of_play("up", "1", "d")
     assert screen.count("reward 0") >= 2 and "no success after 3 steps" in screen
 
 
-def test_a_typo_is_asked_again_and_leaving_is_no_error():
-    screen = played("sideways", "q")
+def test_a_typo_is_asked_again_and_leaving_is_not_an_error():
+    screen = screen_of_play("sideways", "q")
     assert "no action 'sideways'" in screen and "left" in screen
-    assert "left" in played()  # end of input
+    assert "left" in screen_of_play()  # end of input
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "action"),
     [
         ("Up", "Up"),
         ("u", "Up"),
@@ -55,9 +56,9 @@ def test_a_typo_is_asked_again_and_leaving_is_no_error():
         ("²", None),
     ],
 )
-def test_names_numbers_and_beginnings(typed, meant):
-    assert choose(typed, ("Up", "Down", "Dig")) == meant
+def test_names_numbers_prefixes_and_arrows_choose_an_action(typed, action):
+    assert choose(typed, ("Up", "Down", "Dig")) == action
 
 
-def test_free_text_worlds_take_any_text_but_none():
+def test_free_text_worlds_take_any_text_but_the_empty_one():
     assert choose("1 + 2", ()) == "1 + 2" and choose("", ()) is None

@@ -1,4 +1,4 @@
-"""The server, asked in this process: who gets in, what is refused, what every reply says."""
+"""The server, called in this process: access, limits, refusals, and the fields of every reply."""
 
 import asyncio
 import functools
@@ -11,37 +11,40 @@ pytest.importorskip("starlette", reason="needs the extra: pip install 'terrella[
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'terrella[serve]'")
 
 from tests.support.made_requests import malformed
-from tests.support.served import LAKE, TOKEN, call, lying_oracle
+from tests.support.served import LAKE, TOKEN, call, lying_service
 
+from terrella.commands.serve import listen, serve_token
 from terrella.core.errors import ConfigError
 from terrella.serve.app import make_app
-from terrella.serve.gathering import Gathering
 from terrella.serve.metrics import Metrics
+from terrella.serve.micro_batcher import MicroBatcher
 from terrella.serve.settings import ServeSettings
-from terrella.stages.serve import listen, serve_token
+from terrella.serve.wire import RequestError
 
-ROUTES = [("GET", p) for p in ("/metadata", "/schema", "/state", "/metrics", "/v1/models", "/", "/nowhere")]
-ROUTES += [("POST", p) for p in ("/predict", "/reset", "/step", "/v1/chat/completions", "/health/../predict")]
+GET_PATHS = ("/metadata", "/schema", "/state", "/metrics", "/v1/models", "/", "/nowhere")
+POST_PATHS = ("/predict", "/reset", "/step", "/v1/chat/completions", "/health/../predict")
+ROUTES = [("GET", path) for path in GET_PATHS] + [("POST", path) for path in POST_PATHS]
 
 
 @functools.cache
-def one_app():
-    return make_app(lying_oracle(), TOKEN)
+def shared_app():
+    return make_app(lying_service(), TOKEN)
 
 
-def ask(*arguments, oracle=None, **options):
-    return asyncio.run(call(make_app(oracle, TOKEN) if oracle else one_app(), *arguments, **options))
+def ask(*arguments, service=None, **options):
+    app = make_app(service, TOKEN) if service else shared_app()
+    return asyncio.run(call(app, *arguments, **options))
 
 
 def question(**changes):
     world = LAKE.build()
-    seen, _ = world.reset(seed=1)
-    return {"observation": seen.text, "action": "Right", **changes}
+    observation, _ = world.reset(seed=1)
+    return {"observation": observation.text, "action": "Right", **changes}
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1]])
-def test_without_the_token_every_route_is_closed(method, path, token):
+def test_without_the_token_every_route_is_refused(method, path, token):
     reply = ask(method, path, token=token)
     assert reply.status == 401 and reply.headers[b"www-authenticate"] == b"Bearer"
 
@@ -56,151 +59,191 @@ def test_a_name_that_was_rebound_to_loopback_is_refused():
 
 
 def test_every_prediction_says_its_risk_and_the_safe_horizon():
-    reply = ask("POST", "/predict", {"questions": [question(), question(action="Down", depth=9)]}).json()
+    questions = [question(), question(action="Down", depth=9)]
+    reply = ask("POST", "/predict", {"questions": questions}).json()
     first, second = reply["predictions"]
     assert reply["certificate"]["safe_horizon"] == 4 and reply["certificate"]["certified"]
-    assert 0.0 <= first["risk"] <= 1.0 and first["trust"] == "trusted" and first["safe_horizon"] == 4
+    assert 0.0 <= first["risk"] <= 1.0
+    assert first["trust"] == "trusted" and first["safe_horizon"] == 4
     assert second["trust"] == "too_deep"  # deeper than was certified, whatever the risk
     assert first["observation"]["kind"] == "text" and first["probability"] == 1.0
 
 
 def test_a_model_without_a_certificate_is_trusted_with_nothing():
-    oracle = lying_oracle()
-    object.__setattr__(oracle.imagination, "certificate", None)
-    reply = ask("POST", "/predict", {"questions": [question()]}, oracle=oracle).json()
-    assert reply["predictions"][0]["trust"] == "not_certified" and reply["predictions"][0]["safe_horizon"] == 0
+    service = lying_service()
+    object.__setattr__(service.certified_model, "certificate", None)
+    reply = ask("POST", "/predict", {"questions": [question()]}, service=service).json()
+    (prediction,) = reply["predictions"]
+    assert prediction["trust"] == "not_certified" and prediction["safe_horizon"] == 0
 
 
-def test_limits_are_kept():
+def test_limits_are_enforced():
     limits = ServeSettings.Config(max_batch=2, max_body=2000, max_sessions=1, max_text=50)
-    app = make_app(lying_oracle(limits), TOKEN)
-
-    async def several():
-        yield 413, await call(app, "POST", "/predict", {"questions": [question()] * 3})
-        yield 413, await call(app, "POST", "/predict", b" " * 2001)
-        yield 413, await call(app, "POST", "/predict", b"{}", headers=[(b"content-length", b"999999999")])
-        yield 413, await call(app, "POST", "/predict", {"questions": [question(observation="x" * 51)]})
-        yield 200, await call(app, "POST", "/reset", {"seed": 1})
-        yield 503, await call(app, "POST", "/reset", {"seed": 2})
-        yield 501, await call(app, "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    app = make_app(lying_service(limits), TOKEN)
+    long_text = question(observation="x" * 51)
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    claimed_length = [(b"content-length", b"999999999")]
+    requests = [
+        (413, "/predict", {"questions": [question()] * 3}, []),
+        (413, "/predict", b" " * 2001, []),
+        (413, "/predict", b"{}", claimed_length),
+        (413, "/predict", {"questions": [long_text]}, []),
+        (200, "/reset", {"seed": 1}, []),
+        (503, "/reset", {"seed": 2}, []),
+        (501, "/v1/chat/completions", chat, []),
+    ]
 
     async def check():
-        async for wanted, reply in several():
-            assert reply.status == wanted, reply.body
+        for status, path, body, headers in requests:
+            reply = await call(app, "POST", path, body, headers=headers)
+            assert reply.status == status, reply.body
 
     asyncio.run(check())
 
 
-def test_clients_who_come_back_go_together_and_nobody_waits_longer_than_the_last_group_took():
-    groups, release = [], {}
+def test_returning_clients_share_a_batch_and_none_waits_longer_than_the_last_batch_took():
+    batches, release = [], {}
 
-    async def model(questions):
-        groups.append("".join(questions))
-        await release.setdefault(len(groups), asyncio.Event()).wait()
-        if "x" in questions:
+    async def model(queries):
+        batches.append("".join(queries))
+        await release.setdefault(len(batches), asyncio.Event()).wait()
+        if "x" in queries:
             raise KeyError("x")
-        return [f"{question}!" for question in questions]
+        return [f"{query}!" for query in queries]
 
-    async def asked(gathering, names):
-        tasks = [asyncio.create_task(gathering.ask([name])) for name in names]
+    async def submit(batcher, names):
+        tasks = [asyncio.create_task(batcher.submit([name])) for name in names]
         await asyncio.sleep(0.01)
         return tasks
 
-    async def ask():
-        gathering = Gathering(model, seconds=0.5)  # long beside what a busy machine may take for a few awaits
-        first = await asked(gathering, "abcd")
-        assert groups == ["abcd"]  # those of one moment go together, at once
-        late = await asked(gathering, "e")
-        assert groups == ["abcd"]  # one beside four waits for them
+    async def run():
+        # Half a second is long compared to a few awaits on a busy machine.
+        batcher = MicroBatcher(model, seconds=0.5)
+        first = await submit(batcher, "abcd")
+        assert batches == ["abcd"]  # queries of one moment go together, at once
+        late = await submit(batcher, "e")
+        assert batches == ["abcd"]  # four are running, so one more waits for others
         release[1].set()
         assert await asyncio.gather(*first) == [["a!"], ["b!"], ["c!"], ["d!"]]
-        late += await asked(gathering, "fgx")
-        assert groups == ["abcd", "efgx"]  # as many as last time: no timer was waited for
+        late += await submit(batcher, "fgx")
+        assert batches == ["abcd", "efgx"]  # as many as last time: no timer was needed
         late[0].cancel()
         release[2].set()
-        told = await asyncio.gather(*late, return_exceptions=True)
-        assert [type(one) for one in told] == [asyncio.CancelledError, KeyError, KeyError, KeyError]
-        (alone,) = await asked(gathering, "h")
-        assert len(groups) == 2  # four came last time: they may be about to
+        results = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(result) for result in results] == [
+            asyncio.CancelledError,
+            KeyError,
+            KeyError,
+            KeyError,
+        ]
+        (alone,) = await submit(batcher, "h")
+        assert len(batches) == 2  # four came last time, and may come again
         await asyncio.sleep(0.6)
-        assert groups[2] == "h"  # but not for longer than was promised, and after that one is enough
-        (other,) = await asked(gathering, "i")
-        await asyncio.sleep(gathering.took + 0.1)
-        assert groups[3] == "i"  # the model is busy: no longer than the last group took
-        release[3].set(), release[4].set()
+        assert batches[2] == "h"  # the wait is bounded, and from now on one query is enough
+        (other,) = await submit(batcher, "i")
+        await asyncio.sleep(batcher.last_duration + 0.1)
+        assert batches[3] == "i"  # a busy model: wait at most as long as the last batch took
+        release[3].set()
+        release[4].set()
         assert [await alone, await other] == [["h!"], ["i!"]]
 
-    asyncio.run(ask())
+    asyncio.run(run())
 
 
-def test_what_cannot_be_kept_up_with_is_refused_at_once():
-    oracle = lying_oracle(ServeSettings.Config(max_waiting=3))
-    oracle.waiting = 2
-    assert ask("POST", "/predict", {"questions": [question()] * 2}, oracle=oracle).status == 503
-    assert oracle.waiting == 2
+def test_queries_beyond_the_limit_are_refused_at_once():
+    service = lying_service(ServeSettings.Config(max_waiting=3))
+    service.waiting = 2
+    assert ask("POST", "/predict", {"questions": [question()] * 2}, service=service).status == 503
+    assert service.waiting == 2
 
 
-def test_an_http_session_plays_an_episode_and_is_gone_after_it():
-    app = make_app(lying_oracle(lies=0.0), TOKEN)
+def test_an_http_session_plays_an_episode_and_ends_with_it():
+    app = make_app(lying_service(lies=0.0), TOKEN)
+
+    async def step(session_id, action):
+        body = {"session_id": session_id, "action": {"action": action}}
+        return await call(app, "POST", "/step", body)
 
     async def play():
         begun = (await call(app, "POST", "/reset", {"seed": 3, "split": "test"})).json()
-        name, done, steps = begun["session_id"], False, 0
+        session_id, done, steps = begun["session_id"], False, 0
         while not done:
-            reply = (await call(app, "POST", "/step", {"session_id": name, "action": {"action": "Right"}})).json()
+            reply = (await step(session_id, "Right")).json()
             done, steps = reply["done"], steps + 1
             assert {"risk", "depth", "trust", "safe_horizon"} <= set(reply["metadata"])
         assert 1 <= steps <= 6
-        assert (await call(app, "POST", "/step", {"session_id": name, "action": {"action": "Up"}})).status == 404
-        assert b'terrella_requests_total{route="/step",status="200"}' in (await call(app, "GET", "/metrics")).body
+        assert (await step(session_id, "Up")).status == 404
+        metrics = (await call(app, "GET", "/metrics")).body
+        assert b'terrella_requests_total{route="/step",status="200"}' in metrics
 
     asyncio.run(play())
 
 
+def test_a_session_is_not_stepped_before_its_reset_or_after_its_end():
+    app = make_app(lying_service(lies=0.0), TOKEN)
+    sessions = app.app.router.routes[-1].endpoint.__self__.sessions
+
+    async def check():
+        session = sessions.open()
+        with pytest.raises(RequestError, match="reset first"):
+            await session.step({"action": "Up"})
+        await session.reset({"seed": 3})
+        while not session.over:
+            await session.step({"action": "Right"})
+        with pytest.raises(RequestError, match="reset first"):
+            await session.step({"action": "Up"})
+
+    asyncio.run(check())
+
+
 def test_an_idle_session_is_reaped():
-    app = make_app(lying_oracle(ServeSettings.Config(idle_seconds=0.05, max_sessions=1)), TOKEN)
+    limits = ServeSettings.Config(idle_seconds=0.05, max_sessions=1)
+    app = make_app(lying_service(limits), TOKEN)
 
     async def forget():
-        name = (await call(app, "POST", "/reset", {})).json()["session_id"]
+        session_id = (await call(app, "POST", "/reset", {})).json()["session_id"]
         await asyncio.sleep(0.1)
-        assert (await call(app, "POST", "/reset", {})).status == 200  # the only seat is free again
-        assert (await call(app, "POST", "/step", {"session_id": name, "action": "Up"})).status == 404
+        assert (await call(app, "POST", "/reset", {})).status == 200  # the only place is free again
+        body = {"session_id": session_id, "action": "Up"}
+        assert (await call(app, "POST", "/step", body)).status == 404
         assert b"terrella_sessions_reaped_total 1" in (await call(app, "GET", "/metrics")).body
 
     asyncio.run(forget())
 
 
-def test_a_model_that_hangs_or_breaks_is_a_sentence_not_a_traceback(caplog):
-    oracle = lying_oracle(ServeSettings.Config(request_seconds=0.1))
-    app = make_app(oracle, TOKEN)
+def test_a_model_that_hangs_or_raises_gives_an_error_without_a_traceback(caplog):
+    service = lying_service(ServeSettings.Config(request_seconds=0.1))
+    app = make_app(service, TOKEN)
 
-    async def hang(questions):
+    async def hang(queries):
         await asyncio.sleep(60)
 
-    async def break_(questions):
+    async def fail(queries):
         raise KeyError("/secret/path")
 
-    for breaking, status in ((hang, 504), (break_, 500)):
-        oracle.gathering._ask = breaking
+    for broken, status in ((hang, 504), (fail, 500)):
+        service.batcher._run = broken
         reply = asyncio.run(call(app, "POST", "/predict", {"questions": [question()]}))
-        assert reply.status == status and b"Traceback" not in reply.body and b"secret" not in reply.body
+        assert reply.status == status
+        assert b"Traceback" not in reply.body and b"secret" not in reply.body
     assert "secret" in caplog.text  # the log has it
 
 
 def test_malformed_requests_are_refused_and_nothing_breaks():
-    """A share of what results/measure_serve.py sends to a real server."""
-    app, rng = make_app(lying_oracle(), TOKEN), random.Random(0)
+    """A sample of what benchmarks/serve.py sends to a real server."""
+    app, rng = make_app(lying_service(), TOKEN), random.Random(0)
 
-    async def all_of_them():
+    async def send_all():
         for _ in range(1500):
             method, path, headers, body = malformed(rng)
             reply = await call(app, method, path, body, headers=headers)
-            assert 200 <= reply.status < 500 or reply.status in (501, 503), (method, path, body[:300], reply.body)
+            shown = (method, path, body[:300], reply.body)
+            assert 200 <= reply.status < 500 or reply.status in (501, 503), shown
             assert b"Traceback" not in reply.body and b".py" not in reply.body
             if reply.body and not reply.body.startswith((b"#", b"data:")):
                 json.loads(reply.body)
 
-    asyncio.run(all_of_them())
+    asyncio.run(send_all())
 
 
 def test_metrics_are_in_prometheus_form():
@@ -209,12 +252,13 @@ def test_metrics_are_in_prometheus_form():
     metrics.time("/x", 0.02)
     metrics.gauges["sessions"] = lambda: 3
     lines = metrics.text().splitlines()
-    assert 'terrella_requests_total{route="/x",status="200"} 1' in lines and "terrella_sessions 3" in lines
+    assert 'terrella_requests_total{route="/x",status="200"} 1' in lines
+    assert "terrella_sessions 3" in lines
     assert 'terrella_request_seconds_bucket{route="/x",le="0.01"} 0' in lines
     assert 'terrella_request_seconds_bucket{route="/x",le="+Inf"} 1' in lines
 
 
-def test_tokens_and_ports(monkeypatch):
+def test_short_tokens_taken_ports_and_zero_limits_are_refused(monkeypatch):
     limits = ServeSettings.Config()
     monkeypatch.delenv("TERRELLA_TOKEN", raising=False)
     assert len(serve_token(limits)) >= 40 and serve_token(limits) != serve_token(limits)

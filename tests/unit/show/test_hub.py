@@ -1,21 +1,25 @@
-"""Push and pull against a hub on loopback: what goes, what comes, what is refused."""
+"""Push and pull against a hub on loopback, and the cards of models and datasets."""
 
 import json
 
 import pytest
 
-hub_library = pytest.importorskip("huggingface_hub", reason="needs the extra: pip install 'terrella[hub]'")
+hub_library = pytest.importorskip(
+    "huggingface_hub", reason="needs the extra: pip install 'terrella[hub]'"
+)
 
 from tests.support.fake_hub import fake_hub
 from tests.support.made_episodes import made
+from tests.support.manifests import write_manifest
 
+from terrella.commands.hub import pull, push
 from terrella.core.errors import ConfigError, StoreError
+from terrella.core.run_folder import check_spec
 from terrella.core.types import Text
 from terrella.data.parts import encode_part
-from terrella.data.store import EpisodeStore, finish, settle_plan, write_part
+from terrella.data.store import EpisodeStore, finish, write_part
 from terrella.show.cards import card
 from terrella.show.runs import read_run
-from terrella.stages.hub import pull, push
 
 
 @pytest.fixture
@@ -26,23 +30,32 @@ def hub(monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
         monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + "/{repo_id}/resolve/{revision}/{filename}"
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            server.address + "/{repo_id}/resolve/{revision}/{filename}",
         )
         real = hub_library.HfApi
         monkeypatch.setattr(hub_library, "HfApi", lambda: real(endpoint=server.address))
         download = hub_library.snapshot_download
         monkeypatch.setattr(
-            hub_library, "snapshot_download", lambda *a, **k: download(*a, endpoint=server.address, **k)
+            hub_library,
+            "snapshot_download",
+            lambda *a, **k: download(*a, endpoint=server.address, **k),
         )
         yield server
 
 
 def store(folder):
     folder.mkdir()
-    config = {"class": "terrella.stages.collect:Collect", "world": {"class": "terrella.worlds.counter:Counter"}}
-    plan = settle_plan(folder, {"config": config})
-    episodes = [made("x", [Text("a"), Text("b")], ["go"], seed=n, value=float(n % 2)) for n in range(4)]
-    part = write_part(folder, encode_part(episodes, first=0, plan=plan))
+    config = {
+        "class": "terrella.pipelines.collect.pipeline:Collect",
+        "world": {"class": "terrella.worlds.counter:Counter"},
+    }
+    plan = check_spec(folder, {"config": config})
+    episodes = [
+        made("x", [Text("a"), Text("b")], ["go"], seed=n, value=float(n % 2)) for n in range(4)
+    ]
+    part = write_part(folder, encode_part(episodes, first=0, spec=plan))
     finish(folder, [part], {"config": config})
     return folder
 
@@ -50,17 +63,22 @@ def store(folder):
 def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
     folder = store(tmp_path / "store")
     (folder / "secrets.env").write_text("KEY=1")
-    (folder / "run.log").write_text("words")
+    (folder / "run.log").write_text("a line")
     assert push(folder, "me/eps").startswith(f"{hub.address}/me/eps/commit/")
     repo = hub.repos["me/eps"]
     assert repo["asked"]["type"] == "dataset" and hub.tokens == {"Bearer hf_of_the_test"}
     assert repo["asked"].get("private") is True or repo["asked"].get("visibility") == "private"
-    assert {name.split(".")[-1] for name in repo["files"]} == {"parquet", "json", "md"}  # no log, no secret
-    words = repo["files"]["README.md"].decode()
-    assert words.startswith("---\ntags:") and "| episodes | 4 |" in words and "| successes | 2 |" in words
+    suffixes = {name.split(".")[-1] for name in repo["files"]}
+    assert suffixes == {"parquet", "json", "md"}  # no log, no secret
+    readme = repo["files"]["README.md"].decode()
+    assert readme.startswith("---\ntags:")
+    assert "| episodes | 4 |" in readme and "| successes | 2 |" in readme
     commit = pull("me/eps", tmp_path / "again", kind="dataset")
-    assert json.loads((tmp_path / "again/pulled.json").read_text()) == {"repo": "me/eps", "commit": commit}
-    again, first = (list(EpisodeStore.open(tmp_path / name).episodes()) for name in ("again", "store"))
+    pulled = json.loads((tmp_path / "again/pulled.json").read_text())
+    assert pulled == {"repo": "me/eps", "commit": commit}
+    again, first = (
+        list(EpisodeStore.open(tmp_path / name).episodes()) for name in ("again", "store")
+    )
     assert again == first
 
 
@@ -82,16 +100,21 @@ def test_code_and_tampering_are_refused(hub, tmp_path):
         pull("me/eps", tmp_path / "full")
 
 
-def test_a_model_card_says_what_was_measured_and_that_nobody_certified_it(tmp_path):
+def test_a_model_card_shows_what_was_measured_and_that_there_is_no_certificate(tmp_path):
     config = {
-        "class": "terrella.stages.rlvr:Rlvr",
+        "class": "terrella.pipelines.rlvr:Rlvr",
         "ask": "observation",
         "out": "/home/somebody",
         "world": {"class": "a:B"},
     }
-    figure = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
-    manifest = {"config": config, "before": {**figure, "mean": 0.2}, "after": figure, "baselines": {"no_change": 0.0}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    words = card(read_run(tmp_path))
-    assert "| after training | 0.900 [0.850, 0.950] | 256 |" in words and "| baseline: no_change | 0.000 |" in words
-    assert "there is no certificate" in words and "/home/somebody" not in words
+    metric = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
+    metrics = {
+        "before": {**metric, "mean": 0.2},
+        "after": metric,
+        "baselines": {"no_change": 0.0},
+    }
+    write_manifest(tmp_path, config, metrics)
+    text = card(read_run(tmp_path))
+    assert "| after training | 0.900 [0.850, 0.950] | 256 |" in text
+    assert "| baseline: no_change | 0.000 |" in text
+    assert "there is no certificate" in text and "/home/somebody" not in text

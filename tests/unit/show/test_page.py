@@ -1,4 +1,4 @@
-"""The page's data and the page itself, without a browser."""
+"""Viewer pages and their data, without a browser."""
 
 import base64
 import gzip
@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.made_episodes import EPISODES, extras_of, grid, made
-from tests.support.made_models import Lying, by_chance, imagination_of
+from tests.support.made_models import Lying, by_chance, certified_model_of
+from tests.support.manifests import write_manifest
 
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError
+from terrella.core.gym_world import GymWorld
 from terrella.core.types import Text
-from terrella.core.world import GymWorld
 from terrella.policies.basic import Random
-from terrella.show.counterfactuals import EndedError, Foresight
+from terrella.show.counterfactuals import EndedError, EpisodeAnalyzer
 from terrella.show.page import render_page, write_pages
-from terrella.show.page_data import PageBook
+from terrella.show.page_data import PageBuilder
 from terrella.show.png import png
 from terrella.show.runs import read_run
 from terrella.verify.text import Exact
@@ -36,18 +37,19 @@ def read_back(page):
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
-def book_of(*names):
-    book = PageBook("made")
+def page_of(*names):
+    builder = PageBuilder("made")
     for number, name in enumerate(names):
         episode, wrong = EPISODES[name]
-        book.add(episode, number, extras_of(episode, wrong))
-    return book
+        builder.add(episode, number, extras_of(episode, wrong))
+    return builder
 
 
-def test_what_goes_in_comes_out_and_observations_are_written_once():
-    data = read_back(render_page(book_of(*EPISODES).data()))
-    assert [row["world"] for row in data["episodes"]] == ["frozen_lake", "kitchen", "counter", "shop", "tabletop"]
-    assert len(data["observations"]) == len({json.dumps(seen) for seen in data["observations"]})
+def test_a_page_holds_its_data_and_each_observation_once():
+    data = read_back(render_page(page_of(*EPISODES).data()))
+    worlds = [row["world"] for row in data["episodes"]]
+    assert worlds == ["frozen_lake", "kitchen", "counter", "shop", "tabletop"]
+    assert len(data["observations"]) == len(set(map(json.dumps, data["observations"])))
     step = data["episodes"][0]["steps"][-1]
     assert data["observations"][step["seen"]]["text"] == grid(2, 1).text
     assert data["observations"][step["predicted"]["seen"]]["text"] == grid(1, 1).text
@@ -56,15 +58,15 @@ def test_what_goes_in_comes_out_and_observations_are_written_once():
 
 def test_hostile_text_cannot_leave_its_data():
     bad = Text("</script><script>alert(1)</script>\ud800\x00")
-    book = PageBook("<b>t</b></title><script>alert(2)</script>")
-    book.add(made("x", [bad, bad], ["<img src=x onerror=alert(3)>"]), 0)
-    page = render_page(book.data())
+    builder = PageBuilder("<b>t</b></title><script>alert(2)</script>")
+    builder.add(made("x", [bad, bad], ["<img src=x onerror=alert(3)>"]), 0)
+    page = render_page(builder.data())
     assert "alert(" not in page.replace("&lt;script&gt;alert(2)", "")
     assert read_back(page)["observations"][0]["text"] == bad.text
 
 
 def test_the_policy_allows_our_script_and_no_connection():
-    page = render_page(book_of("grid").data())
+    page = render_page(page_of("grid").data())
     (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)">', page)
     (script,) = re.findall(r"</script><script>(.*?)</script></body>", page, re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -73,25 +75,28 @@ def test_the_policy_allows_our_script_and_no_connection():
 
 
 def test_a_large_run_is_paged_and_no_episode_is_lost(tmp_path):
-    rng, book = np.random.default_rng(0), PageBook("large")
+    rng, builder = np.random.default_rng(0), PageBuilder("large")
     for number in range(40):
         noise = Text(rng.bytes(3000).hex())
-        book.add(made("x", [noise, noise], ["a"], seed=number), number)
+        builder.add(made("x", [noise, noise], ["a"], seed=number), number)
     (tmp_path / "view-99.html").write_text("of an earlier, larger run")
-    pages = write_pages(book.data(), tmp_path, most_bytes=120_000)
+    pages = write_pages(builder.data(), tmp_path, max_bytes=120_000)
     assert len(pages) > 1 and all(page.stat().st_size <= 120_000 for page in pages)
     data = [read_back(page.read_text()) for page in pages]
     assert [row["id"] for share in data for row in share["episodes"]] == list(range(40))
-    assert data[1]["pages"] == [page.name for page in pages] and not (tmp_path / "view-99.html").exists()
+    assert data[1]["pages"] == [page.name for page in pages]
+    assert not (tmp_path / "view-99.html").exists()
     last = data[-1]["episodes"][-1]
-    assert data[-1]["observations"][last["first"]]["text"] == book.observations[-1]["text"]
+    assert data[-1]["observations"][last["first"]]["text"] == builder.observations[-1]["text"]
 
 
 def test_groups_without_variance_are_marked():
-    book = PageBook("groups")
-    for number, (seed, value) in enumerate([(1, 1.0), (1, 1.0), (2, 0.0), (2, 1.0), (3, 0.0), (4, None), (4, None)]):
-        book.add(made("x", [Text("a"), Text("b")], ["go"], value=value, seed=seed), number)
-    assert [row["flat"] for row in book.data()["episodes"]] == [True, True, False, False, False, True, True]
+    builder = PageBuilder("groups")
+    rewards = [(1, 1.0), (1, 1.0), (2, 0.0), (2, 1.0), (3, 0.0), (4, None), (4, None)]
+    for number, (seed, value) in enumerate(rewards):
+        builder.add(made("x", [Text("a"), Text("b")], ["go"], value=value, seed=seed), number)
+    flat = [row["flat"] for row in builder.data()["episodes"]]
+    assert flat == [True, True, False, False, False, True, True]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -108,28 +113,34 @@ def test_png_holds_the_pixels(channels):
     assert (rows[:, 1:].reshape(pixels.shape) == pixels).all()
 
 
-# --- predictions and counterfactuals ------------------------------------------------------------------------------
+# --- predictions and counterfactuals --------------------------------------------------------------
 
 
 def lake(success_rate, episodes=8):
     config = FrozenLake.Config(size=3, success_rate=success_rate)
-    return config, [play(config.build(), Random.Config().build(), seed=seed) for seed in range(episodes)]
+    return config, [
+        play(config.build(), Random.Config().build(), seed=seed) for seed in range(episodes)
+    ]
 
 
-def test_a_liar_is_shown_as_wrong_exactly_where_it_lies():
+def test_a_lying_model_is_shown_as_wrong_exactly_where_it_lies():
     config, episodes = lake(success_rate=1.0)
-    foresight = Foresight(config, imagination_of(Lying(config.build(), by_chance(0.5))))
-    told = [one for each in foresight.predict(episodes) for one in each]
+    analyzer = EpisodeAnalyzer(config, certified_model_of(Lying(config.build(), by_chance(0.5))))
+    predictions = [step for steps in analyzer.predict(episodes) for step in steps]
     steps = [step for episode in episodes for step in episode.transitions]
-    right = [step.next_observation == one.said.observation for step, one in zip(steps, told, strict=True)]
+    right = [
+        step.next_observation == predicted.prediction.observation
+        for step, predicted in zip(steps, predictions, strict=True)
+    ]
     assert 0 < sum(right) < len(right)
-    for same, one in zip(right, told, strict=True):
-        assert (one.verdict.value == 1.0) == (same and one.verdict.parts["outcome"] == 1.0)
+    for same, predicted in zip(right, predictions, strict=True):
+        verdict = predicted.verdict
+        assert (verdict.value == 1.0) == (same and verdict.parts["outcome"] == 1.0)
 
 
-def test_forks_tell_the_exact_chances_and_the_taken_action_is_among_them():
+def test_forks_have_exact_probabilities_and_include_the_taken_action():
     config, episodes = lake(success_rate=0.8)
-    for episode, forks in zip(episodes, Foresight(config).forks(episodes), strict=True):
+    for episode, forks in zip(episodes, EpisodeAnalyzer(config).forks(episodes), strict=True):
         assert len(forks) == len(episode.transitions)
         for step, branches in zip(episode.transitions, forks, strict=True):
             assert [branch.action for branch in branches] == ["Left", "Down", "Right", "Up"]
@@ -139,15 +150,18 @@ def test_forks_tell_the_exact_chances_and_the_taken_action_is_among_them():
             assert step.next_observation in [result.observation for result in taken.real]
 
 
-def test_a_branch_goes_on_for_several_actions_and_ends_with_the_world():
+def test_a_branch_has_several_actions_and_ends_with_the_episode():
     config, episodes = lake(success_rate=1.0)
     episode = next(e for e in episodes if len(e.transitions) > 2 and e.transitions[-1].terminated)
-    foresight = Foresight(config, imagination_of(Lying(config.build(), lambda question: False)))
+    analyzer = EpisodeAnalyzer(
+        config, certified_model_of(Lying(config.build(), lambda question: False))
+    )
     actions = [step.action for step in episode.transitions]
-    branch = foresight.fork(episode, 0, actions)
-    assert branch.real[0].observation == branch.imagined[0].observation == episode.transitions[-1].next_observation
+    branch = analyzer.fork(episode, 0, actions)
+    last = episode.transitions[-1].next_observation
+    assert branch.real[0].observation == branch.imagined[0].observation == last
     with pytest.raises(EndedError, match="over"):
-        foresight.fork(episode, 0, [*actions, "Up"])
+        analyzer.fork(episode, 0, [*actions, "Up"])
 
 
 class Taxi(GymWorld):
@@ -161,37 +175,40 @@ class Taxi(GymWorld):
 def test_a_world_without_a_readable_state_is_replayed():
     config = Taxi.Config(max_steps=4)
     episode = play(config.build(), Random.Config().build(), seed=1)
-    (forks,) = Foresight(config).forks([episode])
+    (forks,) = EpisodeAnalyzer(config).forks([episode])
     for step, branches in zip(episode.transitions, forks, strict=True):
         (taken,) = [branch for branch in branches if branch.action == step.action]
         assert [result.observation for result in taken.real] == [step.next_observation]
 
 
-# --- the bundle ---------------------------------------------------------------------------------------------------
+# --- the bundle -----------------------------------------------------------------------------------
 
 
 def test_the_bundle_was_built_from_these_sources():
-    """Holds where there is no Node as well: the bundle's first line names its sources by hash."""
+    """Also without Node: the first line of the bundle names its sources by hash."""
 
     def files(folder):
         for entry in sorted(folder.iterdir(), key=lambda path: path.name):
             yield from files(entry) if entry.is_dir() else [entry]
 
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files(VIEWER / "src"))).hexdigest()
+    sources = b"".join(path.read_bytes() for path in files(VIEWER / "src"))
+    digest = hashlib.sha256(sources).hexdigest()
     for name in ("viewer.js", "style.css"):
         head = (VIEWER.parent / "src/terrella/show/bundle" / name).read_text().splitlines()[0]
         assert digest in head, "stale: cd viewer && npm ci && npm run build"
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="holds no manifest"):
         read_run(tmp_path)
-    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "spec.json").write_text("{}")
     with pytest.raises(ConfigError, match="begun"):
         read_run(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"figures": 3}')
+    write_manifest(tmp_path, {}, {"reward": 3})
     with pytest.raises(ConfigError, match="without a config"):
         read_run(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"config": {"class": "x:Y"}, "curve": [{"step": 1, "reward": 0.5}, 3]}')
-    run = read_run(tmp_path)  # a stage that the viewer has never heard of
+    write_manifest(tmp_path, {"class": "x:Y"}, {"reward": 3})
+    (tmp_path / "curve.jsonl").write_text('{"step": 1, "reward": 0.5}\n')
+    run = read_run(tmp_path)  # of a pipeline that the viewer does not know
     assert run.kind == "run" and run.world is None and run.curve == [{"step": 1, "reward": 0.5}]
+    assert run.metrics == {"reward": 3}

@@ -1,43 +1,48 @@
-"""The report's numbers are those of the results, and of the runs."""
+"""The numbers of a report are those of the results and of the runs."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
+from tests.support.manifests import write_manifest
 
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
 
+from terrella.commands.report import Report
 from terrella.core.errors import ConfigError
 from terrella.core.stats import mean_interval
-from terrella.show.facts import config_differences, gather
+from terrella.show import certificate_plots
 from terrella.show.report import write_report
-from terrella.stages.report import Report
+from terrella.show.report_data import config_differences, load_report_data
 
 RESULTS = Path(__file__).parents[3] / "results"
-REPRODUCTIONS = sorted(path for path in RESULTS.glob("*.json") if "claims" in json.loads(path.read_text()))
+REPRODUCTIONS = sorted(
+    path for path in RESULTS.glob("*.json") if "claims" in json.loads(path.read_text())
+)
 
 
 def tables(folder):
     """All rows of the Markdown report by section; the HTML must hold the same cells."""
-    words, page = (folder / "report.md").read_text(), (folder / "report.html").read_text()
-    found, section = {}, ""
-    for line in words.splitlines():
+    markdown = (folder / "report.md").read_text()
+    page = (folder / "report.html").read_text()
+    rows, section = {}, ""
+    for line in markdown.splitlines():
         if line.startswith("## "):
             section = line[3:]
         elif line.startswith("| ") and not line.startswith("| ---"):
             cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-            found.setdefault(section, []).append([cell.strip() for cell in cells])
-            assert all(
-                cell.replace("&", "&amp;") in page for cell in cells if cell and "'" not in cell and ">" not in cell
-            )
-    return found
+            rows.setdefault(section, []).append(cells)
+            plain = [cell for cell in cells if cell and "'" not in cell and ">" not in cell]
+            assert all(cell.replace("&", "&amp;") in page for cell in plain)
+    return rows
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    Report(Report.Config(runs=(RESULTS / "engine.json", RESULTS / "trust_certificates.json"), out=folder)).write()
+    runs = (RESULTS / "engine.json", RESULTS / "trust_certificates.json")
+    Report(Report.Config(runs=runs, out=folder)).write()
     return folder
 
 
@@ -49,43 +54,41 @@ def test_the_finished_recipes_are_reported_as_they_were_measured(engine):
         for part in ("before", "after"):
             values = [run[part]["mean"] for _, run in sorted(seeds.items())]
             low, high = mean_interval(values)
-            figure, each, count = rows[name, f"{part} training"]
-            assert figure == f"{sum(values) / len(values):.3f} [{low:.3f}, {high:.3f}]"
-            assert each == ", ".join(f"{value:.3f}" for value in values) and count == str(len(seeds))
+            mean, by_seed, count = rows[name, f"{part} training"]
+            assert mean == f"{sum(values) / len(values):.3f} [{low:.3f}, {high:.3f}]"
+            assert by_seed == ", ".join(f"{value:.3f}" for value in values)
+            assert count == str(len(seeds))
         for baseline, value in next(iter(seeds.values()))["baselines"].items():
             assert value is None or (name, f"baseline: {baseline}") in rows
 
 
 def test_certificates_are_reported_with_their_verdict_and_horizon(engine):
-    models, words = (
-        json.loads((RESULTS / "trust_certificates.json").read_text())["models"],
-        (engine / "report.md").read_text(),
-    )
-    found = tables(engine)
+    models = json.loads((RESULTS / "trust_certificates.json").read_text())["models"]
+    markdown = (engine / "report.md").read_text()
+    sections = tables(engine)
     for name, model in models.items():
-        rows = dict(row for row in found[f"Certificate of {name}"] if len(row) == 2)
+        rows = dict(row for row in sections[f"Certificate of {name}"] if len(row) == 2)
         assert rows["safe horizon"].startswith(f"{model['safe_horizon']} steps")
         assert rows["weights"] == str(model["about"]["weights_sha256"])
-        assert ("NOT CERTIFIED" in words.split(f"## Certificate of {name}\n")[1].split("\n## ")[0]) != model[
-            "certified"
-        ]
+        section = markdown.split(f"## Certificate of {name}\n")[1].split("\n## ")[0]
+        assert ("NOT CERTIFIED" in section) != model["certified"]
     assert (engine / "certificate_of_lake.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("path", REPRODUCTIONS, ids=lambda path: path.stem)
 def test_a_finished_reproduction_is_reported_as_it_was_measured(path, tmp_path):
     record = json.loads(path.read_text())
-    write_report(gather([path]), tmp_path)
-    found = tables(tmp_path)
-    header, *rows = found[f"Reproduction {path.stem}: arms"]
+    write_report(load_report_data([path]), tmp_path)
+    sections = tables(tmp_path)
+    header, *rows = sections[f"Reproduction {path.stem}: arms"]
     arms = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     for name, arm in record["arms"].items():
         for metric in (key for key in arm if key.startswith("pass@")):
             spread = arm[metric]["interval"]
-            wanted = f"{arm[metric]['mean']:.3f}" + (f" [{spread[0]:.3f}, {spread[1]:.3f}]" if spread else "")
-            assert arms[name][metric] == wanted
+            interval = f" [{spread[0]:.3f}, {spread[1]:.3f}]" if spread else ""
+            assert arms[name][metric] == f"{arm[metric]['mean']:.3f}{interval}"
         assert arms[name]["seeds"] == str(len(arm["seeds"]))
-    claims = found[f"Reproduction {path.stem}: claims"][1:]
+    claims = sections[f"Reproduction {path.stem}: claims"][1:]
     for row, claim in zip(claims, record["claims"], strict=True):
         assert row[2] == {True: "holds", False: "DOES NOT HOLD", None: "not run"}[claim["holds"]]
         if claim["holds"] is not None:
@@ -95,77 +98,136 @@ def test_a_finished_reproduction_is_reported_as_it_was_measured(path, tmp_path):
 def table_of(arms=(0.5, 0.7), holds=True):
     """A reproduction's table as `terrella reproduce` writes it."""
     values = {"pass@1": arms[0], "pass@8": arms[1]}
-    one = {name: {"mean": v, "interval": [v - 0.1, v + 0.1], "per_seed": [v] * 2} for name, v in values.items()}
-    arm = {"seeds": [0, 1], **one, "world_steps": [100, 200], "seconds": [3600, 1800]}
-    claim = {"better": "spa", "worse": "vanilla", "k": 1, "not_below": False, "seeds": 2, "mean": 0.1, "low": 0.02,
-             "high": 0.18, "holds": holds}  # fmt: skip
+    scores = {
+        name: {"mean": v, "interval": [v - 0.1, v + 0.1], "per_seed": [v] * 2}
+        for name, v in values.items()
+    }
+    arm = {"seeds": [0, 1], **scores, "env_steps": [100, 200], "seconds": [3600, 1800]}
+    claim = {
+        "better": "spa",
+        "worse": "vanilla",
+        "k": 1,
+        "not_below": False,
+        "seeds": 2,
+        "mean": 0.1,
+        "low": 0.02,
+        "high": 0.18,
+        "holds": holds,
+    }
     known = {"random": {"1": 0.2, "8": 0.6}, "optimal": 1.0}
-    return {"arms": {"spa": arm, "vanilla": arm}, "claims": [claim], "known": known, "paper": {"pass@1": "43.5"}}
+    return {
+        "arms": {"spa": arm, "vanilla": arm},
+        "claims": [claim],
+        "reference_scores": known,
+        "paper": {"pass@1": "43.5"},
+    }
 
 
-def test_a_reproduction_says_what_held_beside_random_and_optimal_play(tmp_path):
+def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/table.json").write_text(json.dumps(table_of(holds=False)))
-    write_report(gather([tmp_path / "run"]), tmp_path / "out")
-    found = tables(tmp_path / "out")
-    assert found["Reproduction run: arms"][1:3] == [["random play (exact)", "0.200", "0.600", "", ""],
-                                                    ["optimal play (exact)", "1.000", "", "", ""]]  # fmt: skip
-    assert found["Reproduction run: claims"][1][1:3] == ["+0.100 [+0.020, +0.180]", "DOES NOT HOLD"]
-    assert ["run: spa", "300", "1.50"] in found["Cost"]
+    write_report(load_report_data([tmp_path / "run"]), tmp_path / "out")
+    sections = tables(tmp_path / "out")
+    assert sections["Reproduction run: arms"][1:3] == [
+        ["random play (exact)", "0.200", "0.600", "", ""],
+        ["optimal play (exact)", "1.000", "", "", ""],
+    ]
+    (_, claim) = sections["Reproduction run: claims"]
+    assert claim[1:3] == ["+0.100 [+0.020, +0.180]", "DOES NOT HOLD"]
+    assert ["run: spa", "300", "1.50"] in sections["Cost"]
 
 
 def trained(folder, seed, reward, **rlvr):
     """The folder of a finished `terrella rlvr`."""
-    config = {"class": "terrella.stages.rlvr:Rlvr", "seed": seed, "out": str(folder), "ask": "action",
-              "rlvr": {"groups": 2, "group_size": 4, "learning_rate": 1e-3, **rlvr}}  # fmt: skip
-    figure = {"mean": reward, "low": reward - 0.1, "high": reward + 0.1, "n": 64, "masked": 0}
-    manifest = {
-        "config": config,
-        "before": {**figure, "mean": 0.2},
-        "after": figure,
+    config = {
+        "class": "terrella.pipelines.rlvr:Rlvr",
+        "seed": seed,
+        "out": str(folder),
+        "ask": "action",
+        "rlvr": {"groups": 2, "group_size": 4, "learning_rate": 1e-3, **rlvr},
+    }
+    metric = {"mean": reward, "low": reward - 0.1, "high": reward + 0.1, "n": 64, "masked": 0}
+    metrics = {
+        "before": {**metric, "mean": 0.2},
+        "after": metric,
         "baselines": {"random": 0.25},
         "steps": 3,
     }
-    curve = [{"step": n, "reward": 0.2 * n, "tokens": 5.0, "turns": 2.0, "seconds/train": 9.0} for n in (1, 2, 3)]
-    folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    curve = [
+        {"step": n, "reward": 0.2 * n, "tokens": 5.0, "turns": 2.0, "seconds/train": 9.0}
+        for n in (1, 2, 3)
+    ]
+    write_manifest(folder, config, metrics)
     (folder / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
     return folder
 
 
-def test_seeds_of_one_config_are_one_group_and_other_configs_are_told_apart(tmp_path):
+def test_seeds_of_one_config_form_a_group_and_other_configs_do_not(tmp_path):
     runs = [
         trained(tmp_path / "a-0", 0, 0.8),
         trained(tmp_path / "a-1", 1, 0.6),
         trained(tmp_path / "b-0", 0, 0.5, kl=0.1),
     ]
-    facts = gather(runs)
-    assert [(group.name, len(group.runs)) for group in facts.groups] == [("a", 2), ("b-0", 1)]
-    assert facts.groups[0].after.mean == pytest.approx(0.7) and facts.groups[1].after.low is None
-    assert facts.groups[0].cost() == {"real steps": 2 * 3 * 2 * 8, "tokens": 2 * 3 * 5 * 8, "hours": 2 * 27 / 3600}
-    assert dict(config_differences(facts.configs)) == {"seed": ["0", "1", "0"], "rlvr.kl": ["", "", "0.1"]}
-    files = write_report(facts, tmp_path / "report")
-    assert [file.suffix for file in files] == [".md", ".html", ".pdf"] and files[2].read_bytes()[:4] == b"%PDF"
+    data = load_report_data(runs)
+    assert [(group.name, len(group.runs)) for group in data.groups] == [("a", 2), ("b-0", 1)]
+    assert data.groups[0].after.mean == pytest.approx(0.7) and data.groups[1].after.low is None
+    assert data.groups[0].cost() == {
+        "real steps": 2 * 3 * 2 * 8,
+        "tokens": 2 * 3 * 5 * 8,
+        "hours": 2 * 27 / 3600,
+    }
+    assert dict(config_differences(data.configs)) == {
+        "seed": ["0", "1", "0"],
+        "rlvr.kl": ["", "", "0.1"],
+    }
+    files = write_report(data, tmp_path / "report")
+    assert [file.suffix for file in files] == [".md", ".html", ".pdf"]
+    assert files[2].read_bytes()[:4] == b"%PDF"
     assert (tmp_path / "report/curve_of_a.png").exists()
     assert not re.findall(r"(?:src|href)=\"http", files[1].read_text())
 
 
 def test_other_runs_are_reported_by_the_names_of_their_manifests(tmp_path):
-    manifest = {"config": {"class": "x:Y", "seed": 3}, "test": {"share": 0.25, "each": [1, 0]}, "seconds": 1800,
-                "rl": {"world_steps": 500}, "marks": "1010", "curve": [{"step": 1}]}  # fmt: skip
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    facts = gather([tmp_path])
-    assert facts.measured[tmp_path.name] == {
-        "test.share": 0.25, "test.each.0": 1, "test.each.1": 0, "seconds": 1800, "rl.world_steps": 500
-    }  # fmt: skip
-    assert facts.costs[tmp_path.name] == {"real steps": 500, "hours": 0.5}
+    metrics = {
+        "test": {"share": 0.25, "each": [1, 0]},
+        "rl": {"env_steps": 500},
+        "marks": "1010",
+        "curve": [{"step": 1}],
+    }
+    write_manifest(tmp_path, {"class": "x:Y", "seed": 3}, metrics, seconds=1800.0)
+    data = load_report_data([tmp_path])
+    assert data.metrics[tmp_path.name] == {
+        "test.share": 0.25,
+        "test.each.0": 1,
+        "test.each.1": 0,
+        "seconds": 1800,
+        "rl.env_steps": 500,
+    }
+    assert data.costs[tmp_path.name] == {"real steps": 500, "hours": 0.5}
 
 
-def test_what_is_no_run_is_refused_with_the_reason(tmp_path):
+def test_a_path_that_is_not_a_run_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match="no run named"):
         Report.Config(runs=())
     (tmp_path / "x.json").write_text('{"a": 1}')
     with pytest.raises(ConfigError, match="nothing that a report can show"):
-        gather([tmp_path / "x.json"])
+        load_report_data([tmp_path / "x.json"])
     with pytest.raises(ConfigError, match="cannot be read"):
-        gather([RESULTS / "measure_serve.py"])
+        load_report_data([RESULTS / "trust_plan.png"])
+
+
+def drawn_one_step(path, **changed):
+    """The panel of one-step accuracy of a real certificate, with some accuracies replaced."""
+    sections = json.loads(path.read_text())["models"]["lake"]
+    one_step = sections["one_step"]
+    sections["one_step"] = {**one_step, "changed": {**one_step["changed"], **changed}}
+    return certificate_plots.figure(sections).axes[1]
+
+
+def test_an_accuracy_without_values_is_marked_and_not_drawn_as_zero():
+    path = RESULTS / "trust_certificates.json"
+    whole = drawn_one_step(path)
+    assert len(whole.patches) == 6 and not whole.texts
+    axes = drawn_one_step(path, nearest={"mean": None, "low": None, "high": None, "n": 0})
+    assert len(axes.patches) == 5
+    assert [text.get_text() for text in axes.texts] == ["no value"]

@@ -1,14 +1,32 @@
 """Conformal sets keep their promise, risk orders steps, and thin data is refused."""
 
+import math
+
 import numpy as np
 import pytest
 
 from terrella.core.errors import ConfigError
-from terrella.trust.risk import RiskModel, fit_risk, least_calibration, score, trusted_below
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.types import Situation, Text, Transition
+from terrella.trust.nearness import NearestData
+from terrella.trust.predictive import certain
+from terrella.trust.risk import (
+    RiskEstimator,
+    RiskModel,
+    fit_risk,
+    least_calibration,
+    least_trusted,
+    score,
+    signals,
+    trusted_below,
+)
 
 
 def made(n, rng, *, wrong_rate=0.1):
-    """Signals that tell something, not all, about what is wrong; a wrong step holds nothing of what came."""
+    """Signals that tell something, not all, about what is wrong.
+
+    A wrong step holds nothing of what came.
+    """
     doubt = rng.beta(1, 8, n)
     wrong = (rng.random(n) < doubt * wrong_rate * 9).astype(float)
     held = (1 - wrong) * rng.choice([1.0, 0.5], n)
@@ -22,7 +40,9 @@ def test_sets_hold_what_happens_at_the_promised_rate(level):
     for _ in range(20):
         model = fit_risk(*made(1000, rng, wrong_rate=0.02), level=level)
         signals, _, held = made(1000, rng, wrong_rate=0.02)
-        covered += [model.inside(risk, h) for risk, h in zip(model.risks(signals), held, strict=True)]
+        covered += [
+            model.inside(risk, h) for risk, h in zip(model.risks(signals), held, strict=True)
+        ]
     assert abs(np.mean(covered) - level) < 0.01
 
 
@@ -59,7 +79,9 @@ def test_the_threshold_stops_before_the_errors_begin():
     found = trusted_below(risks, wrong, error=0.03)
     assert 0.5 < found < 0.65
     assert trusted_below(risks, np.ones(2000), error=0.03) is None
-    assert trusted_below(risks[:20], np.zeros(20), error=0.03) is None  # twenty faultless steps show nothing
+    assert (
+        trusted_below(risks[:20], np.zeros(20), error=0.03) is None
+    )  # twenty faultless steps show nothing
     assert trusted_below(risks, np.zeros(2000), error=0.03) == 1.0
 
 
@@ -75,5 +97,211 @@ def test_the_promise_of_the_threshold_holds_on_new_steps():
 
 
 def test_a_score_falls_with_what_was_expected():
-    assert score(0.0, 1.0) == 0.0 and score(1.0, 1.0) == 1.0 and score(0.1, 0.5) == pytest.approx(0.55)
+    assert (
+        score(0.0, 1.0) == 0.0 and score(1.0, 1.0) == 1.0 and score(0.1, 0.5) == pytest.approx(0.55)
+    )
     assert RiskModel((0.0,) * 5, 0.5, 0.9).inside(0.1, 0.6)
+
+
+def sampled(*chances, counts=(), unreadable=0):
+    said = tuple(
+        certain(Text(str(place)), 0.0, False, False, chance) for place, chance in enumerate(chances)
+    )
+    return PredictiveDistribution(said, counts, unreadable)
+
+
+def test_signals_are_doubt_missing_mass_disagreement_and_distance():
+    distributions = [
+        sampled(0.6, 0.1, counts=(3, 1)),
+        sampled(),
+        sampled(1.0, counts=(2,), unreadable=6),
+    ]
+    found = signals(distributions, np.array([0.25, 0.5, 0.75]))
+    # doubt is what the likeliest answer lacks to 1; nothing readable is full doubt
+    wanted = [[0.4, 0.3, 0.25, 0.25], [1.0, 1.0, 0.0, 0.5], [0.0, 0.0, 0.75, 0.75]]
+    assert found.tolist() == [pytest.approx(row) for row in wanted]
+    assert signals([], np.zeros(0)).shape == (0, 4)
+
+
+def test_a_risk_is_the_logistic_of_logarithms_between_minus_one_and_nothing():
+    """ln(x + 1e-6) / ln(1e6): -1 at 0, -1/2 at a thousandth, 0 at 1."""
+    values = np.array([[0.0, 1, 1, 1], [1e-3, 1, 1, 1], [1.0, 1, 1, 1]])
+    risks = RiskModel((0.5, 2.0, 0.0, 0.0, 0.0), 0.5, 0.9).risks(values)
+    wanted = [1 / (1 + math.exp(-number)) for number in (0.5 - 2.0, 0.5 - 1.0, 0.5)]
+    assert risks.tolist() == pytest.approx(wanted, abs=1e-4)
+    for place in range(4):
+        weights = [0.0] * 5
+        weights[place + 1] = 1.0
+        row = np.ones((1, 4))
+        row[0, place] = 0.0
+        assert RiskModel(tuple(weights), 0.5, 0.9).risks(row)[0] == pytest.approx(
+            1 / (1 + math.e), abs=1e-5
+        )
+
+
+def test_a_risk_never_overflows_and_is_never_certain():
+    high, low = (
+        RiskModel((number, 0, 0, 0, 0), 0.5, 0.9).risks(np.ones((1, 4)))[0]
+        for number in (1e6, -1e6)
+    )
+    assert low == pytest.approx(math.exp(-30), rel=1e-6, abs=0) and 1 - 1e-12 < high < 1
+
+
+HARD_FITS = {
+    "some steps are wrong": lambda values, wrong: (values, wrong),
+    "nearly all are wrong": lambda values, wrong: (
+        values,
+        np.maximum(1 - wrong, values[:, 0] < 0.3),
+    ),
+    "half wrong, half right": lambda values, wrong: (values, (wrong + 0.5) / 2),
+    "one signal says nothing": lambda values, wrong: (
+        values * [1, 1, 1, 0] + [0, 0, 0, 1 - 1e-6],
+        wrong,
+    ),
+    "no signal says anything": lambda values, wrong: (values * 0 + 1 - 1e-6, wrong),
+}
+
+
+@pytest.mark.parametrize("hard", HARD_FITS.values(), ids=HARD_FITS)
+def test_the_fit_is_where_the_penalised_likelihood_is_flat(hard):
+    values, wrong, held = made(1000, np.random.default_rng(4))
+    values, wrong = hard(values, wrong)
+    weights = np.array(fit_risk(values, wrong, held, level=0.9).weights)
+    features = np.column_stack([np.ones(300), np.log(values[:300] + 1e-6) / math.log(1e6)])
+
+    def cost(w):
+        chance = 1 / (1 + np.exp(-features @ w))
+        likelihood = wrong[:300] * np.log(chance) + (1 - wrong[:300]) * np.log(1 - chance)
+        return -likelihood.sum() + 0.5 * 1e-4 * 300 * (w**2).sum()
+
+    for way in np.eye(5):
+        slope = (cost(weights + 1e-4 * way) - cost(weights - 1e-4 * way)) / 2e-4
+        assert slope == pytest.approx(0.0, abs=1e-4)
+
+
+def test_signals_that_say_nothing_leave_the_mean_of_what_was_wrong():
+    wrong = (np.arange(1000) % 50 == 0).astype(float)
+    blind = np.full((1000, 4), 1 - 1e-6)
+    model = fit_risk(blind, wrong, 1 - wrong, level=0.9)
+    assert model.risks(blind)[0] == pytest.approx(0.02, abs=1e-3)
+
+
+def test_the_first_three_tenths_are_for_the_fit_and_the_rest_for_the_quantile():
+    values, wrong, held = made(100, np.random.default_rng(5))
+    held = np.random.default_rng(6).permutation(100) / 100
+    model = fit_risk(values, wrong, held, level=0.9)
+    scores = np.sort(1 - (1 - model.risks(values[30:])) * held[30:])
+    # Of 70 scores the ceil(71 * 0.9) = 64th: as many lie at or below it, as a new one needs for 0.9
+    assert model.quantile == pytest.approx(scores[63]) and (model.level, len(model.weights)) == (
+        0.9,
+        5,
+    )
+    for place, of_fit in ((29, True), (30, False)):
+        other = wrong.copy()
+        other[place] = 1 - other[place]
+        assert (fit_risk(values, other, held, level=0.9).weights != model.weights) == of_fit
+
+
+@pytest.mark.parametrize(("level", "least"), [(0.8, 4), (0.85, 6), (0.9, 9), (0.95, 19)])
+def test_the_fewest_steps_are_those_of_which_the_largest_score_is_the_quantile(level, least):
+    assert least_calibration(level) == least == math.ceil(round((least + 1) * level, 9))
+    total = next(n for n in range(1000) if n - int(n * 0.3) == least)
+    values, wrong, held = made(total, np.random.default_rng(7))
+    model = fit_risk(values, wrong, held, level=level)
+    cut = int(total * 0.3)
+    assert model.quantile == pytest.approx((1 - (1 - model.risks(values[cut:])) * held[cut:]).max())
+    with pytest.raises(ConfigError):
+        fit_risk(values[1:], wrong[1:], held[1:], level=level)
+
+
+def test_a_result_on_the_edge_of_the_set_is_inside():
+    assert RiskModel((0.0,) * 5, 0.55, 0.9).inside(0.1, 0.5)  # 1 - 0.9 * 0.5, however it is rounded
+    assert not RiskModel((0.0,) * 5, 0.5499, 0.9).inside(0.1, 0.5)
+
+
+def test_faultless_steps_that_show_an_error_rate():
+    # Wilson's upper bound of 0 in n is z^2 / (n + z^2)
+    for error in (0.8, 0.5, 0.1, 0.03):
+        assert least_trusted(error) == math.ceil(1.959964**2 * (1 / error - 1))
+    assert least_trusted(0.8) == 1 and least_trusted(0.1) == 35
+
+
+def at(*places, count=40, size=1.0):
+    """Mistakes at these places of otherwise faultless steps."""
+    wrong = np.zeros(count)
+    wrong[list(places)] = size
+    return wrong
+
+
+def test_a_threshold_is_the_risk_of_the_last_step_before_the_error_shows():
+    risks = np.arange(40.0)
+    assert trusted_below(risks, at(), error=0.1) == 39.0
+    assert trusted_below(risks, at(36), error=0.1) == 35.0  # one in 37 might be one in ten
+    assert trusted_below(risks, at(36, size=0.5), error=0.1) == 35.0  # half a mistake counts as one
+    assert trusted_below(risks, at(34), error=0.1) is None
+    assert trusted_below(risks[:35], at(count=35), error=0.1) == 34.0
+    assert trusted_below(risks[:34], at(count=34), error=0.1) is None
+
+
+def test_the_threshold_does_not_depend_on_the_order_of_the_steps():
+    shuffled = np.random.default_rng(8).permutation(40)
+    assert trusted_below(np.arange(40.0)[shuffled], at(36)[shuffled], error=0.1) == 35.0
+
+
+def test_the_safest_quarter_is_judged_as_one():
+    risks = np.arange(400.0)
+    assert (
+        trusted_below(risks, at(1, 2, 3, count=400), error=0.1) == 399.0
+    )  # 3 of 35 would be too many, 3 of 100 not
+    assert (
+        trusted_below(risks, at(*range(6), count=400), error=0.1) is None
+    )  # 6 of 100 are, though 6 of 400 not
+
+
+def test_the_first_threshold_that_fails_ends_it():
+    assert trusted_below(np.arange(400.0), at(*range(100, 106), count=400), error=0.1) == 99.0
+
+
+def test_shares_of_mistakes_that_add_up_to_one_are_one_mistake():
+    """0.1 + 0.2 + 0.7 and the like may come out a little above 1."""
+    parts = [0.3, 0.3, 0.3, 0.1] * 10
+    wrong = np.zeros(400)
+    wrong[: len(parts)] = parts
+    assert float(np.cumsum(parts)[-1]) == pytest.approx(10.0)
+    bound = next(e / 1000 for e in range(1, 999) if upper(10, 400) <= e / 1000)
+    assert trusted_below(np.arange(400.0), wrong, error=max(bound, 0.2)) == 399.0
+
+
+def upper(wrong, n):
+    z2, share = 1.959964**2, wrong / n
+    return (share + z2 / 2 / n + math.sqrt(z2 * (share * (1 - share) / n + z2 / 4 / n**2))) / (
+        1 + z2 / n
+    )
+
+
+class Sure:
+    """Says the same to every question."""
+
+    def predict(self, questions):
+        return [sampled(0.5, counts=(1,)) for _ in questions]
+
+
+def test_an_assessor_gives_each_belief_the_risk_of_its_own_signals():
+    data = NearestData(
+        [Transition(observation=Text("aaaa"), action="x", next_observation=Text("b"))]
+    )
+    questions = [
+        Query(
+            Situation(instruction="", observation=Text(text), actions=(), history=(), steps_left=1),
+            "x",
+        )
+        for text in ("aaaa", "aabb")
+    ]
+    model = RiskModel((0.3, 1.0, -0.5, 0.0, 2.0), 0.5, 0.9)
+    found = RiskEstimator(Sure(), data, model).assess(questions)
+    wanted = model.risks(np.array([[0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.5]]))
+    assert [risk for _, risk in found] == pytest.approx(wanted.tolist())
+    assert [distribution.counts for distribution, _ in found] == [(1,), (1,)] and wanted[
+        0
+    ] < wanted[1]
+    assert [risk for _, risk in RiskEstimator(Sure(), data, None).assess(questions)] == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Verifiers that misbehave, for the tests of isolation: the child process imports this module."""
+"""Misbehaving verifiers for the tests of isolation; the child process imports this module."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from terrella.core.types import Frames, Verdict, show_text
 
 
 class Hostile(Configurable):
-    """Does what the reply says; judges it right otherwise."""
+    """Runs the method named by the reply; scores any other reply honestly."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
@@ -21,9 +21,11 @@ class Hostile(Configurable):
     def verify(self, reply, truth, before):
         if isinstance(reply, Frames):
             return Verdict.of(float(reply == truth), mean=float(reply.array.mean()))
-        word = show_text(reply)
-        action = getattr(self, word, None) if word.isidentifier() else None
-        return action() if action else Verdict.of(float(reply == truth), evidence=f"{os.getpid()} {word}", half=0.5)
+        text = show_text(reply)
+        action = getattr(self, text, None) if text.isidentifier() else None
+        if action:
+            return action()
+        return Verdict.of(float(reply == truth), evidence=f"{os.getpid()} {text}", half=0.5)
 
     def sleep(self):
         time.sleep(60)

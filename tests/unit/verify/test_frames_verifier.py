@@ -1,59 +1,177 @@
-"""Verdicts on frames: the truth is 1, order follows distance, metrics agree with their definitions."""
+"""Verdicts on frames: the truth scores 1, order follows distance, metrics match definitions."""
 
 import numpy as np
 import pytest
 
-from terrella.core.types import Frames, Status
+from terrella.core.types import Frames, Status, Text
 from terrella.verify.attacks_frames import DAMAGES, FRAME_ATTACKS
 from terrella.verify.frame_metrics import frame_metrics, repetition_rate, ssim
 from terrella.verify.frames import FrameDistance
 
 
-def picture(seed=0, size=32):
+def image(seed=0, size=32):
     x, y = np.meshgrid(np.linspace(0, 1, size), np.linspace(0, 1, size))
     base = np.stack([x, y, (x + y) / 2], -1) * 200
     base[8:16, 4 + seed : 12 + seed] = (220, 30, 30)
     return Frames.of(base.astype(np.uint8)[None])
 
 
-def test_the_truth_is_one_and_a_nearer_picture_scores_more():
+def test_the_truth_scores_one_and_a_closer_image_scores_more():
     verifier = FrameDistance.Config(metrics=True).build()
-    truth, near, far = picture(0), picture(1), picture(9)
+    truth, near, far = image(0), image(1), image(9)
     scores = [verifier.verify(reply, truth, far).value for reply in (truth, near, far)]
     assert scores[0] == 1.0 > scores[1] > scores[2]
     parts = verifier.verify(near, truth, far).parts
-    assert parts["psnr"] == pytest.approx(-10 * np.log10(parts["mse"])) and parts["mae"] == pytest.approx(
-        2 * (1 - scores[1])
-    )
+    assert parts["psnr"] == pytest.approx(-10 * np.log10(parts["mse"])) and parts[
+        "mae"
+    ] == pytest.approx(2 * (1 - scores[1]))
 
 
-def test_attacks_earn_no_more_than_nothing_happens_and_damage_is_seen():
+def test_attacks_score_no_more_than_no_change_and_damage_is_noticed():
     verifier, rng = FrameDistance.Config().build(), np.random.default_rng(0)
-    before, truth = picture(0), picture(3)
+    before, truth = image(0), image(3)
     allowed = verifier.verify(before, truth, before).value
     for name, attack in FRAME_ATTACKS.items():
         assert verifier.verify(attack(before, truth), truth, before).value <= allowed, name
-    assert verifier.verify(FRAME_ATTACKS["the truth twice"](before, truth), truth, before).status is Status.UNPARSABLE
+    assert (
+        verifier.verify(FRAME_ATTACKS["the truth twice"](before, truth), truth, before).status
+        is Status.UNPARSABLE
+    )
     assert all(verifier.verify(damage(truth, rng), truth, before).value < 1.0 for damage in DAMAGES)
 
 
 def test_many_at_once_is_the_same_as_one_by_one():
     verifier = FrameDistance.Config().build()
-    replies, truths = [picture(k) for k in range(4)], [picture(2)] * 4
+    replies, truths = [image(k) for k in range(4)], [image(2)] * 4
     assert verifier.verify_many([*replies[:3], None], truths)[:3] == [
-        verifier.verify(reply, truth, truth) for reply, truth in zip(replies[:3], truths, strict=False)
+        verifier.verify(reply, truth, truth)
+        for reply, truth in zip(replies[:3], truths, strict=False)
     ]
     assert verifier.verify_many([None], truths[:1])[0].value == 0.0
 
 
+def naive_ssim(first, second):
+    """The definition: means, variances and covariance in 11 x 11 Gaussian windows, sigma 1.5."""
+    offset = np.arange(-5, 6)
+    window = np.exp(-(offset[:, None] ** 2 + offset[None] ** 2) / 4.5)
+    window /= window.sum()
+    values = []
+    for a, b in zip(first, second, strict=True):
+        per_window = []
+        for y in range(a.shape[0] - 10):
+            for x in range(a.shape[1] - 10):
+                for channel in range(a.shape[2]):
+                    p, q = (frame[y : y + 11, x : x + 11, channel] for frame in (a, b))
+                    mean_p, mean_q = (window * p).sum(), (window * q).sum()
+                    var_p, var_q = (
+                        (window * (p - mean_p) ** 2).sum(),
+                        (window * (q - mean_q) ** 2).sum(),
+                    )
+                    covariance = (window * (p - mean_p) * (q - mean_q)).sum()
+                    per_window.append(
+                        (2 * mean_p * mean_q + 1e-4)
+                        * (2 * covariance + 9e-4)
+                        / (mean_p**2 + mean_q**2 + 1e-4)
+                        / (var_p + var_q + 9e-4)
+                    )
+        values.append(np.mean(per_window))
+    return values
+
+
+def test_ssim_is_its_definition_in_every_window_that_fits():
+    rng = np.random.default_rng(3)
+    first = rng.random((2, 13, 12, 2)) * 0.3
+    second = np.clip(first + rng.normal(0, 0.05, first.shape), 0, 1)
+    second[1] = rng.random((13, 12, 2))
+    assert ssim(first, second) == pytest.approx(naive_ssim(first, second))
+    assert frame_metrics(first, second)["ssim"] == pytest.approx(np.mean(naive_ssim(first, second)))
+
+
+def test_mse_and_psnr_are_means_over_frames():
+    real = np.full((2, 11, 11, 1), 0.3)
+    predicted = real + np.array([0.1, 0.01]).reshape(2, 1, 1, 1)
+    metrics = frame_metrics(predicted, real)
+    # squared errors 1e-2 and 1e-4: 20 and 40 dB
+    assert metrics["mse"] == pytest.approx((1e-2 + 1e-4) / 2) and metrics["psnr"] == pytest.approx(
+        30.0
+    )
+    assert frame_metrics(real, real)["psnr"] == 100.0
+
+
+def flat(*values):
+    """A video with one frame of constant grey for each value."""
+    return Frames.of(np.array(values, np.uint8).reshape(-1, 1, 1, 1))
+
+
+def test_a_verdict_is_one_minus_half_the_distance_and_never_below_zero():
+    plain = FrameDistance.Config().build()
+    verdict = plain.verify(flat(51, 102), flat(0, 0), flat(0, 0))
+    assert verdict.value == pytest.approx(1 - 0.3 / 2) and verdict.parts == pytest.approx(
+        {"mae": 0.3}
+    )
+    assert plain.verify(flat(255), flat(0), flat(0)).value == pytest.approx(0.5)
+    heavy = FrameDistance.Config(mae_weight=4.0).build()
+    assert heavy.verify(flat(51), flat(0), flat(0)).value == pytest.approx(1 - 0.8 / 2)
+    assert heavy.verify(flat(255), flat(0), flat(0)).value == 0.0
+
+
+def test_the_perceptual_distance_is_a_weighted_mean_over_the_frames_of_a_video(monkeypatch):
+    lpips = pytest.importorskip("terrella.models.lpips")
+    monkeypatch.setattr(lpips, "lpips", lambda a, b: np.abs(a - b).mean(axis=(1, 2, 3)) * 2)
+    verifier = FrameDistance.Config(
+        perceptual="lpips", mae_weight=0.5, perceptual_weight=0.25
+    ).build()
+    videos = [flat(51), flat(0, 102), flat(255, 0, 0)]
+    verdicts = verifier.verify_many([*videos, None], [flat(0), flat(0, 0), flat(0, 0, 0), flat(0)])
+    assert [verdict.parts["lpips"] for verdict in verdicts[:3]] == pytest.approx([0.4, 0.4, 2 / 3])
+    assert [verdict.parts["mae"] for verdict in verdicts[:3]] == pytest.approx([0.2, 0.2, 1 / 3])
+    assert [verdict.value for verdict in verdicts[:3]] == pytest.approx(
+        [0.9, 0.9, 1 - (1 / 6 + 1 / 6) / 2]
+    )
+    assert (
+        verdicts[3].status is Status.UNPARSABLE
+        and verifier.verify_many([None], [flat(0)])[0].value == 0.0
+    )
+    whole = FrameDistance.Config(perceptual="lpips").build().verify(flat(51), flat(0), flat(0))
+    assert whole.value == pytest.approx(1 - (0.2 + 0.4) / 2)
+
+
+def test_only_the_configured_metrics_are_computed():
+    truth = image()
+    assert set(FrameDistance.Config().build().verify(truth, truth, truth).parts) == {"mae"}
+    parts = FrameDistance.Config(metrics=True).build().verify(image(2), truth, truth).parts
+    assert set(parts) == {"mae", "mse", "psnr", "ssim"} and parts["ssim"] < 1.0
+
+
+@pytest.mark.parametrize("reply", [flat(0, 0), Text("0"), None])
+def test_a_reply_that_is_not_frames_of_the_same_shape_is_unparsable(reply):
+    (verdict,) = FrameDistance.Config().build().verify_many([reply], [flat(0)])
+    assert (verdict.value, verdict.status) == (0.0, Status.UNPARSABLE)
+    assert (
+        FrameDistance.Config().build().verify(flat(0), Text("0"), flat(0)).status
+        is Status.UNPARSABLE
+    )
+
+
 def test_ssim_agrees_with_another_implementation():
     torch = pytest.importorskip("torch")
-    other = pytest.importorskip("pytorch_msssim", reason="pip install pytorch-msssim, to compare with")
+    other = pytest.importorskip(
+        "pytorch_msssim", reason="pip install pytorch-msssim, to compare with"
+    )
     a, b = (np.random.default_rng(seed).random((3, 32, 32, 3)) for seed in (0, 1))
-    theirs = other.ssim(*(torch.tensor(x).permute(0, 3, 1, 2) for x in (a, b)), data_range=1.0, size_average=False)
+    theirs = other.ssim(
+        *(torch.tensor(x).permute(0, 3, 1, 2) for x in (a, b)), data_range=1.0, size_average=False
+    )
     assert np.allclose(ssim(a, b), theirs.numpy(), atol=1e-5)
-    assert frame_metrics(a, a)["ssim"] == pytest.approx(1.0) and frame_metrics(a, a)["psnr"] == 100.0
+    assert (
+        frame_metrics(a, a)["ssim"] == pytest.approx(1.0) and frame_metrics(a, a)["psnr"] == 100.0
+    )
 
 
-def test_a_film_that_ends_standing_still_is_counted():
-    assert repetition_rate([[(1, 2), (3, 4)], [(1, 2), (5, 6), (5, 6)], [(1, 2)]]) == pytest.approx(1 / 3)
+def test_a_video_that_freezes_at_its_end_is_counted():
+    assert repetition_rate([[(1, 2), (3, 4)], [(1, 2), (5, 6), (5, 6)], [(1, 2)]]) == pytest.approx(
+        1 / 3
+    )
+    assert repetition_rate([[(1, 2), (1, 2)], [(1, 2), (1, 2), (3, 4)]]) == 0.5
+    still, moving = [(1, 2), (1, 2)], [(1, 2), (3, 4)]
+    assert repetition_rate([still, still, still, moving]) == 0.75

@@ -1,4 +1,4 @@
-"""Isolation: whatever a verifier does, the run goes on and the verdict says what happened."""
+"""Isolation: whatever a verifier does, the run continues and the verdict says what happened."""
 
 import gc
 import importlib
@@ -32,7 +32,9 @@ def hostile(monkeypatch):
 
 @pytest.fixture
 def isolated(hostile):
-    config = Isolated.Config(inner=hostile.Hostile.Config(), timeout=0.5, memory_mb=256, imports=(MODULE,))
+    config = Isolated.Config(
+        inner=hostile.Hostile.Config(), timeout=0.5, memory_mb=256, imports=(MODULE,)
+    )
     with config.build() as verifier:
         yield verifier
 
@@ -47,12 +49,18 @@ def child_of(verifier):
 
 def test_verdicts_come_back_whole_and_from_one_other_process(isolated):
     verdict = ask(isolated, "fine")
-    assert verdict.value == 1.0 and verdict.parts == {"half": 0.5} and verdict.evidence.endswith(" fine")
+    assert (
+        verdict.value == 1.0
+        and verdict.parts == {"half": 0.5}
+        and verdict.evidence.endswith(" fine")
+    )
     assert child_of(isolated) == child_of(isolated) != os.getpid()
     assert ask(isolated, "wrong\ud800\0☃").evidence.endswith("wrong\ud800\0☃")
 
 
-@pytest.mark.parametrize("observation", [Text("a\nb"), Tree("[1] link"), State.of({"ü": [1.5, None]})])
+@pytest.mark.parametrize(
+    "observation", [Text("a\nb"), Tree("[1] link"), State.of({"ü": [1.5, None]})]
+)
 def test_it_judges_as_the_inner_verifier_does(observation):
     inner = StateDiff.Config() if isinstance(observation, State) else Exact.Config()
     with Isolated.Config(inner=inner).build() as verifier:
@@ -61,7 +69,7 @@ def test_it_judges_as_the_inner_verifier_does(observation):
             assert verifier.verify(reply, observation, observation) == expected
 
 
-def test_frames_travel(isolated):
+def test_frames_are_sent_and_received(isolated):
     frames = Frames.of(np.arange(24, dtype=np.uint8).reshape(1, 2, 4, 3))
     verdict = isolated.verify(frames, frames, frames)
     assert verdict.value == 1.0 and verdict.parts == {"mean": 11.5}
@@ -73,12 +81,14 @@ def test_a_verifier_that_hangs_is_killed_and_masked_and_the_next_request_works(i
     began = time.perf_counter()
     verdict = ask(isolated, word)
     assert time.perf_counter() - began < 1.5
-    assert verdict.value is None and verdict.status is Status.TIMEOUT and "0.5 s" in verdict.evidence
+    assert (
+        verdict.value is None and verdict.status is Status.TIMEOUT and "0.5 s" in verdict.evidence
+    )
     assert not psutil.pid_exists(first)
     assert ask(isolated, "fine").value == 1.0
 
 
-def test_what_it_had_started_is_killed_with_it(hostile, tmp_path):
+def test_processes_that_a_verifier_started_are_killed_with_it(hostile, tmp_path):
     note = tmp_path / "pid"
     inner = hostile.Hostile.Config(note=str(note))
     with Isolated.Config(inner=inner, timeout=1.0, imports=(MODULE,)).build() as verifier:
@@ -95,7 +105,7 @@ def wait_until(holds, seconds=3.0):
 
 
 def is_zombie(pid):
-    """Killed, and waiting for whoever adopts orphans here: in a container that may be nobody."""
+    """Whether the process is dead but not reaped, as happens to orphans in some containers."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -139,14 +149,15 @@ def test_nothing_is_left_after_close(hostile):
     before = set(psutil.Process().children(recursive=True))
     descriptors = psutil.Process().num_fds()
     verifier = Isolated.Config(inner=Exact.Config()).build()
-    assert set(psutil.Process().children(recursive=True)) == before  # nothing starts before it is needed
+    # Nothing is started before it is needed.
+    assert set(psutil.Process().children(recursive=True)) == before
     ask(verifier, "fine")
     assert len(set(psutil.Process().children(recursive=True)) - before) == 1
     verifier.close()
     verifier.close()
     assert set(psutil.Process().children(recursive=True)) == before
     assert psutil.Process().num_fds() == descriptors
-    assert ask(verifier, "fine").value == 1.0  # closed is not broken: it starts another
+    assert ask(verifier, "fine").value == 1.0  # it starts a new child
     del verifier
     gc.collect()
     assert set(psutil.Process().children(recursive=True)) == before
@@ -154,10 +165,14 @@ def test_nothing_is_left_after_close(hostile):
 
 def test_a_child_ends_when_its_parent_is_killed():
     code = (
-        "import os, signal; from terrella.verify.isolated import Isolated; from terrella.verify.text import Exact;"
-        "from terrella.core.types import Text; v = Isolated.Config(inner=Exact.Config()).build();"
-        "v.verify(Text('a'), Text('a'), Text('b')); print(v._child.process.pid, flush=True);"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal\n"
+        "from terrella.core.types import Text\n"
+        "from terrella.verify.isolated import Isolated\n"
+        "from terrella.verify.text import Exact\n"
+        "verifier = Isolated.Config(inner=Exact.Config()).build()\n"
+        "verifier.verify(Text('a'), Text('a'), Text('b'))\n"
+        "print(verifier._child.process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)
     child = int(parent.communicate(timeout=30)[0])
@@ -178,18 +193,18 @@ def test_threads_take_turns(isolated):
     assert answers == {f"t{k}x": [f"t{k}x{i}" for i in range(50)] for k in range(4)}
 
 
-def test_a_forked_process_gets_a_child_of_its_own(isolated):
-    mine = child_of(isolated)
+def test_a_forked_process_gets_its_own_child(isolated):
+    own = child_of(isolated)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     process = context.Process(target=lambda: answers.put(child_of(isolated)))
     process.start()
     process.join(30)
-    assert process.exitcode == 0 and answers.get() != mine
-    assert child_of(isolated) == mine
+    assert process.exitcode == 0 and answers.get() != own
+    assert child_of(isolated) == own
 
 
-def test_the_config_survives_disk_and_refuses_nonsense(hostile):
+def test_the_config_survives_the_disk_and_refuses_invalid_limits(hostile):
     config = Isolated.Config(inner=hostile.Hostile.Config(note="x"), timeout=2.0, imports=(MODULE,))
     assert load(dump(config)) == config
     for wrong in ({"timeout": 0.0}, {"memory_mb": 0}):
@@ -197,7 +212,7 @@ def test_the_config_survives_disk_and_refuses_nonsense(hostile):
             config.replace(**wrong)
 
 
-def test_a_verifier_that_cannot_be_built_over_there_says_why(hostile):
+def test_a_verifier_that_cannot_be_built_in_the_child_says_why(hostile):
     unnamed = Isolated.Config(inner=hostile.Hostile.Config()).build()
     with pytest.raises(VerifierError, match=r"hostile_verifiers is not imported[\s\S]*`imports`"):
         ask(unnamed, "fine")

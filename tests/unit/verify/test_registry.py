@@ -1,4 +1,4 @@
-"""A name is earned: the registry runs the battery, and says what paid when it refuses."""
+"""The registry runs the battery, and lists the winning attacks when it refuses a verifier."""
 
 import subprocess
 import sys
@@ -31,25 +31,27 @@ class Mute(Configurable):
 
 
 @pytest.mark.parametrize("name", ["exact", "line_gain", "state_diff"])
-def test_built_in_verifiers_stand_trial_and_are_found(name, monkeypatch):
+def test_built_in_verifiers_pass_the_battery_on_first_use(name, monkeypatch):
     verifier = registry.find(name).build()
     assert verifier.verify(Text("[1]"), Text("[1]"), Text("[2]")).value == 1.0
-    monkeypatch.setattr(registry, "run_battery", None)  # the second time nothing is run again
+    monkeypatch.setattr(registry, "run_battery", None)  # it is not run a second time
     assert registry.find(name).build().config == verifier.config
 
 
-def test_a_careless_verifier_gets_no_name_and_the_error_lists_the_wins():
+def test_a_careless_verifier_is_not_registered_and_the_error_lists_the_wins():
     with pytest.raises(VerifierError, match=r"all_candidates scores 1\.000") as caught:
         registry.register("contains", Contains.Config(), EXAMPLES)
     assert "failed the exploit battery" in str(caught.value)
-    with pytest.raises(VerifierError, match=r"no such verifier\n  -> known: exact, line_gain, state_diff"):
+    with pytest.raises(
+        VerifierError, match=r"no such verifier\n  -> known: exact, line_gain, state_diff"
+    ):
         registry.find("contains")
 
 
-def test_a_sound_one_is_found_under_its_name():
+def test_a_sound_verifier_is_found_under_its_name():
     registry.register("mine", LineGain.Config(), EXAMPLES)
     assert registry.find("mine") == LineGain.Config() and "mine" in registry.names()
-    registry.register("mine", LineGain.Config(), EXAMPLES)  # again is no contradiction
+    registry.register("mine", LineGain.Config(), EXAMPLES)  # registering it twice is fine
     with pytest.raises(VerifierError, match="taken"):
         registry.register("mine", Exact.Config(), EXAMPLES)
 
@@ -64,7 +66,7 @@ def test_what_cannot_be_tested_cannot_be_registered():
         registry.register("mute", Mute.Config(), EXAMPLES)
 
 
-def test_an_isolated_verifier_is_registered_and_its_process_given_back():
+def test_an_isolated_verifier_is_registered_and_its_process_ended():
     started = []
 
     class Watched(Isolated):
@@ -78,8 +80,11 @@ def test_an_isolated_verifier_is_registered_and_its_process_given_back():
 
 def test_importing_the_package_runs_and_loads_nothing():
     code = (
-        "import sys, time; t = time.perf_counter(); import terrella.verify; t = time.perf_counter() - t;"
-        "print(t, 'numpy' in sys.modules, 'terrella.verify.battery' in sys.modules)"
+        "import sys, time\n"
+        "began = time.process_time()\n"
+        "import terrella.verify\n"
+        "seconds = time.process_time() - began\n"
+        "print(seconds, 'numpy' in sys.modules, 'terrella.verify.battery' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, numpy, battery = done.stdout.split()

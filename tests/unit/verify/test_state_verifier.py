@@ -1,4 +1,4 @@
-"""State differences: applicable, exact about kinds of values, and paid only for what is right."""
+"""State differences: applicable, strict about types, and rewarded only for right changes."""
 
 import json
 
@@ -7,16 +7,52 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from terrella.core.types import State, Status, Text, canonical_json
-from terrella.verify.state import MAX_DEPTH, Diff, StateDiff, apply, change_gain, diff, leaves, parse_state
+from terrella.verify.state import (
+    MAX_DEPTH,
+    Diff,
+    StateDiff,
+    apply,
+    change_gain,
+    diff,
+    leaves,
+    parse_state,
+)
 
 verifier = StateDiff.Config().build()
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 keys = st.sampled_from(["", "0", "1", "a", "ключ", "\ud800", "a.b", "[]"]) | st.text(max_size=3)
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
 )
-KINDS = [None, True, False, 0, 1, 1.0, 0.0, -0.0, "1", "", "true", {}, [], {"0": 1}, [1], [[]], [{}], {"": []}]
+KINDS = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    1.0,
+    0.0,
+    -0.0,
+    "1",
+    "",
+    "true",
+    {},
+    [],
+    {"0": 1},
+    [1],
+    [[]],
+    [{}],
+    {"": []},
+]
 
 
 @given(values, values)
@@ -57,8 +93,8 @@ def test_the_gain_is_a_share_and_full_only_for_the_true_changes(before, truth, r
 
 
 def test_a_property_is_a_scalar_or_something_empty():
-    found = {("a", 0): "1", ("a", 1): "{}", ("b", "c"): '"x"'}
-    assert leaves({"a": [1, {}], "b": {"c": "x"}}) == found
+    properties = {("a", 0): "1", ("a", 1): "{}", ("b", "c"): '"x"'}
+    assert leaves({"a": [1, {}], "b": {"c": "x"}}) == properties
     assert diff({"n": 1, "old": 2}, {"n": 3, "new": []}) == Diff(
         created={("new",): "[]"}, modified={("n",): "3"}, removed=frozenset({("old",)})
     )
@@ -73,8 +109,18 @@ HALF_RIGHT = {
     "one of two creations": ({}, {"a": 1, "b": 2}, {"a": 1}, 0.5),
     "one of two removals": ({"a": 1, "b": 1, "c": 1}, {"c": 1}, {"b": 1, "c": 1}, 0.5),
     "the value, not the removal": ({"a": 1, "b": 1}, {"a": 2}, {"a": 2, "b": 1}, 0.5),
-    "two right, one wrong": ({"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 2}, {"a": 2, "b": 2, "c": 9}, 1 / 3),
-    "a nested value": ({"o": [{"x": 1}, {"x": 1}]}, {"o": [{"x": 2}, {"x": 2}]}, {"o": [{"x": 2}, {"x": 1}]}, 0.5),
+    "two right, one wrong": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2, "c": 2},
+        {"a": 2, "b": 2, "c": 9},
+        1 / 3,
+    ),
+    "a nested value": (
+        {"o": [{"x": 1}, {"x": 1}]},
+        {"o": [{"x": 2}, {"x": 2}]},
+        {"o": [{"x": 2}, {"x": 1}]},
+        0.5,
+    ),
 }
 
 
@@ -89,7 +135,11 @@ WORTHLESS = {
     "the empty object where most goes": ({"a": 1, "b": 2, "c": 3}, {"c": 3}, {}),
     "null": ({"a": 1, "b": 2}, {"c": 3}, None),
     "dropping all but the constant": ({"a": 1, "b": 2, "x": 0}, {"c": 1, "x": 0}, {"x": 0}),
-    "an invented property beside the truth": ({"a": 1}, {"a": 2, "b": 3}, {"a": 2, "b": 3, "note": "?"}),
+    "an invented property beside the truth": (
+        {"a": 1},
+        {"a": 2, "b": 3},
+        {"a": 2, "b": 3, "note": "?"},
+    ),
     "old and new value in a list": ({"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": [1, 2], "b": 2}),
     "as many wrong as right": ({"a": 1, "b": 1}, {"a": 2, "b": 2}, {"a": 2, "b": 3}),
     "a longer list": ([1], [1, 2], [1, 2, 3]),
@@ -105,11 +155,111 @@ def test_no_credit_for(before, truth, reply):
     assert score(before, truth, reply) == 0.0
 
 
-def test_precision_recall_and_f1_stand_beside_the_value():
-    before, truth, reply = {"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 1}, {"a": 2, "b": 1, "c": 5}
+def test_precision_recall_and_f1_are_parts_of_the_verdict():
+    before, truth, reply = (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2, "c": 1},
+        {"a": 2, "b": 1, "c": 5},
+    )
     verdict = verifier.verify(State.of(reply), State.of(truth), State.of(before))
     assert verdict.value == 0.0
     assert verdict.parts == {"exact": 0.0, "precision": 0.5, "recall": 0.5, "f1": 0.5}
+
+
+PARTS = {
+    "all right": ({"a": 1}, {"a": 2}, {"a": 2}, (1.0, 1.0, 1.0, 1.0)),
+    "one of two changes": (
+        {"a": 1, "b": 1},
+        {"a": 2, "b": 2},
+        {"a": 2, "b": 1},
+        (0.0, 1.0, 1 / 2, 2 / 3),
+    ),
+    "one of two, and one that is none": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2, "c": 1},
+        {"a": 2, "b": 1, "c": 3},
+        (0.0, 1 / 2, 1 / 2, 1 / 2),
+    ),
+    "a removal and a value of three": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "c": 2},
+        {"a": 2, "c": 1},
+        (0.0, 1.0, 2 / 3, 4 / 5),
+    ),
+    "the value, and another removal": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "c": 1},
+        {"a": 2, "b": 1},
+        (0.0, 1 / 2, 1 / 2, 1 / 2),
+    ),
+    "nothing of something": ({"a": 1}, {"a": 2}, {"a": 1}, (0.0, 0.0, 0.0, 0.0)),
+    "something of nothing": ({"a": 1}, {"a": 1}, {"a": 2}, (0.0, 0.0, 0.0, 0.0)),
+    "nothing of nothing": ({"a": 1}, {"a": 1}, {"a": 1}, (1.0, 0.0, 0.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize(("before", "truth", "reply", "parts"), PARTS.values(), ids=PARTS)
+def test_parts_are_fractions_of_predicted_and_of_true_changes(before, truth, reply, parts):
+    verdict = verifier.verify(State.of(reply), State.of(truth), State.of(before))
+    assert tuple(
+        verdict.parts[name] for name in ("exact", "precision", "recall", "f1")
+    ) == pytest.approx(parts)
+
+
+WORTH = {
+    "the values without the removal": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2},
+        {"a": 2, "b": 2, "c": 1},
+        2 / 3,
+    ),
+    "one value and the removal": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2},
+        {"a": 2, "b": 1},
+        1 / 2,
+    ),
+    "one value without the removal": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2},
+        {"a": 2, "b": 1, "c": 1},
+        1 / 3,
+    ),
+    "two values, and a removal too many": (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 2, "b": 2, "c": 1},
+        {"a": 2, "b": 2},
+        1 / 2,
+    ),
+    "one of three removals": (
+        {"a": 1, "b": 1, "c": 1, "d": 1},
+        {"d": 1},
+        {"b": 1, "c": 1, "d": 1},
+        1 / 3,
+    ),
+    "a removal, and a value that is none": (
+        {"a": 1, "b": 1, "d": 1},
+        {"d": 1},
+        {"b": 1, "d": 2},
+        0.0,
+    ),
+    "a change of what should go": ({"a": 1, "b": 1}, {"b": 1}, {"a": 2, "b": 1}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("before", "truth", "reply", "worth"), WORTH.values(), ids=WORTH)
+def test_values_earn_and_removals_scale_them(before, truth, reply, worth):
+    assert score(before, truth, reply) == pytest.approx(worth)
+
+
+def test_a_difference_counts_all_three_kinds_of_changes():
+    change = diff({"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 2, "e": 1, "f": 1})
+    assert len(change) == 6 and change.asserted() == {(("a",), "2"), (("e",), "1"), (("f",), "1")}
+
+
+def test_states_as_deep_as_allowed_are_read():
+    deep = "[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH
+    assert MAX_DEPTH == 64 and verifier.verify(Text(deep), Text(deep), Text("[]")).value == 1.0
 
 
 BAD_JSON = {
@@ -135,7 +285,7 @@ BAD_JSON = {
 
 
 @pytest.mark.parametrize("reply", BAD_JSON.values(), ids=BAD_JSON)
-def test_what_is_not_strict_json_is_a_wrong_answer_not_an_error(reply):
+def test_a_reply_that_is_not_strict_json_is_unparsable_not_an_error(reply):
     verdict = verifier.verify(Text(reply), State.of({"n": 2}), State.of({"n": 1}))
     assert (verdict.value, verdict.status) == (0.0, Status.UNPARSABLE) and verdict.evidence
 
@@ -155,7 +305,9 @@ def test_parsing_never_raises_anything_but_value_error(text):
     assert canonical_json(value) == canonical_json(json.loads(text))
 
 
-@pytest.mark.parametrize("text", ["1e999", "-1e999", "[1e400]", "NaN", "Infinity", '{"a":1,"a":1}', "[" * 100_000])
-def test_strict_parsing_refuses_what_python_would_take(text):
+@pytest.mark.parametrize(
+    "text", ["1e999", "-1e999", "[1e400]", "NaN", "Infinity", '{"a":1,"a":1}', "[" * 100_000]
+)
+def test_strict_parsing_refuses_what_python_would_accept(text):
     with pytest.raises(ValueError):
         parse_state(text)

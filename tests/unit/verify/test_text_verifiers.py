@@ -1,4 +1,4 @@
-"""Exact and LineGain: what is forgiven, what earns partial credit, and what must not."""
+"""Exact and LineGain: what is ignored, what earns partial credit, and what must not."""
 
 import time
 
@@ -17,7 +17,7 @@ def value(verifier, reply, truth, before="something else"):
 
 
 @pytest.mark.parametrize("verifier", [exact, lines])
-def test_blank_lines_around_a_reply_are_forgiven_but_spaces_are_part_of_the_drawing(verifier):
+def test_blank_lines_around_a_reply_are_ignored_but_spaces_are_part_of_the_drawing(verifier):
     assert value(verifier, "\n\n#@ #\r\n", "#@ #") == 1.0
     assert value(verifier, "@   ", "   @", before=" @  ") == 0.0
     assert value(verifier, " @", "@") == 0.0
@@ -38,15 +38,33 @@ def test_an_empty_truth_can_be_predicted(verifier):
 
 
 @pytest.mark.parametrize("verifier", [exact, lines])
-def test_an_endless_reply_is_not_read(verifier):
+def test_a_huge_reply_is_not_read(verifier):
     began = time.perf_counter()
     verdict = verifier.verify(Text("a\n" * 5_000_000), Text("a\nb"), Text("a"))
-    assert (verdict.value, verdict.status) == (0.0, Status.UNPARSABLE) and "too long" in verdict.evidence
+    assert (verdict.value, verdict.status) == (0.0, Status.UNPARSABLE)
+    assert "too long" in verdict.evidence
     assert time.perf_counter() - began < 0.2
 
 
 @pytest.mark.parametrize("verifier", [exact, lines])
-def test_frames_are_refused_aloud(verifier):
+def test_a_reply_may_be_twenty_times_longer_and_ten_thousand_characters(verifier):
+    for truth, before in (("t" * 100, "b"), ("t", "b" * 100)):
+        at_most = "x" * (20 * 100 + 10_000)
+        assert verifier.verify(Text(at_most), Text(truth), Text(before)).status is Status.OK
+        assert (
+            verifier.verify(Text(at_most + "x"), Text(truth), Text(before)).status
+            is Status.UNPARSABLE
+        )
+
+
+@pytest.mark.parametrize("verifier", [exact, lines])
+def test_a_blank_reply_to_a_blank_truth_can_be_read(verifier):
+    assert verifier.verify(Text("\n"), Text(" "), Text("a")).status is Status.OK
+    assert verifier.verify(Text("\n"), Text("a"), Text(" ")).status is Status.UNPARSABLE
+
+
+@pytest.mark.parametrize("verifier", [exact, lines])
+def test_frames_raise_an_error(verifier):
     with pytest.raises(TypeError, match="frames have no text"):
         verifier.verify(Frames(b"\0", (1, 1, 1, 1)), Text("a"), Text("b"))
 
@@ -66,6 +84,29 @@ HALF_RIGHT = {
 def test_half_right_beats_no_change_and_is_beaten_by_the_truth(before, truth, half):
     assert value(lines, before, truth, before) == 0.0 < value(lines, half, truth, before) < 1.0
     assert value(lines, truth, truth, before) == 1.0
+
+
+WORTH = {
+    "one of two changed lines": ("a\nb\nc\nd", "a\nB\nC\nd", "a\nB\nc\nd", 1 / 2),
+    "two of three": ("a\nb\nc", "A\nB\nC", "A\nB\nc", 2 / 3),
+    "two of three, and a wrong one": ("a\nb\nc", "A\nB\nC", "A\nB\nX", 1 / 3),
+    "one of four new lines": ("a", "w\nx\ny\nz", "w", 1 / 4),
+    "three of four, one line too few": ("a", "w\nx\ny\nz", "w\nx\ny", 3 / 4),
+    "one of three that vanish": ("a\nb\nc\nd", "d", "a\nb\nd", 1 / 3),
+    "two of three that vanish": ("a\nb\nc\nd", "d", "a\nd", 2 / 3),
+    "a vanished line and another instead": ("a\nb\nc\nd", "d", "x\nd", 0.0),
+}
+
+
+@pytest.mark.parametrize(("before", "truth", "reply", "worth"), WORTH.values(), ids=WORTH)
+def test_the_gain_is_right_minus_wrong_over_the_new_lines(before, truth, reply, worth):
+    assert value(lines, reply, truth, before) == pytest.approx(worth)
+
+
+def test_f1_is_twice_the_common_lines_over_all_lines():
+    assert line_f1(["a", "b", "c"], ["a", "c"]) == pytest.approx(4 / 5)
+    verdict = lines.verify(Text("a\nB"), Text("a\nB"), Text("a\nb"))
+    assert verdict.value == 1.0 and verdict.parts == {"exact": 1.0, "f1": 1.0}
 
 
 WORTHLESS = {

@@ -1,4 +1,4 @@
-"""Page trees: one parser, an applicable difference blind to ids, a verdict that cannot be farmed."""
+"""Page trees: the parser, an applicable difference that ignores ids, and the exploit battery."""
 
 import json
 import lzma
@@ -12,7 +12,16 @@ from terrella.core.types import Tree
 from terrella.verify.battery import Example, run_battery
 from terrella.verify.registry import find
 from terrella.verify.tree import Node, parse, write
-from terrella.verify.tree_diff import TreeDiff, apply, bare, diff, read_changes, read_page, same_page, write_changes
+from terrella.verify.tree_diff import (
+    TreeDiff,
+    apply,
+    bare,
+    diff,
+    read_changes,
+    read_page,
+    same_page,
+    write_changes,
+)
 
 PAIRS = Path(__file__).with_name("page_pairs.json.xz")
 """Pages of MiniWoB++ before and after an action, recorded in Chromium."""
@@ -39,22 +48,30 @@ def test_thousands_of_real_pairs_can_be_rebuilt_from_their_difference():
         assert same_page(read_page(write_changes(changes, old), old), new)
 
 
-def test_no_attack_pays_on_real_pairs():
+def test_no_attack_wins_on_real_pairs():
     changed = [(before, after) for before, after in pairs() if before != after][::40]
     others = tuple(Tree(after) for _, after in changed[:3])
-    report = run_battery(verifier, [Example(before=Tree(b), truth=Tree(a), others=others) for b, a in changed])
+    report = run_battery(
+        verifier, [Example(before=Tree(b), truth=Tree(a), others=others) for b, a in changed]
+    )
     assert report.passed, report.summary()
 
 
 NAMES = st.text(alphabet='ab"\\ \n[1]é', max_size=6)
 NODES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 9), st.sampled_from(["button", "text", "row"]), NAMES,
-              st.dictionaries(st.sampled_from(["value", "checked"]), NAMES, max_size=2)), max_size=12,
-)  # fmt: skip
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(0, 9),
+        st.sampled_from(["button", "text", "row"]),
+        NAMES,
+        st.dictionaries(st.sampled_from(["value", "checked"]), NAMES, max_size=2),
+    ),
+    max_size=12,
+)
 
 
 def grown(rows):
-    """Any list of rows as a tree: no node deeper than its parent's child."""
+    """Turn any list of rows into a tree, by limiting the depth of each node."""
     nodes, deepest = [], 0
     for depth, number, role, name, properties in rows:
         nodes.append(Node(min(depth, deepest), number, role, name, tuple(properties.items())))
@@ -74,7 +91,7 @@ def test_any_two_trees_can_be_rebuilt_from_their_difference(first, second):
     assert len(diff(old, old)) == 0
 
 
-def test_renumbering_is_no_change():
+def test_renumbering_is_not_a_change():
     renumbered = FORM.replace("[1]", "[41]").replace("[2]", "[7]").replace("[3]", "[1]")
     assert len(diff(parse(FORM), parse(renumbered))) == 0
     assert value(renumbered, FORM, FORM).value == 1.0
@@ -82,7 +99,9 @@ def test_renumbering_is_no_change():
 
 def test_a_deleted_node_is_the_one_that_is_gone():
     """With C removed and B renumbered, published code reported B and C deleted and B updated."""
-    changes = diff(parse('[1] text "A"\n[2] text "B"\n[3] text "C"'), parse('[1] text "A"\n[5] text "B"'))
+    changes = diff(
+        parse('[1] text "A"\n[2] text "B"\n[3] text "C"'), parse('[1] text "A"\n[5] text "B"')
+    )
     assert changes.deleted == {2} and not changes.updated and not changes.new
 
 
@@ -115,10 +134,11 @@ def test_partial_credit_for_text_and_none_for_hedging():
     assert value(both, truth, FORM).value == 0.0
 
 
-def test_where_nothing_changes_only_nothing_earns():
+def test_where_nothing_changes_only_no_change_earns():
+    assert value(FORM, FORM, FORM).parts == {"exact": 1.0, "f1": 1.0}
     assert value(FORM, FORM, FORM).value == 1.0 and value("=", FORM, FORM).value == 1.0
     assert value(f'{FORM}\n[4] text "x"', FORM, FORM).value == 0.0
 
 
-def test_the_verifier_has_a_name():
+def test_the_verifier_is_registered():
     assert find("tree_diff") == TreeDiff.Config() and bare(Node(0, 3, "a", "b")).id == 0

@@ -1,4 +1,4 @@
-"""Bandit: exact chances, one pull, mirror images in one split, noise apart from the instance."""
+"""Bandit: exact probabilities, one pull, mirror images in one split, noise apart from instances."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ def all_offers():
     return [Offer(pair) for s in STEADY for b in BOLD for pair in ((s, b), (b, s))]
 
 
-def test_there_are_enough_names_and_none_comes_twice():
+def test_there_are_enough_names_and_no_duplicates():
     assert min(len(STEADY), len(BOLD)) >= 16
     assert len({*STEADY, *BOLD}) == len(STEADY) + len(BOLD)
 
@@ -37,7 +37,8 @@ def test_both_orders_of_two_arms_are_one_instance_in_one_split():
 
 def test_both_orders_are_drawn_and_splits_share_no_pair():
     world = Bandit.Config().build()
-    pairs, bold_first = {split: set() for split in Split}, 0
+    pairs = {split: set() for split in Split}
+    bold_first = 0
     for split, seen in pairs.items():
         for seed in range(200):
             world.reset(seed=seed, options={"split": split})
@@ -47,17 +48,20 @@ def test_both_orders_are_drawn_and_splits_share_no_pair():
     assert all(not a & b for a, b in pairwise([*pairs.values(), pairs[Split.TRAIN]]))
 
 
-def test_the_exact_chances_are_what_pulling_shows():
-    world, n = Bandit.Config().build(), 3000
+def test_the_exact_probabilities_agree_with_playing():
+    world = Bandit.Config().build()
+    n = 3000
     world.reset(seed=0)
     bold = world.expert(world.state, 1, np.random.default_rng(0))
     paid = {round(o.probability, 9): o.reward for o in world.truth(world.state, bold)}
     assert paid == {0.25: 1.0, 0.75: 0.0}
-    mean = np.mean([play(world, Expert.Config().build(), seed=0, noise_seed=k).total_reward for k in range(n)])
+    mean = np.mean(
+        [play(world, Expert.Config().build(), seed=0, noise_seed=k).total_reward for k in range(n)]
+    )
     assert abs(mean - 0.25) < 4 * (0.25 * 0.75 / n) ** 0.5
 
 
-def test_a_steady_arm_pays_the_same_each_time_and_is_no_success():
+def test_a_steady_arm_pays_the_same_each_time_and_is_not_a_success():
     world = Bandit.Config(low=0.15).build()
     for noise_seed in range(20):
         world.reset(seed=0, options={"noise_seed": noise_seed})
@@ -78,14 +82,15 @@ def test_group_members_share_the_offer_and_differ_in_luck():
 def test_random_wins_half_and_the_best_policy_always():
     world = Bandit.Config().build()
     world.reset(seed=0)
-    assert (world.solver.random_value(world.state, 1), world.solver.best_value(world.state, 1)) == (0.5, 1.0)
+    assert world.solver.random_value(world.state, 1) == 0.5
+    assert world.solver.best_value(world.state, 1) == 1.0
     wins = sum(play(world, Random.Config().build(), seed=seed).success for seed in range(1000))
     assert abs(wins / 1000 - 0.5) < 4 * (0.25 / 1000) ** 0.5
     assert all(play(world, Expert.Config().build(), seed=seed).success for seed in range(200))
 
 
 @pytest.mark.parametrize("action", ["", "no such arm", BOLD[0], "a" * 5000])
-def test_an_arm_that_is_not_on_offer_spends_the_pull(action):
+def test_an_arm_that_is_not_on_offer_uses_up_the_pull(action):
     world = Bandit.Config().build()
     world.reset(seed=next(s for s in range(50) if BOLD[0] not in world.reset(seed=s)[0].text))
     before = world.state
@@ -103,13 +108,18 @@ def test_every_offer_and_every_result_reads_back():
             assert world.view.read(world.view.show(state)) == state
 
 
-def test_what_is_not_an_offer_of_this_bandit_is_refused():
+def test_other_offers_are_not_read():
     view, s, b = Bandit.Config().build().view, STEADY[0], BOLD[0]
     fields = [
-        {"arms": [s, b], "pulled": None}, {"arms": [s, "x"], "pulled": None, "paid": None},
-        {"arms": [b, b], "pulled": None, "paid": None}, {"arms": [s, b], "pulled": s, "paid": 1.0},
-        {"arms": [s, b], "pulled": BOLD[1], "paid": 1.0}, {"arms": [s, b], "pulled": None, "paid": 0.1}, [], None,
-    ]  # fmt: skip
+        {"arms": [s, b], "pulled": None},
+        {"arms": [s, "x"], "pulled": None, "paid": None},
+        {"arms": [b, b], "pulled": None, "paid": None},
+        {"arms": [s, b], "pulled": s, "paid": 1.0},
+        {"arms": [s, b], "pulled": BOLD[1], "paid": 1.0},
+        {"arms": [s, b], "pulled": None, "paid": 0.1},
+        [],
+        None,
+    ]
     texts = ["not json", "[" * 100_000, '{"arms": NaN}', "1" * 5000]
     bad = [*map(State.of, fields), *map(State, texts), Text("{}")]
     assert [view.read(observation) for observation in bad] == [None] * len(bad)
@@ -127,8 +137,10 @@ def test_gymnasium_accepts_it_and_discovery_finds_it():
     assert find_world("bandit") is Bandit
 
 
-@pytest.mark.parametrize("bad", [{"chance": 0.0}, {"chance": 1.5}, {"low": 0.3}, {"low": -0.1}, {"high": float("inf")}])
-def test_arms_that_would_make_success_the_wrong_choice_are_refused(bad):
+@pytest.mark.parametrize(
+    "bad", [{"chance": 0.0}, {"chance": 1.5}, {"low": 0.3}, {"low": -0.1}, {"high": float("inf")}]
+)
+def test_configs_in_which_the_bold_arm_is_not_better_are_rejected(bad):
     with pytest.raises(ConfigError):
         Bandit.Config(**bad)
     assert len(Bandit.Config(chance=1.0).build().truth(Offer((STEADY[0], BOLD[0])), BOLD[0])) == 1

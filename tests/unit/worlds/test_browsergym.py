@@ -1,4 +1,7 @@
-"""BrowserGym's environments as worlds: a stand-in that speaks its language, and the real thing where there is one."""
+"""BrowserGym environments as worlds.
+
+A fake environment with its interface is always tested, the real one where it is installed.
+"""
 
 import importlib.util
 import os
@@ -14,66 +17,97 @@ from terrella.worlds.browsergym import BrowserGym, read_tree, write_code
 
 
 def node(number, role, name, *children, bid=None, **more):
-    return {"nodeId": number, "role": {"value": role}, "name": {"value": name}, "childIds": list(children),
-            **({"browsergym_id": bid} if bid else {}), **more}  # fmt: skip
+    return {
+        "nodeId": number,
+        "role": {"value": role},
+        "name": {"value": name},
+        "childIds": list(children),
+        **({"browsergym_id": bid} if bid else {}),
+        **more,
+    }
 
 
-FORM = {"nodes": [
-    node("1", "RootWebArea", "Sign in", "2", "6"),
-    node("2", "generic", "", "3", "4", "5", bid="10"),
-    node("3", "textbox", "User", bid="a11", value={"value": "kai"},
-         properties=[{"name": "focused", "value": {"value": True}}, {"name": "required", "value": {"value": False}}]),
-    node("4", "StaticText", " So  far "),
-    node("5", "button", "Ghost", bid="12"),
-    node("6", "button", "Enter", bid="13"),
-]}  # fmt: skip
+FORM = {
+    "nodes": [
+        node("1", "RootWebArea", "Sign in", "2", "6"),
+        node("2", "generic", "", "3", "4", "5", bid="10"),
+        node(
+            "3",
+            "textbox",
+            "User",
+            bid="a11",
+            value={"value": "kai"},
+            properties=[
+                {"name": "focused", "value": {"value": True}},
+                {"name": "required", "value": {"value": False}},
+            ],
+        ),
+        node("4", "StaticText", " So  far "),
+        node("5", "button", "Ghost", bid="12"),
+        node("6", "button", "Enter", bid="13"),
+    ]
+}
 
 
-class StandIn(gymnasium.Env):
-    """One form; the button ends the task, and rewards it when the field holds the word."""
+class FakeForm(gymnasium.Env):
+    """A form whose button ends the task, with a reward when the field was filled correctly."""
 
     action_space = observation_space = gymnasium.spaces.Text(100)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.said = []
-        return self.seen(), {}
+        self.calls = []
+        return self.observe(), {}
 
-    def seen(self, error=""):
-        return {"goal": f'Enter "{self.np_random_seed}".', "axtree_object": FORM, "last_action_error": error,
-                "extra_element_properties": {"12": {"visibility": 0.0}}}  # fmt: skip
+    def observe(self, error=""):
+        return {
+            "goal": f'Enter "{self.np_random_seed}".',
+            "axtree_object": FORM,
+            "last_action_error": error,
+            "extra_element_properties": {"12": {"visibility": 0.0}},
+        }
 
     def step(self, code):
-        self.said.append(code)
+        self.calls.append(code)
         done = code == 'click("13")'
-        error = "" if code.split("(")[0] in ("click", "fill", "scroll", "keyboard_press") else "unknown function"
-        won = done and f'fill("a11", "{self.np_random_seed}")' in self.said
-        return self.seen(error), float(won), done, False, {}
+        is_known = code.split("(")[0] in ("click", "fill", "scroll", "keyboard_press")
+        error = "" if is_known else "unknown function"
+        won = done and f'fill("a11", "{self.np_random_seed}")' in self.calls
+        return self.observe(error), float(won), done, False, {}
 
 
-if "stand-in/form" not in gymnasium.registry:
-    gymnasium.register("stand-in/form", StandIn)
-WORLD = BrowserGym.Config(tasks=("stand-in/form",), max_steps=4)
+if "fake/form" not in gymnasium.registry:
+    gymnasium.register("fake/form", FakeForm)
+WORLD = BrowserGym.Config(tasks=("fake/form",), max_steps=4)
 
 
-def test_trees_become_ours_and_numbers_lead_back_to_elements():
-    nodes, names = read_tree(FORM, {"12": {"visibility": 0.0}})
+def test_trees_are_converted_and_numbers_map_back_to_elements():
+    nodes, element_ids = read_tree(FORM, {"12": {"visibility": 0.0}})
     world = WORLD.build()
     seen, _ = world.reset(seed=0)
     assert seen.text.splitlines() == [
-        f'task "Enter \\"{world.task_seed}\\"."', 'page "Sign in"', '  [1] textbox "User" value="kai" focused',
-        '  text "So far"', '  [2] button "Enter"',
-    ]  # fmt: skip
-    assert names == {1: "a11", 2: "13"} and len(nodes) == 4
+        f'task "Enter \\"{world.task_seed}\\"."',
+        'page "Sign in"',
+        '  [1] textbox "User" value="kai" focused',
+        '  text "So far"',
+        '  [2] button "Enter"',
+    ]
+    assert element_ids == {1: "a11", 2: "13"} and len(nodes) == 4
     assert f"type 1 {world.task_seed}" in world.actions() and "click 2" in world.actions()
 
 
-def test_actions_are_written_in_its_language():
+def test_actions_are_written_as_browsergym_code():
     wanted = {
-        "click 2": 'click("13")', 'type 1 say "hé"': 'fill("a11", "say \\"hé\\"")', "scroll up": "scroll(0, -240)",
-        "select 1 Red": 'select_option("a11", "Red")', "press Enter": 'keyboard_press("Enter")', "back": "go_back()",
-        "stop 4": 'send_msg_to_user("4")', "goto http://a.test/": 'goto("http://a.test/")', "click 9": None,
-    }  # fmt: skip
+        "click 2": 'click("13")',
+        'type 1 say "hé"': 'fill("a11", "say \\"hé\\"")',
+        "scroll up": "scroll(0, -240)",
+        "select 1 Red": 'select_option("a11", "Red")',
+        "press Enter": 'keyboard_press("Enter")',
+        "back": "go_back()",
+        "stop 4": 'send_msg_to_user("4")',
+        "goto http://a.test/": 'goto("http://a.test/")',
+        "click 9": None,
+    }
     assert {text: write_code(parse_action(text), {1: "a11", 2: "13"}) for text in wanted} == wanted
 
 
@@ -88,7 +122,7 @@ def test_an_episode_is_rewarded_by_the_environment_and_errors_are_invalid_action
     assert play(world, Random.Config().build(), seed=5).error == ""
 
 
-def test_what_cannot_be_is_said():
+def test_missing_modules_missing_tasks_and_forks_are_refused():
     with pytest.raises(ConfigError, match="pip install browsergym-nowhere"):
         BrowserGym.Config(needs=("browsergym.nowhere",))
     with pytest.raises(ConfigError, match="no task is named"):
@@ -101,14 +135,17 @@ def test_what_cannot_be_is_said():
 
 @pytest.mark.skipif(
     importlib.util.find_spec("browsergym") is None or "MINIWOB_URL" not in os.environ,
-    reason="needs browsergym-miniwob in an environment of its own, and MINIWOB_URL",
+    reason="needs browsergym-miniwob in a separate environment, and MINIWOB_URL",
 )
-def test_the_real_thing_plays_an_episode():
-    config = BrowserGym.Config(tasks=("browsergym/miniwob.enter-text",), needs=("browsergym.miniwob",), max_steps=4)
+def test_the_real_browsergym_plays_an_episode():
+    config = BrowserGym.Config(
+        tasks=("browsergym/miniwob.enter-text",), needs=("browsergym.miniwob",), max_steps=4
+    )
     world = config.build()
     seen, _ = world.reset(seed=0)
     word = seen.text.split('\\"')[1]
-    world.step(next(action for action in world.actions() if action.startswith("type") and action.endswith(word)))
+    typing = [action for action in world.actions() if action.startswith("type")]
+    world.step(next(action for action in typing if action.endswith(word)))
     button = next(node.id for node in world.nodes if node.role == "button")
     _, reward, terminated, _, info = world.step(f"click {button}")
     world.close()

@@ -1,4 +1,4 @@
-"""MetaMathQA: answers are compared exactly and safely, rephrasings stay together, and no view knows the answer."""
+"""MetaMathQA: exact and safe comparison, rephrasings in one split, no answers in any view."""
 
 import json
 import random
@@ -21,20 +21,26 @@ from terrella.worlds.countdown.parser import parse
 from terrella.worlds.metamathqa import MetaMathQA
 from terrella.worlds.metamathqa.answers import read_number, same_answer
 from terrella.worlds.metamathqa.table import SAMPLE
-from terrella.worlds.metamathqa.views import Attempt
+from terrella.worlds.metamathqa.views import AnswerAttempt
 
 
 def row(query="How many?", response="Thus. The answer is: 5", original="How many?"):
-    return {"query": query, "response": response, "original_question": original, "type": "GSM_Rephrased"}
+    return {
+        "query": query,
+        "response": response,
+        "original_question": original,
+        "type": "GSM_Rephrased",
+    }
 
 
 def write(path, rows, lines=True):
-    path.write_text("\n".join(map(json.dumps, rows)) if lines else json.dumps(rows), encoding="utf-8")
+    text = "\n".join(map(json.dumps, rows)) if lines else json.dumps(rows)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
 def many(answer=lambda n: n):
-    """Sixty questions of three wordings each; `answer` decides the truth."""
+    """Rows for sixty questions with three wordings each; `answer` gives the true answer."""
     return [
         row(f"Wording {k} of {n}?", f"So it is. The answer is: {answer(n)}", f"Original {n}?")
         for n in range(60)
@@ -44,41 +50,90 @@ def many(answer=lambda n: n):
 
 @pytest.mark.parametrize(
     ("reply", "truth"),
-    [("5", "5"), ("$5", "5"), ("5.0", "5"), ("+5", "5"), ("5.", "5"), ("1,000", "1000"), ("1,234,567.50", "1234567.5"),
-     ("3/4", "0.75"), ("\\frac{3}{4}", "0.75"), ("$\\dfrac{3}{4}$", "3/4"), ("\\frac34", "3/4"), ("6 / 8", "3/4"),
-     ("-\\frac{1}{2}", "-.5"), ("\\frac{-1}{2}", "-0.5"), ("50%", "50"), ("50\\%", "50"), ("\\boxed{7}", "7"),
-     ("We add. The answer is: 7", "7"), ("the answer is 7.", "7"), ("x + 1", "X+1"), ("\\text{East}", "east")],
-)  # fmt: skip
+    [
+        ("5", "5"),
+        ("$5", "5"),
+        ("5.0", "5"),
+        ("+5", "5"),
+        ("5.", "5"),
+        ("1,000", "1000"),
+        ("1,234,567.50", "1234567.5"),
+        ("3/4", "0.75"),
+        ("\\frac{3}{4}", "0.75"),
+        ("$\\dfrac{3}{4}$", "3/4"),
+        ("\\frac34", "3/4"),
+        ("6 / 8", "3/4"),
+        ("-\\frac{1}{2}", "-.5"),
+        ("\\frac{-1}{2}", "-0.5"),
+        ("50%", "50"),
+        ("50\\%", "50"),
+        ("\\boxed{7}", "7"),
+        ("We add. The answer is: 7", "7"),
+        ("the answer is 7.", "7"),
+        ("x + 1", "X+1"),
+        ("\\text{East}", "east"),
+    ],
+)
 def test_the_same_answer_in_another_form_is_right(reply, truth):
     assert same_answer(reply, truth)
     assert same_answer(
-        truth, reply.removeprefix("We add. ").removeprefix("The answer is: ").removeprefix("the answer is ")
+        truth,
+        reply.removeprefix("We add. ")
+        .removeprefix("The answer is: ")
+        .removeprefix("the answer is "),
     )
 
 
 @pytest.mark.parametrize(
     ("reply", "truth"),
-    [("", "5"), ("6", "5"), ("-5", "5"), ("5 6", "5"), ("5 or 6", "5"), ("5, 6", "56"), ("1 2", "12"),
-     ("12,34", "1234"), ("The answer is: 5. The answer is: 6", "5"), ("50%", "0.5"), ("1/3", "0.33"), ("5e0", "5"),
-     ("0x5", "5"), ("\u0665", "5"), ("5/1/1", "5"), ("10/2+0", "5"), ("1/0", "0"), (".", "0"), ("-", "0"),
-     ("$", "5"), ("five", "5"), ("4 + 1", "5"),
-     ("5" * 5000, "5"), ("0" * 5000 + "5", "5"), ("__import__('os')", "5"), ("\ud800", "5")],
-)  # fmt: skip
-def test_what_is_not_the_answer_is_wrong(reply, truth):
+    [
+        ("", "5"),
+        ("6", "5"),
+        ("-5", "5"),
+        ("5 6", "5"),
+        ("5 or 6", "5"),
+        ("5, 6", "56"),
+        ("1 2", "12"),
+        ("12,34", "1234"),
+        ("The answer is: 5. The answer is: 6", "5"),
+        ("50%", "0.5"),
+        ("1/3", "0.33"),
+        ("5e0", "5"),
+        ("0x5", "5"),
+        ("\u0665", "5"),
+        ("5/1/1", "5"),
+        ("10/2+0", "5"),
+        ("1/0", "0"),
+        (".", "0"),
+        ("-", "0"),
+        ("$", "5"),
+        ("five", "5"),
+        ("4 + 1", "5"),
+        ("5" * 5000, "5"),
+        ("0" * 5000 + "5", "5"),
+        ("__import__('os')", "5"),
+        ("\ud800", "5"),
+    ],
+)
+def test_other_answers_are_wrong(reply, truth):
     assert not same_answer(reply, truth)
 
 
 def test_20000_random_replies_never_raise():
-    rng, numbers = random.Random(0), 0
-    alphabet = "0123456789" * 3 + "+-/.,$% " * 3 + "\\{}frac()eE_xtboed\u00b2\u0663\u2212\n\x00\ud800"
+    rng = random.Random(0)
+    numbers = 0
+    alphabet = (
+        "0123456789" * 3 + "+-/.,$% " * 3 + "\\{}frac()eE_xtboed\u00b2\u0663\u2212\n\x00\ud800"
+    )
     for _ in range(20_000):
         text = "".join(rng.choices(alphabet, k=rng.randrange(10)))
-        same_answer(text, "5"), same_answer("5", text)
+        same_answer(text, "5")
+        same_answer("5", text)
         numbers += isinstance(read_number(text), Fraction)
     assert numbers > 100
 
 
-def test_the_made_sample_is_right_and_says_what_it_is():
+def test_the_built_in_sample_is_correct_and_is_named_in_info():
     for line in SAMPLE.read_text(encoding="utf-8").splitlines():
         working, _, answer = json.loads(line)["response"].partition(". The answer is: ")
         left, _, right = working.partition(" = ")
@@ -88,7 +143,7 @@ def test_the_made_sample_is_right_and_says_what_it_is():
     assert world.table.skipped == 0
 
 
-def test_the_made_sample_fills_every_split_and_keeps_rephrasings_together():
+def test_the_built_in_sample_fills_every_split_and_keeps_rephrasings_together():
     world = MetaMathQA.Config().build()
     originals = {world.table.original_of(question) for question in world.table.questions}
     assert len(originals) >= 40
@@ -99,33 +154,35 @@ def test_the_made_sample_fills_every_split_and_keeps_rephrasings_together():
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_file_of_your_own_is_read_and_split_by_original_question(tmp_path, lines):
+def test_a_local_file_is_read_and_split_by_original_question(tmp_path, lines):
     world = MetaMathQA.Config(path=write(tmp_path / "data.json", many(), lines)).build()
     assert len(world.table.questions) == 180
-    seen, where = {split: set() for split in Split}, {}
+    seen = {split: set() for split in Split}
+    instances = {}
     for split, originals in seen.items():
         for seed in range(120):
             info = world.reset(seed=seed, options={"split": split})[1]
             original = world.table.original_of(world.state.question)
             originals.add(original)
-            assert where.setdefault(original, info["instance"]) == info["instance"]
+            assert instances.setdefault(original, info["instance"]) == info["instance"]
     assert all(originals for originals in seen.values())
     assert all(not a & b for a, b in pairwise([*seen.values(), seen[Split.TRAIN]]))
     assert info["source"].endswith("data.json")
 
 
 def test_what_a_model_sees_does_not_depend_on_the_answers(tmp_path):
-    worlds = [
-        MetaMathQA.Config(path=write(tmp_path / f"{shift}.jsonl", many(lambda n, s=shift: 1000 + s + n))).build()
-        for shift in (0, 500)
-    ]
+    worlds = []
+    for shift in (0, 500):
+        rows = many(lambda n, shift=shift: 1000 + shift + n)
+        path = write(tmp_path / f"{shift}.jsonl", rows)
+        worlds.append(MetaMathQA.Config(path=path).build())
     for seed in range(20):
-        played = []
+        seen = []
         for world in worlds:
             first = world.reset(seed=seed)[0]
-            played.append([first, world.step("1")[0], world.step("2")[0], world.instruction])
-            assert world.table.answer_of(world.state.question) not in str(played[-1])
-        assert played[0] == played[1]
+            seen.append([first, world.step("1")[0], world.step("2")[0], world.instruction])
+            assert world.table.answer_of(world.state.question) not in str(seen[-1])
+        assert seen[0] == seen[1]
 
 
 def test_each_wrong_try_halves_the_reward_and_the_last_one_ends_it():
@@ -146,8 +203,9 @@ def test_one_try_ends_by_the_rules_not_by_truncation():
     assert world.step("no idea")[2:4] == (True, False)
 
 
-def test_the_expert_is_right_and_the_exact_random_value_is_what_playing_shows():
-    world, n = MetaMathQA.Config().build(), 2000
+def test_the_expert_is_right_and_the_exact_random_value_agrees_with_playing():
+    world = MetaMathQA.Config().build()
+    n = 2000
     assert all(play(world, Expert.Config().build(), seed=seed).success for seed in range(200))
     world.reset(seed=0)
     exact = world.solver.random_value(world.state, 5)
@@ -156,7 +214,7 @@ def test_the_expert_is_right_and_the_exact_random_value_is_what_playing_shows():
     assert abs(wins / n - exact) < 4 * (exact * (1 - exact) / n) ** 0.5
 
 
-def test_same_seed_same_episode_and_noise_leaves_the_question_alone():
+def test_same_seed_same_episode_and_noise_does_not_change_the_question():
     world = MetaMathQA.Config().build()
     episode = play(world, Random.Config().build(), seed=4)
     assert episode == play(world, Random.Config().build(), seed=4)
@@ -166,14 +224,25 @@ def test_same_seed_same_episode_and_noise_leaves_the_question_alone():
 def test_every_attempt_reads_back_and_nothing_else_does():
     world = MetaMathQA.Config().build()
     view, question = world.view, world.table.questions[0]
-    attempts = [Attempt(q, k, solved) for q in world.table.questions for k in range(5) for solved in (False, True)]
-    for attempt in (*attempts, Attempt(question, 5, False)):
+    attempts = [
+        AnswerAttempt(q, k, solved)
+        for q in world.table.questions
+        for k in range(5)
+        for solved in (False, True)
+    ]
+    for attempt in (*attempts, AnswerAttempt(question, 5, False)):
         assert view.read(view.show(attempt)) == attempt
     bad = [
-        view.show(Attempt("Not a question of the table?")), view.show(Attempt(question, 6)), Text("{}"), State("{"),
-        view.show(Attempt(question, -1)), view.show(Attempt(question, 5, True)), State("[" * 100_000), State.of(None),
+        view.show(AnswerAttempt("Not a question of the table?")),
+        view.show(AnswerAttempt(question, 6)),
+        Text("{}"),
+        State("{"),
+        view.show(AnswerAttempt(question, -1)),
+        view.show(AnswerAttempt(question, 5, True)),
+        State("[" * 100_000),
+        State.of(None),
         State.of({"question": question, "solved": 0, "wrong_tries": 0}),
-    ]  # fmt: skip
+    ]
     assert [view.read(observation) for observation in bad] == [None] * len(bad)
 
 
@@ -193,12 +262,18 @@ def test_a_missing_file_fails_when_the_world_is_built_and_says_where_to_get_it(t
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "has no row"), (b"[]", "has no row"), (b"{oops", "cannot be read after row 0"),
-     (b"\xff\xfe", "cannot be read"),
-     (b'{"query": "a"}', "row 1: no texts"), (b"[1, 2]", "row 1: no texts"), (b"[" * 100_000, "cannot be read"),
-     (json.dumps(row(query="\ud800")).encode(), "cannot be read"),
-     (json.dumps(row(response="5")).encode(), "has no row")],
-)  # fmt: skip
+    [
+        (b"", "has no row"),
+        (b"[]", "has no row"),
+        (b"{oops", "cannot be read after row 0"),
+        (b"\xff\xfe", "cannot be read"),
+        (b'{"query": "a"}', "row 1: query, response and original_question must be texts"),
+        (b"[1, 2]", "row 1: query, response and original_question must be texts"),
+        (b"[" * 100_000, "cannot be read"),
+        (json.dumps(row(query="\ud800")).encode(), "cannot be read"),
+        (json.dumps(row(response="5")).encode(), "has no row"),
+    ],
+)
 def test_a_broken_file_fails_with_its_name(tmp_path, content, message):
     path = tmp_path / "broken.json"
     path.write_bytes(content)

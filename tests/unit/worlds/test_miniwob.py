@@ -1,4 +1,4 @@
-"""MiniWoB++ in real Chromium: what is seen, what is done, what counts, and what happens when the browser dies."""
+"""MiniWoB++ in real Chromium: observations, actions, success, and a browser that dies."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def is_alive(pid):
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_all_families_are_there_and_the_held_out_ones_are_among_them():
+def test_all_families_exist_and_the_held_out_ones_are_among_them():
     assert len(family_names()) == 125
     assert set(SCRIPTS) <= set(family_names()) and len(SCRIPTS) >= 60
     assert {name for names in HELD_OUT.values() for name in names} <= set(family_names())
@@ -54,13 +54,15 @@ def test_all_families_are_there_and_the_held_out_ones_are_among_them():
 @pytest.mark.parametrize("family", SOLVED)
 def test_the_script_solves_its_family(family):
     world = build(family)
-    assert [play(world, Expert.Config().build(), seed=seed).outcome.value for seed in (0, 1)] == [1.0, 1.0]
+    episodes = [play(world, Expert.Config().build(), seed=seed) for seed in (0, 1)]
+    assert [episode.outcome.value for episode in episodes] == [1.0, 1.0]
 
 
 def test_the_page_is_seen_and_a_wrong_answer_fails():
     world = build("click-test-2", view="tree")
     seen, _ = world.reset(seed=0)
-    assert [(n.role, n.name) for n in parse(seen.text)][1:] == [("button", "ONE"), ("button", "TWO")]
+    elements = [(node.role, node.name) for node in parse(seen.text)]
+    assert elements[1:] == [("button", "ONE"), ("button", "TWO")]
     assert "click 3" in world.actions()
     _, reward, terminated, _, info = world.step("click 3")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
@@ -73,7 +75,7 @@ def test_an_element_that_is_not_there_is_an_invalid_step():
     assert after == seen and not terminated and not info["valid"]
 
 
-def test_test_holds_out_families_when_asked():
+def test_the_test_split_can_hold_out_families():
     world = build(*sorted(SCRIPTS), by="family")
     for split in (Split.TEST, Split.VALIDATION):
         drawn = set()
@@ -87,7 +89,7 @@ def test_test_holds_out_families_when_asked():
         build("no-such-family")
 
 
-def test_a_browser_killed_mid_episode_costs_nothing():
+def test_an_episode_survives_a_killed_browser():
     world = build("login-user", browser=7)
     run = EpisodeRun(world, seed=3)
     run.advance(run.moment.expert())
@@ -98,7 +100,7 @@ def test_a_browser_killed_mid_episode_costs_nothing():
     world.host.close()
 
 
-def test_a_browser_that_dies_for_good_masks_the_episode(monkeypatch):
+def test_a_browser_that_cannot_be_restarted_masks_the_episode(monkeypatch):
     world = build("login-user", browser=8)
     run = EpisodeRun(world, seed=3)
     os.kill(world.host.pid, signal.SIGKILL)
@@ -116,11 +118,11 @@ def test_a_browser_that_dies_for_good_masks_the_episode(monkeypatch):
     world.host.close()
 
 
-def test_a_page_that_hangs_is_cut_off_and_the_next_episode_runs():
+def test_a_page_that_hangs_is_killed_and_the_next_episode_runs():
     world = build("click-test", browser=9, seconds=2.0)
     world.reset(seed=0)
     with pytest.raises(Exception, match="no answer within 2 s"):
-        world._ask(lambda tab: tab.script("while (true) {}"))
+        world.host.run(world.tab.evaluate("while (true) {}"), world.config.seconds)
     assert play(world, Expert.Config().build(), seed=0).success
     world.host.close()
 
@@ -128,13 +130,13 @@ def test_a_page_that_hangs_is_cut_off_and_the_next_episode_runs():
 def test_no_process_is_left_behind():
     world = build("click-test", browser=10)
     play(world, Random.Config().build(), seed=0)
-    family = [world.host.pid, *descendants(world.host.pid)]
-    assert len(family) > 1 and all(map(is_alive, family))
+    processes = [world.host.pid, *descendants(world.host.pid)]
+    assert len(processes) > 1 and all(map(is_alive, processes))
     world.host.close()
-    assert not any(map(is_alive, family))
+    assert not any(map(is_alive, processes))
 
 
-def test_html_and_screenshot_on_demand():
+def test_the_page_is_available_as_html_and_screenshot():
     world = build("click-test")
     world.reset(seed=0)
     assert "Click Me!" in world.html() and world.screenshot().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Sudoku: every grid can come, every puzzle has one solution, nothing leaks and no global generator is touched."""
+"""Sudoku: uniform 4 x 4 grids, unique solutions, no leaks, and no global random generator."""
 
 import random
 from collections import Counter
@@ -25,8 +25,12 @@ PRESETS = ("sudoku", "sudoku:hard", "sudoku:nine")
 
 
 def completions(cells):
-    """Solutions of a 4 x 4 board by looking through all grids: independent of the solver's search order."""
-    return [grid for grid in small_grids() if all(clue in (0, digit) for clue, digit in zip(cells, grid, strict=True))]
+    """Solutions of a 4 x 4 board by comparison with all grids, independent of the search."""
+
+    def is_completed_by(grid):
+        return all(clue in (0, digit) for clue, digit in zip(cells, grid, strict=True))
+
+    return [grid for grid in small_grids() if is_completed_by(grid)]
 
 
 def boards_of_random_play(config, episodes):
@@ -36,7 +40,9 @@ def boards_of_random_play(config, episodes):
         rng = np.random.default_rng(seed)
         yield world.state
         for _ in range(config.max_steps):
-            fitting = [name for name in world.actions() if fits(world.state.cells, *world._moves[name])]
+            fitting = [
+                name for name in world.actions() if fits(world.state.cells, *world._moves[name])
+            ]
             *_, terminated, truncated, _ = world.step(str(rng.choice(fitting or world.actions())))
             yield world.state
             if terminated or truncated:
@@ -54,7 +60,7 @@ def test_a_4x4_solution_is_drawn_uniformly_from_all_288():
 
 
 @pytest.mark.parametrize("blanks", [1, 6, 10, 12])
-def test_every_4x4_puzzle_has_its_blanks_and_one_solution(blanks):
+def test_every_4x4_puzzle_has_the_right_number_of_blanks_and_one_solution(blanks):
     world, rng = Sudoku.Config(blanks=blanks, max_steps=12).build(), np.random.default_rng(1)
     for _ in range(150):
         cells = world.draw(rng).cells
@@ -63,7 +69,7 @@ def test_every_4x4_puzzle_has_its_blanks_and_one_solution(blanks):
         assert completions(cells)[0] == solve(cells)
 
 
-def test_every_9x9_puzzle_has_its_blanks_and_one_solution():
+def test_every_9x9_puzzle_has_the_right_number_of_blanks_and_one_solution():
     world = world_config("sudoku:nine").build()
     for seed in range(20):
         cells = world.draw(np.random.default_rng(seed)).cells
@@ -74,11 +80,14 @@ def test_every_9x9_puzzle_has_its_blanks_and_one_solution():
 def test_9x9_grids_are_full_consistent_and_different():
     grids = {full_grid(9, np.random.default_rng(seed)) for seed in range(30)}
     assert len(grids) == 30
-    assert all(is_consistent(grid) and sorted(grid) == sorted(list(range(1, 10)) * 9) for grid in grids)
+    assert all(
+        is_consistent(grid) and sorted(grid) == sorted(list(range(1, 10)) * 9) for grid in grids
+    )
 
 
 def test_the_solver_counts_two_where_two_digits_can_be_swapped():
-    grid = next(g for g in small_grids() if g[0] == g[13] and g[1] == g[12])  # corners of a rectangle over two boxes
+    # The four cells are the corners of a rectangle over two boxes.
+    grid = next(grid for grid in small_grids() if grid[0] == grid[13] and grid[1] == grid[12])
     opened = tuple(0 if cell in (0, 1, 12, 13) else digit for cell, digit in enumerate(grid))
     assert count_solutions(opened, limit=9) == len(completions(opened)) == 2
     assert count_solutions(opened, limit=1) == 1
@@ -87,12 +96,14 @@ def test_the_solver_counts_two_where_two_digits_can_be_swapped():
 
 def test_no_global_generator_is_read_or_seeded():
     world = Sudoku.Config().build()
-    random.seed(5), np.random.seed(5)
+    random.seed(5)
+    np.random.seed(5)
     before = random.getstate(), np.random.get_state()[1].tolist()
     first, _ = world.reset(seed=0)
     world.step(world.actions()[0])
     assert before == (random.getstate(), np.random.get_state()[1].tolist())
-    random.seed(6), np.random.seed(6)
+    random.seed(6)
+    np.random.seed(6)
     assert world.reset(seed=0)[0] == first
 
 
@@ -106,21 +117,32 @@ def test_every_reachable_board_reads_back(spec, view):
 
 
 @pytest.mark.parametrize("view", Sudoku.view_names)
-def test_what_is_not_a_rendering_is_refused(view):
+def test_other_texts_are_not_read(view):
     world = Sudoku.Config(view=view).build()
     shown = world.reset(seed=0)[0]
     text, other = shown.text, next(name for name in Sudoku.view_names if name != view)
     conflict = Board((1, 1, *world.state.cells[2:]))
-    bad = [Text(""), Text(text + "\n"), Text(text[:-1]), Text("4 x 4\n" + text), Text(text.replace("1", "5")),
-           Text(text.replace("1", "\u0661")), State.of(text), world.view.show(conflict),
-           Sudoku.Config(view=other).build().view.show(world.state)]  # fmt: skip
+    bad = [
+        Text(""),
+        Text(text + "\n"),
+        Text(text[:-1]),
+        Text("4 x 4\n" + text),
+        Text(text.replace("1", "5")),
+        Text(text.replace("1", "\u0661")),
+        State.of(text),
+        world.view.show(conflict),
+        Sudoku.Config(view=other).build().view.show(world.state),
+    ]
     assert [world.view.read(observation) for observation in bad] == [None] * len(bad)
     nine = world_config("sudoku:nine", [f"view={view}"]).build()
     assert world.view.read(nine.reset(seed=0)[0]) is None
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(alphabet="1234.| \n(),Emptynoe:9\u0663", max_size=80), st.sampled_from(Sudoku.view_names))
+@given(
+    st.text(alphabet="1234.| \n(),Emptynoe:9\u0663", max_size=80),
+    st.sampled_from(Sudoku.view_names),
+)
 def test_reading_never_raises(text, view):
     reader = Sudoku.Config(view=view).build().view
     board = reader.read(Text(text))
@@ -130,8 +152,9 @@ def test_reading_never_raises(text, view):
 @pytest.mark.parametrize("view", Sudoku.view_names)
 def test_a_view_shows_the_cells_and_nothing_else(view):
     reader = Sudoku.Config(view=view).build().view
-    marks = set("".join(reader.show(board).text for board in boards_of_random_play(Sudoku.Config(), 5)))
-    assert marks <= set(".1234 |\n(),:Emptynoe")
+    boards = boards_of_random_play(Sudoku.Config(), 5)
+    symbols = set("".join(reader.show(board).text for board in boards))
+    assert symbols <= set(".1234 |\n(),:Emptynoe")
 
 
 def test_a_placement_that_breaks_the_rule_is_a_valid_no_op():
@@ -155,7 +178,7 @@ def test_clues_and_placed_digits_cannot_be_changed():
     assert not info["valid"]
 
 
-def test_only_the_completed_board_pays():
+def test_only_the_completed_board_is_rewarded():
     world = Sudoku.Config().build()
     episode = play(world, Expert.Config().build(), seed=3)
     assert [step.reward for step in episode.transitions] == [0.0] * 5 + [1.0]
@@ -166,14 +189,18 @@ def test_only_the_completed_board_pays():
 def test_a_wrong_placement_that_fits_loses_for_good():
     world = Sudoku.Config().build()
     lost = next(
-        board for board in boards_of_random_play(Sudoku.Config(), 100) if 0 in board.cells and not solve(board.cells)
+        board
+        for board in boards_of_random_play(Sudoku.Config(), 100)
+        if 0 in board.cells and not solve(board.cells)
     )
     assert is_consistent(lost.cells)
     assert world.solver.best_value(lost, 10) == 0.0
     assert world.expert(lost, 10, np.random.default_rng(0)) in world.legal(lost)
 
 
-@pytest.mark.parametrize(("spec", "instances"), [("sudoku", 200), ("sudoku:hard", 200), ("sudoku:nine", 15)])
+@pytest.mark.parametrize(
+    ("spec", "instances"), [("sudoku", 200), ("sudoku:hard", 200), ("sudoku:nine", 15)]
+)
 def test_the_expert_solves_every_instance_without_a_wasted_step(spec, instances):
     world = world_config(spec).build()
     for seed in range(instances):
@@ -182,8 +209,9 @@ def test_the_expert_solves_every_instance_without_a_wasted_step(spec, instances)
         assert len(episode.transitions) == world.config.blanks
 
 
-def test_the_exact_random_value_is_what_playing_shows():
-    world, n = Sudoku.Config(blanks=3, max_steps=6).build(), 1500
+def test_the_exact_random_value_agrees_with_playing():
+    world = Sudoku.Config(blanks=3, max_steps=6).build()
+    n = 1500
     world.reset(seed=0)
     exact = world.solver.random_value(world.state, 6)
     wins = sum(play(world, Random.Config().build(), seed=0, noise_seed=k).success for k in range(n))
@@ -191,15 +219,20 @@ def test_the_exact_random_value_is_what_playing_shows():
     assert abs(wins / n - exact) < 4 * (exact * (1 - exact) / n) ** 0.5
 
 
-def test_the_fast_exact_values_are_the_general_ones():
+def test_the_fast_exact_values_agree_with_the_general_solver():
     for blanks, seed in [(1, 0), (3, 1), (6, 2), (6, 3)]:
         world = Sudoku.Config(blanks=blanks, max_steps=8).build()
         world.reset(seed=seed)
         general = Solver(world)
-        for board in (world.state, *(world.truth(world.state, name)[0].state for name in world.actions()[::3])):
+        for board in (
+            world.state,
+            *(world.truth(world.state, name)[0].state for name in world.actions()[::3]),
+        ):
             for steps in (1, blanks, 8):
                 if 0 in board.cells:
-                    assert world.solver.random_value(board, steps) == pytest.approx(general.random_value(board, steps))
+                    assert world.solver.random_value(board, steps) == pytest.approx(
+                        general.random_value(board, steps)
+                    )
                     assert world.solver.best_value(board, steps) == general.best_value(board, steps)
 
 
@@ -214,7 +247,9 @@ def test_9x9_is_too_large_for_exact_values_and_says_so_at_once():
 
 def test_same_seed_same_episode_and_splits_share_no_puzzle():
     world = Sudoku.Config().build()
-    assert play(world, Random.Config().build(), seed=4) == play(world, Random.Config().build(), seed=4)
+    assert play(world, Random.Config().build(), seed=4) == play(
+        world, Random.Config().build(), seed=4
+    )
     starts = {split: set() for split in Split}
     for split, boards in starts.items():
         for seed in range(150):
@@ -228,11 +263,17 @@ def test_the_action_space_names_every_placement_of_the_world():
     assert len(world_config("sudoku:nine").build().action_space.names) == 9 * 81
 
 
-def test_the_instruction_tells_size_symbols_and_form():
+def test_the_instruction_gives_size_symbols_and_action_form():
     world = Sudoku.Config(view="grid").build()
     world.reset(seed=0)
-    for words in ("exactly one solution", "4 rows", "2 x 2", ". is an empty cell", "place D at row R col C"):
-        assert words in world.instruction
+    for phrase in (
+        "exactly one solution",
+        "4 rows",
+        "2 x 2",
+        ". is an empty cell",
+        "place D at row R col C",
+    ):
+        assert phrase in world.instruction
 
 
 def test_gymnasium_accepts_it_and_discovery_finds_it():
@@ -240,7 +281,9 @@ def test_gymnasium_accepts_it_and_discovery_finds_it():
     assert find_world("sudoku") is Sudoku
 
 
-@pytest.mark.parametrize("bad", [{"blanks": 0}, {"blanks": 13, "max_steps": 20}, {"blanks": 6, "max_steps": 5}])
-def test_boards_that_cannot_be_made_or_filled_are_refused(bad):
+@pytest.mark.parametrize(
+    "bad", [{"blanks": 0}, {"blanks": 13, "max_steps": 20}, {"blanks": 6, "max_steps": 5}]
+)
+def test_boards_that_cannot_be_generated_or_filled_are_rejected(bad):
     with pytest.raises(ConfigError):
         Sudoku.Config(**bad)

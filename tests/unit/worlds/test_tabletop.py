@@ -1,11 +1,12 @@
-"""The tabletop: pictures, numbers as actions, success from the state, forks; Meta-World where it is installed."""
+"""The tabletop: frames, numbers as actions, success from the state, forks, Meta-World."""
 
 import importlib.util
 
 import numpy as np
 import pytest
 
-if importlib.util.find_spec("mujoco") is None:  # not imported here: the world says first how it shall draw
+# Not imported here, because the world sets the rendering backend before the import.
+if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
 from terrella.core.episode import play
@@ -21,12 +22,13 @@ def world():
 
 
 def test_actions_are_numbers_and_nothing_else():
-    assert write_action([1.5, -0.004]) == "+1.00 +0.00" and list(read_action("+1.00 -0.25", 2)) == [1.0, -0.25]
+    assert write_action([1.5, -0.004]) == "+1.00 +0.00"
+    assert list(read_action("+1.00 -0.25", 2)) == [1.0, -0.25]
     for text in ("", "1", "1 2 3", "nan 0", "inf 0", "up left", "1" * 100):
         assert read_action(text, 2) is None
 
 
-def test_the_hand_moves_and_a_still_hand_leaves_the_picture_as_it_is(world):
+def test_the_frame_changes_only_when_the_hand_moves(world):
     first, _ = world.reset(seed=0)
     still, *_, info = world.step("+0.00 +0.00")
     assert np.abs(still.array.astype(int) - first.array).max() <= 2 and info["valid"]
@@ -37,20 +39,24 @@ def test_the_hand_moves_and_a_still_hand_leaves_the_picture_as_it_is(world):
     assert after == before == first and not info["valid"]
 
 
-def test_the_script_pushes_the_block_home_and_noise_makes_a_ladder(world):
-    rates = [sum(play(world, policy.build(), seed=seed).success for seed in range(10)) / 10
-             for policy in (Expert.Config(), Mixture.Config(share=0.6), Random.Config())]  # fmt: skip
-    assert rates[0] >= 0.9 and rates[0] > rates[1] >= rates[2] and rates[2] < 0.2
+def test_the_expert_succeeds_and_random_actions_lower_the_success_rate(world):
+    def success_rate(policy):
+        return sum(play(world, policy.build(), seed=seed).success for seed in range(10)) / 10
+
+    expert = success_rate(Expert.Config())
+    mixture = success_rate(Mixture.Config(share=0.6))
+    random = success_rate(Random.Config())
+    assert expert >= 0.9 and expert > mixture >= random and random < 0.2
 
 
-def test_reach_and_push_share_their_pictures_but_not_their_success():
+def test_reach_and_push_share_their_frames_but_not_their_success():
     push, reach = (Tabletop.Config(task=task, size=32).build() for task in ("push", "reach"))
     assert push.reset(seed=4)[0] == reach.reset(seed=4)[0]
     episode = play(reach, Expert.Config().build(), seed=4)
     assert episode.success and len(episode.transitions) < 8
 
 
-def test_a_fork_goes_its_own_way(world):
+def test_a_fork_is_independent(world):
     world.reset(seed=1)
     world.step("+0.50 +0.50")
     twin = world.fork()
@@ -64,12 +70,15 @@ def test_unknown_tasks_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("metaworld") is None, reason="pip install 'terrella[metaworld]'")
+@pytest.mark.skipif(
+    importlib.util.find_spec("metaworld") is None, reason="pip install 'terrella[metaworld]'"
+)
 @pytest.mark.filterwarnings("ignore")
-def test_a_metaworld_task_is_a_scene_like_ours():
+def test_a_metaworld_task_works_as_a_scene():
     world = Tabletop.Config(task="metaworld/reach", size=32).build()
     episode = play(world, Expert.Config().build(), seed=0)
-    assert episode.success and episode.first.shape == (1, 32, 32, 3) and episode.transitions[0].changed
+    assert episode.success and episode.first.shape == (1, 32, 32, 3)
+    assert episode.transitions[0].changed
     assert play(world, Expert.Config().build(), seed=0) == episode
     with pytest.raises(ConfigError, match="no juggle-v3"):
         Tabletop.Config(task="metaworld/juggle").build()

@@ -1,4 +1,4 @@
-"""TextWorldExpress: folds are the splits, the gold path wins, illegal words change nothing."""
+"""TextWorldExpress: folds are splits, the gold path wins, unknown actions are invalid."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""WebShop over its small catalogue; skipped where the data is not."""
+"""WebShop over its small catalogue; skipped where the data is missing."""
 
 from pathlib import Path
 
@@ -10,47 +10,58 @@ from terrella.core.types import Split
 from terrella.policies.basic import Expert
 from terrella.worlds.webshop import WebShop
 from terrella.worlds.webshop.catalogue import Goal, Product
-from terrella.worlds.webshop.reward import alike, reward, type_reward
+from terrella.worlds.webshop.reward import reward, similar, type_reward
 
 DATA = Path(__file__).parents[4] / "shared/data/webshop"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs WebShop's small catalogue in ../shared/data/webshop")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="needs WebShop's small catalogue in ../shared/data/webshop"
+)
 
 
-def thing(title="Oak table", query="tables", price=20.0, **more):
-    fields = {"asin": "A", "category": ("Home", "Tables"), "options": (), "attributes": ("solid wood",),
-              "description": "", "bullets": ()}  # fmt: skip
+def product(title="Oak table", query="tables", price=20.0, **more):
+    fields = {
+        "asin": "A",
+        "category": ("Home", "Tables"),
+        "options": (),
+        "attributes": ("solid wood",),
+        "description": "",
+        "bullets": (),
+    }
     return Product(title=title, query=query, price=price, **{**fields, **more})
 
 
-def test_the_reward_is_the_originals():
+def test_the_reward_follows_the_original_formula():
     goal = Goal("A", "a table", ("solid wood", "easy to clean"), ("dark red",), 30.0)
-    assert reward(thing(), goal, thing(), []) == pytest.approx(2 / 4)  # one attribute, the price; no option
-    assert reward(thing(), goal, thing(), ["red, dark"]) == pytest.approx(3 / 4)
-    assert reward(thing(price=31.0), goal, thing(), []) == pytest.approx(1 / 4)
-    assert reward(thing(title="Steel whisk", query="tools", category=("Kitchen",)), goal, thing(), []) == 0.0
+    # One of two attributes and the price, but not the option.
+    assert reward(product(), goal, product(), []) == pytest.approx(2 / 4)
+    assert reward(product(), goal, product(), ["red, dark"]) == pytest.approx(3 / 4)
+    assert reward(product(price=31.0), goal, product(), []) == pytest.approx(1 / 4)
+    whisk = product(title="Steel whisk", query="tools", category=("Kitchen",))
+    assert reward(whisk, goal, product(), []) == 0.0
 
 
-def test_types_and_likeness():
-    assert type_reward(thing(), thing()) == 1.0
-    other = thing(title="Oak shelf wide long tall", query="shelves", category=("Books",))
-    assert type_reward(other, thing(title="Oak desk lamp chair stool bench")) == 0.5
-    assert alike("dark red", "red dark") and not alike("dark red", "light blue")
+def test_type_reward_and_similarity():
+    assert type_reward(product(), product()) == 1.0
+    other = product(title="Oak shelf wide long tall", query="shelves", category=("Books",))
+    assert type_reward(other, product(title="Oak desk lamp chair stool bench")) == 0.5
+    assert similar("dark red", "red dark") and not similar("dark red", "light blue")
 
 
-def test_without_data_the_world_says_what_to_do(tmp_path):
+def test_the_error_for_missing_data_says_what_to_do(tmp_path):
     with pytest.raises(MissingExtraError, match=r"webshop\.data"):
         WebShop.Config(data=tmp_path).build()
 
 
 @needs_data
-def test_a_customer_who_knows_what_is_wanted_buys_it():
+def test_the_expert_buys_the_wanted_product():
     world = WebShop.Config(data=DATA).build()
-    values = [play(world, Expert.Config().build(), seed=seed, split=Split.TEST).outcome.value for seed in range(20)]
-    assert sum(values) / len(values) > 0.9
+    expert = Expert.Config().build()
+    episodes = [play(world, expert, seed=seed, split=Split.TEST) for seed in range(20)]
+    assert sum(episode.outcome.value for episode in episodes) / len(episodes) > 0.9
 
 
 @needs_data
-def test_pages_are_read_back_and_nonsense_changes_nothing():
+def test_pages_are_read_back_and_unknown_actions_change_nothing():
     world = WebShop.Config(data=DATA).build()
     seen, _ = world.reset(seed=1)
     assert world.step("buy everything")[0] == seen

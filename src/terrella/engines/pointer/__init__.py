@@ -1,1 +1,1 @@
-"""A small engine for policies that point at what is offered: play, critic, actor, judge; exact on one core."""
+"""A small engine for policies that choose among offered actions; exactly repeatable on one core."""

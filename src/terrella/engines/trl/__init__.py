@@ -1,1 +1,1 @@
-"""The engine for a laptop and one node: TRL on accelerate."""
+"""The engine for one machine: TRL on accelerate."""

@@ -1,11 +1,12 @@
-"""Checkpoints that are whole or absent, hold everything a resumed run needs, and hold no pickle.
+"""Atomic checkpoints: complete or absent, enough for a bit-exact resume, and free of pickle.
 
-Mixed into a Hugging Face `Trainer`: weights and optimiser as safetensors, the rest as JSON, random states per process.
-`manifest.json` comes last, by rename, with a hash for each file; a folder without one is a leftover of a killed run.
-A run that resumes ends with the very bits of one that was never stopped.
-    class Mine(WholeCheckpoints, SFTTrainer): ...
+A mixin for a Hugging Face `Trainer`. Weights and optimizer state are safetensors, the rest is JSON,
+and each process saves its own random states. `manifest.json` is written last, by rename, with a
+hash of each file; a folder without one was left by a killed run. A resumed run ends with exactly
+the same weights as an uninterrupted one.
+    class MyTrainer(AtomicCheckpoints, SFTTrainer): ...
     trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-The hook: `extra_progress` for what else of a subclass must survive.
+Subclasses save further state with `extra_progress` and `restore_progress`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from torch.distributed.checkpoint.state_dict import (
 from terrella.core.errors import EngineError
 from terrella.engines.trl.checkpoint_files import (
     PREFIX,
-    newest_whole,
+    complete_steps,
+    newest_complete,
     pack_optimizer,
     plain_tensors,
     random_file,
@@ -36,20 +38,22 @@ from terrella.engines.trl.checkpoint_files import (
     remove_checkpoint,
     restore_random_states,
     unpack_optimizer,
-    whole_steps,
     write_json,
     write_manifest,
 )
 
-KEPT = 2
-"""The newest, and one more in case a disk bites."""
-TRAINED, OPTIMIZER, SCHEDULER, PROGRESS = "trained.safetensors", "optimizer", "scheduler.json", "progress.json"
+KEEP = 2
+"""Checkpoints to keep: the newest, and one more in case it is damaged."""
+TRAINED = "trained.safetensors"
+OPTIMIZER = "optimizer"
+SCHEDULER = "scheduler.json"
+PROGRESS = "progress.json"
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
-FROM_FIRST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+FROM_RANK_0 = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
 
 
-class WholeCheckpoints:
-    """Mixin for `transformers.Trainer`; stands before it in the list of bases."""
+class AtomicCheckpoints:
+    """Mixin for `transformers.Trainer`; list it before the trainer among the bases."""
 
     args: Any
     accelerator: Any
@@ -63,37 +67,42 @@ class WholeCheckpoints:
     _metrics: Any
     _step: int
 
-    # --- hooks ---------------------------------------------------------------------------------------------------
+    # --- hooks ------------------------------------------------------------------------------------
 
     def extra_progress(self) -> dict[str, Any]:
-        """JSON values of a subclass that must survive; `restore_progress` gets them back."""
+        """JSON values to save with a checkpoint; `restore_progress` receives them on resume."""
         return {}
 
     def restore_progress(self, progress: Mapping[str, Any]) -> None:
-        """What `extra_progress` said when the checkpoint was written."""
+        """Restore what `extra_progress` returned when the checkpoint was written."""
 
-    # --- which -------------------------------------------------------------------------------------------------
+    # --- choosing ---------------------------------------------------------------------------------
 
     def last_checkpoint(self) -> str | None:
-        """The newest whole checkpoint, on every process the same one; leftovers of a killed run are removed."""
+        """The newest complete checkpoint, the same on every process.
+
+        Incomplete ones, left by a killed run, are removed.
+        """
+        # A number and not an object is exchanged: objects travel as pickles.
         steps = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
         folder = Path(self.args.output_dir)
         if self.accelerator.is_main_process and folder.is_dir():
-            steps += newest_whole(folder)
-        step = int(self.accelerator.reduce(steps))  # a number, not an object: objects travel as pickles
+            steps += newest_complete(folder)
+        step = int(self.accelerator.reduce(steps))
         return str(folder / f"{PREFIX}{step}") if step else None
 
     def _run_epoch(self, *, resume_from_checkpoint: str | None, **rest: Any) -> None:
-        """As the trainer's; a finished run stays finished, and the figures go on where they stopped."""
+        """The trainer's epoch, except that a finished run takes no further step."""
         if resume_from_checkpoint is not None and self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True  # the trainer looks only after a step, and would take one more
+            # The trainer checks only after a step, and would take one more.
+            self.control.should_training_stop = True
             return
         super()._run_epoch(resume_from_checkpoint=resume_from_checkpoint, **rest)  # type: ignore[misc]
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Everything in turn; the manifest makes it count, and only then do older ones go."""
+        """Write all files, then the manifest that makes them count, then remove old checkpoints."""
         folder = Path(self.args.output_dir) / f"{PREFIX}{self.state.global_step}"
         if self.accelerator.is_main_process and folder.exists():
             remove_checkpoint(folder)
@@ -102,33 +111,35 @@ class WholeCheckpoints:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             write_manifest(folder, self.state.global_step)
-            for step in sorted(whole_steps(folder.parent))[:-KEPT]:
+            for step in sorted(complete_steps(folder.parent))[:-KEEP]:
                 remove_checkpoint(folder.parent / f"{PREFIX}{step}")
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """None: a checkpoint is not published, and a card written at each would only cost time."""
+        """Do nothing: checkpoints are not published, so a model card would only cost time."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The model's weights; sharded ones are gathered first, on all processes."""
+        """Save the model's weights. Sharded weights are gathered first, by all processes."""
         weights = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
         if self.args.should_save:
             self._save(output_dir, weights)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """As the trainer's, without the pickled arguments."""
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
+    ) -> None:
+        """Save model and tokenizer like the trainer, without its pickled arguments."""
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model)
         model.save_pretrained(folder, state_dict=state_dict)
         self.processing_class.save_pretrained(folder)
         if not all(weight.requires_grad for weight in model.parameters()):
-            # An adapter's own file holds no critic; this one holds whatever the optimiser moves.
-            moved = [name for name, weight in model.named_parameters() if weight.requires_grad]
+            # PEFT's adapter file leaves out the critic; this file holds all trained parameters.
+            trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
             weights = model.state_dict() if state_dict is None else state_dict
-            save_file(plain_tensors({name: weights[name] for name in moved}), folder / TRAINED)
+            save_file(plain_tensors({name: weights[name] for name in trained}), folder / TRAINED)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        state = self._optimizer_state()  # on all processes: sharded states are gathered together
+        state = self._optimizer_state()  # on all processes: it gathers sharded states
         if not self.args.should_save:
             return
         tensors, rest = pack_optimizer(state)
@@ -139,36 +150,43 @@ class WholeCheckpoints:
 
     def _optimizer_state(self) -> dict[str, Any]:
         if self.is_fsdp_enabled:
-            return get_optimizer_state_dict(self.model, _bare(self.optimizer), options=FULL)
+            return get_optimizer_state_dict(self.model, _unwrapped(self.optimizer), options=FULL)
         return dict(self.optimizer.state_dict())
 
     def _progress(self) -> dict[str, Any]:
-        """Figures since the last log line: a resumed run must not lose the first half of a mean."""
+        """Losses and metrics since the last log line, so that a resumed run logs the same means."""
         trainer: Any = self
-        figures = {mode: dict(lists) for mode, lists in self._metrics.items()}
+        metrics = {mode: dict(lists) for mode, lists in self._metrics.items()}
         return {
-            "loss_sum": trainer._tr_loss.item(), "loss_total": trainer._total_loss_scalar,
-            "last_logged": trainer._globalstep_last_logged, "figures": figures, "extra": self.extra_progress(),
-        }  # fmt: skip
+            "loss_sum": trainer._tr_loss.item(),
+            "loss_total": trainer._total_loss_scalar,
+            "last_logged": trainer._globalstep_last_logged,
+            "metrics": metrics,
+            "extra": self.extra_progress(),
+        }
 
     def _save_rng_state(self, output_dir: str) -> None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)  # this process may be the first to arrive
+        # This process may be the first to get here.
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
         write_json(random_file(output_dir, self.args.process_index), random_states())
 
-    # --- reading -----------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Before the model is wrapped, or after it was sharded: then one process reads and the others are told."""
+        """Load the weights.
+
+        Called before the model is wrapped, or after it was sharded; then rank 0 reads the file and
+        broadcasts it.
+        """
         trained = Path(resume_from_checkpoint) / TRAINED
         path = trained if trained.exists() else Path(resume_from_checkpoint) / "model.safetensors"
         if self.is_fsdp_enabled:
             weights = load_file(path) if self.accelerator.is_main_process else {}
-            set_model_state_dict(model, weights, options=FROM_FIRST)
+            set_model_state_dict(model, weights, options=FROM_RANK_0)
         elif path.exists():
-            (model or self.model).load_state_dict(
-                load_file(path), strict=False
-            )  # tied and frozen weights are not there
-        else:  # too large for one file
+            # Not strict: tied and frozen weights are not in the file.
+            (model or self.model).load_state_dict(load_file(path), strict=False)
+        else:  # the model was too large for one file
             super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -176,27 +194,34 @@ class WholeCheckpoints:
             return
         self._load_optimizer(Path(checkpoint))
         self.lr_scheduler.load_state_dict(read_json(Path(checkpoint) / SCHEDULER))
-        self._step = self.state.global_step  # TRL counts its own steps, and would sample at the wrong ones
+        # TRL counts steps itself, and would otherwise sample at the wrong ones.
+        self._step = self.state.global_step
 
     def _load_optimizer(self, folder: Path) -> None:
         if self.is_fsdp_enabled and not self.accelerator.is_main_process:
-            set_optimizer_state_dict(self.model, _bare(self.optimizer), {}, options=FROM_FIRST)
+            set_optimizer_state_dict(
+                self.model, _unwrapped(self.optimizer), {}, options=FROM_RANK_0
+            )
             return
         tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
-        state = unpack_optimizer(tensors, read_json(folder / f"{OPTIMIZER}.json"), self.optimizer.param_groups)
+        state = unpack_optimizer(
+            tensors, read_json(folder / f"{OPTIMIZER}.json"), self.optimizer.param_groups
+        )
         if self.is_fsdp_enabled:
-            set_optimizer_state_dict(self.model, _bare(self.optimizer), state, options=FROM_FIRST)
+            set_optimizer_state_dict(
+                self.model, _unwrapped(self.optimizer), state, options=FROM_RANK_0
+            )
         else:
             self.optimizer.load_state_dict(state)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Also the figures: this is the trainer's last stop before the first step of a resumed run."""
+        """Restore random states and metrics: this is the last call before a resumed step."""
         if checkpoint is None:
             return
         path = random_file(checkpoint, self.args.process_index)
         if not path.exists():
-            what = f"was written by fewer processes: none was number {self.args.process_index}"
-            raise EngineError(checkpoint, what, "resume with as many processes as before")
+            message = f"was written by fewer processes: it has no rank {self.args.process_index}"
+            raise EngineError(checkpoint, message, "resume with as many processes as before")
         restore_random_states(read_json(path))
         self._restore_progress(read_json(Path(checkpoint) / PROGRESS))
 
@@ -205,12 +230,12 @@ class WholeCheckpoints:
         trainer._tr_loss += progress["loss_sum"]
         trainer._total_loss_scalar = progress["loss_total"]
         trainer._globalstep_last_logged = progress["last_logged"]
-        for mode, lists in progress["figures"].items():
+        for mode, lists in progress["metrics"].items():
             for name, values in lists.items():
                 self._metrics[mode][name].extend(values)
         self.restore_progress(progress["extra"])
 
 
-def _bare(optimizer: Any) -> Any:
-    """The optimiser itself, without accelerate's wrapper."""
+def _unwrapped(optimizer: Any) -> Any:
+    """The optimizer without accelerate's wrapper."""
     return optimizer.optimizer

@@ -1,7 +1,8 @@
-"""A checkpoint's files: which folders are whole, and how states become safetensors and JSON and come back.
+"""The files of a checkpoint: which folders are complete, and how states are stored.
 
-Used by `checkpoint.py`. The hook that matters is `newest_whole`: where a killed run goes on.
-    write_manifest(folder, step=40);  assert newest_whole(folder.parent) == 40
+States become safetensors and JSON. `newest_complete` decides where a killed run continues.
+    write_manifest(folder, step=40)
+    assert newest_complete(folder.parent) == 40
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from terrella.core.errors import EngineError
-from terrella.data.store import write_atomic
+from terrella.core.files import write_atomic
 
 FORMAT = "terrella checkpoint 1"
 PREFIX, MANIFEST = "checkpoint-", "manifest.json"
@@ -29,16 +30,16 @@ PREFIX, MANIFEST = "checkpoint-", "manifest.json"
 logger = logging.getLogger("terrella")
 
 
-# --- folders -------------------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------------------
 
 
-def newest_whole(folder: Path) -> int:
-    """The step of the newest whole checkpoint, 0 if there is none. What is not whole is removed."""
-    whole = whole_steps(folder)
+def newest_complete(folder: Path) -> int:
+    """The step of the newest complete checkpoint, or 0. Incomplete and damaged ones are removed."""
+    complete = complete_steps(folder)
     for path in folder.glob(f"{PREFIX}*"):
-        if path.name not in {f"{PREFIX}{step}" for step in whole}:
+        if path.name not in {f"{PREFIX}{step}" for step in complete}:
             remove_checkpoint(path)
-    for step in sorted(whole, reverse=True):
+    for step in sorted(complete, reverse=True):
         path = folder / f"{PREFIX}{step}"
         changed = _changed_files(path)
         if not changed:
@@ -49,7 +50,7 @@ def newest_whole(folder: Path) -> int:
 
 
 def write_manifest(folder: Path, step: int) -> None:
-    """Hash what is there, see it on the disk, then say so."""
+    """Hash all files, flush them to disk, then write the manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     names = {str(path.relative_to(folder)): _digest(path, sync=True) for path in files}
     text = json.dumps({"format": FORMAT, "step": step, "files": names}, indent=1)
@@ -57,13 +58,13 @@ def write_manifest(folder: Path, step: int) -> None:
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """The manifest first: half a removal must not look whole."""
+    # The manifest first: a folder that is half removed must not look complete.
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder)
 
 
-def whole_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints that have a manifest, in no order."""
+def complete_steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints that have a manifest, unordered."""
     names = [path.parent.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*/{MANIFEST}")]
     return [int(name) for name in names if name.isdecimal()]
 
@@ -82,11 +83,11 @@ def _digest(path: Path, *, sync: bool = False) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# --- states as tensors and JSON --------------------------------------------------------------------------------------
+# --- states as tensors and JSON -------------------------------------------------------------------
 
 
 def pack_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state: its tensors by `parameter/name`, and what is left as JSON values."""
+    """Split an optimizer's state into tensors, named `parameter/name`, and JSON values."""
     tensors: dict[str, Tensor] = {}
     rest: dict[str, Any] = {}
     for key, values in state["state"].items():
@@ -98,34 +99,42 @@ def pack_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[st
 def unpack_optimizer(
     tensors: Mapping[str, Tensor], rest: Mapping[str, Any], groups: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The state that was packed; `groups` are the optimiser's own, and say what was a tuple before it was JSON."""
+    """Undo `pack_optimizer`.
+
+    `groups` are the live optimizer's own; they show which values were tuples before JSON.
+    """
     state: dict[int | str, dict[str, Any]] = {}
-    for place, value in {**tensors, **rest["values"]}.items():
-        key, _, name = place.rpartition("/")
+    for path, value in {**tensors, **rest["values"]}.items():
+        key, _, name = path.rpartition("/")
         state.setdefault(int(key) if key.isdecimal() else key, {})[name] = value
     restored = [
-        {key: tuple(value) if isinstance(own.get(key), tuple) else value for key, value in group.items()}
+        {
+            key: tuple(value) if isinstance(own.get(key), tuple) else value
+            for key, value in group.items()
+        }
         for group, own in zip(rest["groups"], groups, strict=True)
     ]
     return {"state": state, "param_groups": restored}
 
 
 def random_states() -> dict[str, Any]:
-    """Every global generator of this process, as JSON values."""
-    kind, keys, *place = np.random.get_state()
+    """The states of all global random generators of this process, as JSON values."""
+    kind, keys, *position = np.random.get_state()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     return {
-        "python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *place],
-        "torch": _hex(torch.get_rng_state()), "cuda": None if cuda is None else _hex(cuda),
-    }  # fmt: skip
+        "python": random.getstate(),
+        "numpy": [kind, np.asarray(keys).tolist(), *position],
+        "torch": _hex(torch.get_rng_state()),
+        "cuda": None if cuda is None else _hex(cuda),
+    }
 
 
 def restore_random_states(states: Mapping[str, Any]) -> None:
-    """Put them back."""
+    """Undo `random_states`."""
     version, keys, gauss = states["python"]
     random.setstate((version, tuple(keys), gauss))
-    kind, numbers, *place = states["numpy"]
-    np.random.set_state((kind, np.array(numbers, dtype=np.uint32), *place))
+    kind, numbers, *position = states["numpy"]
+    np.random.set_state((kind, np.array(numbers, dtype=np.uint32), *position))
     torch.set_rng_state(_from_hex(states["torch"]))
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(_from_hex(states["cuda"]))
@@ -140,23 +149,22 @@ def _from_hex(text: str) -> Tensor:
 
 
 def plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As safetensors wants them: on the CPU, in one piece."""
+    """Tensors as safetensors needs them: on the CPU and contiguous."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def random_file(folder: str, process: int) -> Path:
-    """Where a process keeps its random states."""
+    """The file in which a process saves its random states."""
     return Path(folder) / f"random-{process}.json"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file; a value that is none names the file."""
+    """Write a JSON file; the error for a value that JSON cannot hold names the file."""
     try:
         path.write_text(json.dumps(value), "utf-8")
     except TypeError as error:
-        raise EngineError(path.name, f"holds something that is not JSON: {error}") from error
+        raise EngineError(path.name, f"cannot be written as JSON: {error}") from error
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote."""
     return json.loads(path.read_text("utf-8"))

@@ -1,8 +1,10 @@
-"""The critic of PPO: how much reward is still to come, said at every token the model writes.
+"""PPO's critic: an estimate of the return at every token that the model writes.
 
-It is a submodule of the policy, so that the optimiser, DDP, FSDP2 and checkpoints see its parameters, and it answers in
-the policy's own forward pass (a hook adds `values` to the output). `plain_weights` leaves it out of an export.
-    attach_critic(policy, "shared"); output = policy(...); output["values"]
+It is a submodule of the policy, so that the optimizer, DDP, FSDP2 and checkpoints see its
+parameters. It runs in the policy's own forward pass: a hook adds `values` to the output.
+`plain_weights` leaves it out of an export.
+    attach_critic(policy, "shared")
+    values = policy(...)["values"]
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Critic(nn.Module):
     """A value head, on the policy's hidden states or on those of a trunk of its own."""
 
     def __init__(self, decoder: nn.Module, width: int, kind: Literal["shared", "separate"]) -> None:
-        """The head starts at zero: no opinion. A separate trunk starts as a copy of the policy's."""
+        """The head starts at zero; a separate trunk starts as a copy of the policy's."""
         super().__init__()
         weight = next(decoder.parameters())
         self.trunk = copy.deepcopy(decoder) if kind == "separate" else None
@@ -37,15 +39,17 @@ class Critic(nn.Module):
         """Values of hidden states, in fp32."""
         return functional.linear(hidden.float(), self.weight.float(), self.bias.float())[..., 0]
 
-    def listen(self, decoder: nn.Module, arguments: Any, output: Any) -> None:
-        """Forward hook of the policy's decoder: keep what the head reads."""
+    def keep_hidden(self, decoder: nn.Module, arguments: Any, output: Any) -> None:
+        """Forward hook of the policy's decoder: keep its hidden states for the head."""
         self._hidden = output.last_hidden_state
 
-    def answer(self, policy: nn.Module, arguments: Any, options: dict[str, Any], output: Any) -> Any:
-        """Forward hook of the policy: add the values of the places whose logits were asked for."""
+    def add_values(
+        self, policy: nn.Module, arguments: Any, options: dict[str, Any], output: Any
+    ) -> Any:
+        """Forward hook of the policy: add values at the positions whose logits were computed."""
         hidden, self._hidden = self._hidden, None
         if options.get("use_cache", True):
-            return output  # sampling: nobody asks for values
+            return output  # sampling needs no values
         if self.trunk is not None:
             inputs = {name: value for name, value in options.items() if name != "logits_to_keep"}
             hidden = self.trunk(**inputs).last_hidden_state
@@ -55,37 +59,44 @@ class Critic(nn.Module):
 
 
 def attach_critic(policy: Any, kind: Literal["shared", "separate"]) -> Critic:
-    """Make a critic part of a causal LM (adapters included), before an optimiser or a wrapper sees the model."""
+    """Make a critic part of a causal LM, with or without adapters.
+
+    Call it before the model is wrapped and before its optimizer is made.
+    """
     decoder = policy.get_decoder()
     critic = Critic(decoder, policy.config.hidden_size, kind)
     policy.add_module(NAME, critic)
     if kind == "shared":
-        decoder.register_forward_hook(critic.listen)
-    policy.register_forward_hook(critic.answer, with_kwargs=True)
+        decoder.register_forward_hook(critic.keep_hidden)
+    policy.register_forward_hook(critic.add_values, with_kwargs=True)
     return critic
 
 
 def plain_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict without the critic: what a plain causal LM has."""
+    """A state dict without the critic: the weights of a plain causal LM."""
     return {name: value for name, value in state.items() if not name.startswith(f"{NAME}.")}
 
 
 def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam: float) -> None:
-    """Fill `advantage` and `return` of packs from their `paid` and `value`; `lengths` are the rows', in pack order."""
+    """Fill `advantage` and `return` of packs from their `reward` and `value`.
+
+    `lengths` are the numbers of model tokens of the examples, in pack order.
+    """
     if not lengths:
         return
     written = torch.tensor(lengths)
     mask = torch.arange(max(lengths)) < written[:, None]
-    rewards, values = (_by_row([pack.columns[name] for pack in packs], mask) for name in ("paid", "value"))
-    found = gae(rewards, values, mask, gamma=gamma, lam=lam)
+    rewards = _by_example([pack.columns["reward"] for pack in packs], mask)
+    values = _by_example([pack.columns["value"] for pack in packs], mask)
+    estimates = gae(rewards, values, mask, gamma=gamma, lam=lam)
     sizes = [len(pack.targets_M) for pack in packs]
-    for name, padded in zip(("advantage", "return"), found, strict=True):
+    for name, padded in zip(("advantage", "return"), estimates, strict=True):
         for pack, column in zip(packs, torch.split(padded[mask], sizes), strict=True):
             pack.columns[name] = column.to(pack.targets_M.device)
 
 
-def _by_row(columns: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Columns of packs laid side by side: one row per episode, its model tokens only, padded behind."""
-    rows = torch.zeros(mask.shape)
-    rows[mask] = torch.cat([column.cpu().float() for column in columns])
-    return rows
+def _by_example(columns: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """Columns of packs as one matrix: a row per example, its model tokens only, right-padded."""
+    padded = torch.zeros(mask.shape)
+    padded[mask] = torch.cat([column.cpu().float() for column in columns])
+    return padded

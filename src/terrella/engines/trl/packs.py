@@ -1,77 +1,90 @@
 """Packs: many episodes in one sequence, each group's prompt once, no padding.
 
     [prompt A | completion A1 | completion A2 | prompt B | completion B1 | ...]
-A completion looks at its own prompt and at itself, and its positions go on from its prompt's, so that every
-log-probability and every gradient is what it would be alone. Only tokens that carry loss are targets: the world's
-tokens are read, never predicted.
-    for pack in pack_episodes(rows, max_tokens=2048): logprobs, entropy = token_logprobs(model, pack)
+A completion attends to its own prompt and to itself, and its positions continue its prompt's. Every
+log-probability and gradient is therefore the same as for the episode alone. Only tokens that carry
+loss are targets: the world's tokens are read, never predicted.
+    for pack in pack_episodes(examples, max_tokens=2048):
+        logprobs, entropy = token_logprobs(model, pack)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from terrella.core.tokens import TrainExample
 from terrella.engines.trl.tree_attention import attention_arguments
 
 GROUP_TOKENS = 8192
-"""A group that shares a long prompt is kept whole up to here, whatever a pack holds otherwise: that is the saving."""
+"""A group that shares a prompt is kept together up to this size, even in smaller packs.
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingRow:
-    """An episode as it is trained on: per completion token a mask, and named columns of numbers."""
-
-    prompt_ids: Sequence[int]
-    completion_ids: Sequence[int]
-    mask: Sequence[bool]
-    """True where the token is a target."""
-    columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
+Splitting it would read the prompt again, and sharing the prompt is what saves time.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """One training sequence. N tokens are read, M of them predict a target."""
+    """One training sequence of N tokens, with M targets."""
 
     ids_N: Tensor
     positions_N: Tensor
     segments_N: Tensor
-    """Which prompt or completion a token belongs to."""
+    """The prompt or completion that a token belongs to."""
     prefixes_N: Tensor
-    """The segment it may also look at: its prompt's."""
+    """The other segment that a token may attend to: its prompt."""
     predictors_M: Tensor
-    """Place (in N) of the token that predicts target m."""
+    """Index (in N) of the token that predicts target m."""
     targets_M: Tensor
     groups: tuple[int, ...]
-    """Lengths (they add up to N) of what does not see each other: a prompt with its completions."""
+    """Lengths of the groups, which add up to N. A group is a prompt with its completions;
+    groups do not attend to each other."""
     columns: dict[str, Tensor]
 
     def to(self, device: Any) -> Pack:
-        """The same pack on a device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved = {
+            name: value.to(device)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
         columns = {name: value.to(device) for name, value in self.columns.items()}
         return Pack(**moved, groups=self.groups, columns=columns)
 
     def only(self, wanted_M: Tensor) -> Pack:
-        """The same pack with fewer targets."""
+        """The same pack with only the targets that `wanted_M` selects."""
         columns = {name: value[wanted_M] for name, value in self.columns.items()}
-        return replace(self, predictors_M=self.predictors_M[wanted_M], targets_M=self.targets_M[wanted_M],
-                       columns=columns)  # fmt: skip
+        return replace(
+            self,
+            predictors_M=self.predictors_M[wanted_M],
+            targets_M=self.targets_M[wanted_M],
+            columns=columns,
+        )
 
     @classmethod
     def empty(cls, device: Any) -> Pack:
-        """One token that predicts nothing: what a process runs while others still have work."""
+        """One token without a target: a process runs it while others still have packs."""
         zero, none = torch.zeros(1, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-        pack = cls(ids_N=zero, positions_N=zero, segments_N=zero, prefixes_N=zero, predictors_M=none, targets_M=none,
-                   groups=(1,), columns={})  # fmt: skip
+        pack = cls(
+            ids_N=zero,
+            positions_N=zero,
+            segments_N=zero,
+            prefixes_N=zero,
+            predictors_M=none,
+            targets_M=none,
+            groups=(1,),
+            columns={},
+        )
         return pack.to(device)
 
     def attention(self, implementation: str) -> dict[str, Any]:
-        """Tree-shaped attention, as arguments of a forward pass: causal inside a segment, and onto its prompt."""
+        """Arguments of a forward pass for the pack's attention.
+
+        A token attends causally within its segment and to its prompt.
+        """
         return attention_arguments(self.segments_N, self.prefixes_N, self.groups, implementation)
 
 
@@ -89,22 +102,26 @@ class _Builder:
         self.groups: list[int] = []
         self.segment = 0
 
-    def add_group(self, rows: Sequence[TrainingRow]) -> None:
-        prompt, prefix, first = rows[0].prompt_ids, self.segment, len(self.ids)
+    def add_group(self, examples: Sequence[TrainExample]) -> None:
+        prompt = examples[0].prompt_ids
+        prefix = self.segment
+        first = len(self.ids)
         self._extend(prompt, 0, prefix)
         end = len(self.ids) - 1
-        for row in rows:
-            self._add_completion(row, prompt_end=end, prefix=prefix, start=len(prompt))
+        for example in examples:
+            self._add_completion(example, prompt_end=end, prefix=prefix, start=len(prompt))
         self.groups.append(len(self.ids) - first)
 
-    def _add_completion(self, row: TrainingRow, *, prompt_end: int, prefix: int, start: int) -> None:
+    def _add_completion(
+        self, example: TrainExample, *, prompt_end: int, prefix: int, start: int
+    ) -> None:
         first = len(self.ids)
-        self._extend(row.completion_ids[:-1], start, prefix)  # the last token predicts nothing
-        places = [place for place, wanted in enumerate(row.mask) if wanted]
-        self.predictors += [prompt_end if place == 0 else first + place - 1 for place in places]
-        self.targets += [row.completion_ids[place] for place in places]
-        for name, values in row.columns.items():
-            self.columns.setdefault(name, []).extend(values[place] for place in places)
+        self._extend(example.completion_ids[:-1], start, prefix)  # the last token predicts nothing
+        indices = [index for index, is_target in enumerate(example.mask) if is_target]
+        self.predictors += [prompt_end if index == 0 else first + index - 1 for index in indices]
+        self.targets += [example.completion_ids[index] for index in indices]
+        for name, values in example.columns.items():
+            self.columns.setdefault(name, []).extend(values[index] for index in indices)
 
     def _extend(self, ids: Sequence[int], start: int, prefix: int) -> None:
         self.ids += ids
@@ -115,23 +132,30 @@ class _Builder:
 
     def pack(self) -> Pack:
         return Pack(
-            ids_N=torch.tensor(self.ids), positions_N=torch.tensor(self.positions),
-            segments_N=torch.tensor(self.segments), prefixes_N=torch.tensor(self.prefixes),
+            ids_N=torch.tensor(self.ids),
+            positions_N=torch.tensor(self.positions),
+            segments_N=torch.tensor(self.segments),
+            prefixes_N=torch.tensor(self.prefixes),
             predictors_M=torch.tensor(self.predictors, dtype=torch.long),
-            targets_M=torch.tensor(self.targets, dtype=torch.long), groups=tuple(self.groups),
+            targets_M=torch.tensor(self.targets, dtype=torch.long),
+            groups=tuple(self.groups),
             columns={name: torch.tensor(values) for name, values in self.columns.items()},
-        )  # fmt: skip
+        )
 
 
 def pack_episodes(
-    rows: Iterable[TrainingRow], *, max_tokens: int, share_prefix: bool = True, width: int | None = None
+    examples: Iterable[TrainExample],
+    *,
+    max_tokens: int,
+    share_prefix: bool = True,
+    width: int | None = None,
 ) -> list[Pack]:
-    """Rows in order; neighbours with the same prompt share it, up to `GROUP_TOKENS` of them.
+    """Pack examples in order; neighbours with the same prompt share it, up to `GROUP_TOKENS`.
 
-    Given the model's `width`, they do so only where it is faster (`sharing_pays`).
+    Given the model's `width`, a prompt is shared only where that is faster (`sharing_pays`).
     """
     builders: list[_Builder] = []
-    for group in _groups(rows, max(max_tokens, GROUP_TOKENS), share_prefix, width):
+    for group in _groups(examples, max(max_tokens, GROUP_TOKENS), share_prefix, width):
         size = _group_tokens(group)
         if not builders or len(builders[-1].ids) + size > max_tokens:
             builders.append(_Builder())
@@ -140,47 +164,58 @@ def pack_episodes(
 
 
 def _groups(
-    rows: Iterable[TrainingRow], max_tokens: int, share_prefix: bool, width: int | None
-) -> list[list[TrainingRow]]:
-    groups: list[list[TrainingRow]] = []
-    for row in rows:
-        if not any(row.mask):
-            continue  # nothing to learn from it: a masked verdict, or a group without variance
+    examples: Iterable[TrainExample], max_tokens: int, share_prefix: bool, width: int | None
+) -> list[list[TrainExample]]:
+    groups: list[list[TrainExample]] = []
+    for example in examples:
+        if not any(example.mask):
+            continue  # no targets: a masked verdict, or a group without variance
         last = groups[-1] if groups else None
-        shares = share_prefix and last is not None and last[0].prompt_ids == row.prompt_ids
-        if last is not None and shares and _group_tokens([*last, row]) <= max_tokens:
-            last.append(row)
+        shares = share_prefix and last is not None and last[0].prompt_ids == example.prompt_ids
+        if last is not None and shares and _group_tokens([*last, example]) <= max_tokens:
+            last.append(example)
         else:
-            groups.append([row])
-    return [part for group in groups for part in ([group] if sharing_pays(group, width) else [[row] for row in group])]
+            groups.append([example])
+    parts: list[list[TrainExample]] = []
+    for group in groups:
+        parts += [group] if sharing_pays(group, width) else [[example] for example in group]
+    return parts
 
 
-def sharing_pays(group: Sequence[TrainingRow], width: int | None) -> bool:
-    """Whether reading a prompt once saves more than its completions' masked attention to each other costs.
+def sharing_pays(group: Sequence[TrainExample], width: int | None) -> bool:
+    """Whether sharing a prompt saves more time than it costs.
 
-    Per layer a token costs 24 width^2 operations in the linear maps, and a pair 4 width in a dense attention.
+    It saves reading the prompt again for each completion. It costs attention between completions
+    that is computed and masked. Per layer a token costs 24 width^2 operations in the linear layers,
+    and a pair of tokens costs 4 width in dense attention.
     """
     if width is None:
         return True
     prompt = len(group[0].prompt_ids)
-    alone = sum((prompt + len(row.completion_ids) - 1) ** 2 for row in group)
+    alone = sum((prompt + len(example.completion_ids) - 1) ** 2 for example in group)
     return (len(group) - 1) * prompt * 6 * width >= _group_tokens(group) ** 2 - alone
 
 
-def _group_tokens(group: Sequence[TrainingRow]) -> int:
-    return len(group[0].prompt_ids) + sum(len(row.completion_ids) - 1 for row in group)
+def _group_tokens(group: Sequence[TrainExample]) -> int:
+    return len(group[0].prompt_ids) + sum(len(example.completion_ids) - 1 for example in group)
 
 
 def read_pack(model: Any, pack: Pack, *, attention: str = "sdpa") -> Any:
-    """The model's output at the places that predict a target; `logits` are [1, M, V]."""
+    """The model's output at the tokens that predict a target; `logits` are [1, M, V]."""
     return model(
-        input_ids=pack.ids_N[None], position_ids=pack.positions_N[None], logits_to_keep=pack.predictors_M,
-        use_cache=False, **pack.attention(attention),
-    )  # fmt: skip
+        input_ids=pack.ids_N[None],
+        position_ids=pack.positions_N[None],
+        logits_to_keep=pack.predictors_M,
+        use_cache=False,
+        **pack.attention(attention),
+    )
 
 
 def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target, with gradient, and the entropy of its distribution, without. [M], [M]."""
+    """Log-probability [M] of each target, and the entropy [M] of its distribution.
+
+    Gradients flow through the log-probabilities only.
+    """
     scores = torch.log_softmax(output.logits[0].float() / temperature, dim=-1)
     with torch.no_grad():
         entropy = -(scores.exp() * scores).sum(-1)
@@ -190,5 +225,7 @@ def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tup
 def token_logprobs(
     model: Any, pack: Pack, *, temperature: float = 1.0, attention: str = "sdpa"
 ) -> tuple[Tensor, Tensor]:
-    """Both at once: one pass over a pack."""
-    return target_logprobs(read_pack(model, pack, attention=attention), pack, temperature=temperature)
+    """Forward pass over a pack: log-probabilities and entropies of its targets."""
+    return target_logprobs(
+        read_pack(model, pack, attention=attention), pack, temperature=temperature
+    )

@@ -1,42 +1,36 @@
-"""One budget of real world steps, whatever they are spent on: training stops at the end of the step that uses it up.
+"""Stops training when the budget of real env steps is used up.
 
-The count is written into the trainer's log, and read back from it by a run that resumes.
-    RlvrTrainer(..., callbacks=[StepBudget(limit=100_000, spent=7_500, count=lambda: driver.world_steps)])
+The count is written into the trainer's log; a resumed run reads it back from there.
+    RlvrTrainer(..., callbacks=[StopAtBudget(budget)])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback
 
-NAME = "world_steps"
+from terrella.engines.budget import EnvStepBudget
+
+NAME = "env_steps"
 
 
-class StepBudget(TrainerCallback):  # type: ignore[misc]
-    """Counts, and says when it is enough."""
+class StopAtBudget(TrainerCallback):  # type: ignore[misc]
+    """Logs the env steps of each step, and ends training when they reach the limit."""
 
-    def __init__(self, *, limit: int, spent: int, count: Callable[[], int]) -> None:
-        """`limit` 0 only counts; `spent` is what went before training; `count` says what training took so far."""
-        self.limit, self.spent, self.count = limit, spent, count
+    def __init__(self, budget: EnvStepBudget) -> None:
+        self.budget = budget
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A resumed run has spent what its log says."""
-        logged = [row[NAME] for row in state.log_history if NAME in row]
-        self.spent = logged[-1] if logged else self.spent
-
-    @property
-    def total(self) -> int:
-        """Steps of the world so far."""
-        return self.spent + self.count()
+        """Restore the count of a resumed run from its log."""
+        logged = [entry[NAME] for entry in state.log_history if NAME in entry]
+        self.budget.spent = logged[-1] if logged else self.budget.spent
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Put the count beside the other figures of the step."""
+        """Put the count beside the other metrics of the step."""
         if state.log_history:
-            state.log_history[-1][NAME] = self.total
+            state.log_history[-1][NAME] = self.budget.total
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop when it is used up."""
-        if self.limit and self.total >= self.limit:
+        if self.budget.limit and self.budget.total >= self.budget.limit:
             control.should_training_stop = True

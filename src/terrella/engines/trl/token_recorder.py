@@ -1,6 +1,6 @@
-"""Keeps the tokens of every n-th step of a run, with their log-probabilities and advantages, for the viewer.
+"""Records the tokens of every n-th step, with log-probabilities and advantages, for the viewer.
 
-Costs a file of a few hundred kilobytes per kept step and nothing else; changes no result. The trainer calls it.
+A recorded step costs a file of a few hundred kilobytes; results do not change.
     trainer.recorder = TokenRecorder(out / "tokens", codec, tokenizer, every=10)
 """
 
@@ -11,44 +11,53 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from terrella.core.protocols import Codec, TokenEpisode
+from terrella.core.protocols import Codec
+from terrella.core.tokens import TokenEpisode
 from terrella.core.types import Text, show_text
 from terrella.data.token_records import token_record, write_records
-from terrella.engines.trl.rlvr_batch import Kept
+from terrella.engines.trl.rlvr_batch import ScoredEpisode
 
 
 class TokenRecorder:
-    """Called with what was sampled at a step and what of it counts in the loss."""
+    """Called with the episodes of a step and those of them that count in the loss."""
 
     def __init__(self, folder: Path, codec: Codec, tokenizer: Any, *, every: int) -> None:
         """`codec` reads predictions out of replies."""
-        self.folder, self.codec, self.every = folder, codec, every
+        self.folder = folder
+        self.codec = codec
+        self.every = every
         self.decode = lru_cache(maxsize=None)(lambda token: str(tokenizer.decode([token])))
 
-    def __call__(self, step: int, episodes: Sequence[TokenEpisode], kept: Sequence[Kept]) -> None:
-        """Write the step, if it is its turn."""
+    def __call__(
+        self, step: int, episodes: Sequence[TokenEpisode], scored: Sequence[ScoredEpisode]
+    ) -> None:
         if step % self.every:
             return
-        counted = {id(one.episode): one for one in kept}
-        rows = [token_record(e, self.decode, _per_token(counted.get(id(e))), self._predicted(e)) for e in episodes]
-        write_records(self.folder, step, rows)
+        by_id = {id(each.episode): each for each in scored}
+        records = []
+        for episode in episodes:
+            advantages = _per_token(by_id.get(id(episode)))
+            predicted = self._predicted(episode)
+            records.append(token_record(episode, self.decode, advantages, predicted))
+        write_records(self.folder, step, records)
 
     def _predicted(self, episode: TokenEpisode) -> str | None:
-        """What a world model said; None for an agent, or when it cannot be read."""
+        """The observation that a world model predicted; None for agents and unreadable replies."""
         if episode.record is not None:
             return None
-        found = self.codec.read_observation(episode.completion_ids, like=Text(""))
-        return None if found is None else show_text(found)
+        observation = self.codec.read_observation(episode.completion_ids, like=Text(""))
+        return None if observation is None else show_text(observation)
 
 
-def _per_token(kept: Kept | None) -> list[float] | None:
-    """The advantage of each token; a turn's is that of its tokens."""
-    if kept is None:
+def _per_token(scored: ScoredEpisode | None) -> list[float] | None:
+    """The advantage of each token: its turn's where credit is given by turn."""
+    if scored is None:
         return None
-    episode = kept.episode
-    if not kept.turns:
-        return [kept.advantage] * len(episode.completion_ids)
-    begins = (0, *episode.turn_ends)
-    spans = zip(begins, episode.turn_ends, kept.turns, strict=False)
-    found = [advantage for begin, end, advantage in spans for _ in range(end - begin)]
-    return found + [0.0] * (len(episode.completion_ids) - len(found))
+    episode = scored.episode
+    if not scored.turns:
+        return [scored.advantage] * len(episode.completion_ids)
+    starts = (0, *episode.turn_ends)
+    advantages: list[float] = []
+    for start, end, advantage in zip(starts, episode.turn_ends, scored.turns, strict=False):
+        advantages += [advantage] * (end - start)
+    return advantages + [0.0] * (len(episode.completion_ids) - len(advantages))

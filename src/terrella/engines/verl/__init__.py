@@ -1,1 +1,1 @@
-"""The engine for clusters: stock verl behind the same seam. verl is imported here and nowhere else."""
+"""The engine for clusters: stock verl. Only this package imports verl."""

@@ -1,7 +1,8 @@
-"""Our page of maths in verl's registries: an advantage estimator per algorithm, and the policy loss.
+"""Registers our advantage estimators and our policy loss with verl.
 
-verl's workers import this file (`model.external_lib`). A token's share of the loss travels in the column that verl has
-for per-token weights (`rollout_is_weights`), so that micro-batches and ranks simply add up.
+verl's workers import this module (`model.external_lib`). The weight of each token in the loss is
+passed in verl's column for per-token weights (`rollout_is_weights`), so that the losses of
+micro-batches and ranks add up.
     algorithm.adv_estimator=terrella_grpo actor_rollout_ref.actor.policy_loss.loss_mode=terrella
 """
 
@@ -19,25 +20,37 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.losses import LossInputs, policy_loss, value_loss
-from terrella.engines.verl.lessons import Rows, estimate, groups_of
+from terrella.engines.verl.train_batch import TokenColumns, estimate, group_indices
 
 LOSS = "terrella"
 
 
 def estimator_name(algorithm: str) -> str:
-    """How verl's config calls it."""
+    """The estimator's name in verl's config."""
     return f"terrella_{algorithm}"
 
 
 def estimate_for_verl(
-    *, token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[str], config: Any, algorithm: str,
-    values: Tensor | None = None, **_: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Verl's signature around `lessons.estimate`."""
+    *,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: Sequence[str],
+    config: Any,
+    algorithm: str,
+    values: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """`train_batch.estimate` with the signature that verl calls."""
     mask = response_mask.bool()
-    rows = Rows(mask_BT=mask, sampled_BT=mask, old_BT=mask, paid_BT=token_level_rewards, values_BT=values)
-    groups = groups_of(list(index), mask.any(1).tolist())
-    return estimate(rows, groups, algorithm=algorithm, gamma=config["gamma"], lam=config["lam"])
+    columns = TokenColumns(
+        mask_BT=mask,
+        sampled_BT=mask,
+        old_BT=mask,
+        rewards_BT=token_level_rewards,
+        values_BT=values,
+    )
+    groups = group_indices(list(index), mask.any(1).tolist())
+    return estimate(columns, groups, algorithm=algorithm, gamma=config["gamma"], lam=config["lam"])
 
 
 for _algorithm in ESTIMATORS:
@@ -46,29 +59,47 @@ for _algorithm in ESTIMATORS:
 
 @register_policy_loss(LOSS)  # type: ignore[untyped-decorator]
 def weighted_policy_loss(
-    *, old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, loss_agg_mode: str,
-    config: Any, rollout_is_weights: Tensor,
-) -> tuple[Tensor, dict[str, Any]]:  # fmt: skip
-    """`algos.losses.policy_loss` over the tokens that count, times the ranks: verl averages over them afterwards."""
-    mine = response_mask.bool() & (rollout_is_weights > 0)
+    *,
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str,
+    config: Any,
+    rollout_is_weights: Tensor,
+) -> tuple[Tensor, dict[str, Any]]:
+    """`algos.losses.policy_loss` over the tokens that count.
+
+    It is multiplied by the number of ranks, because verl averages over them afterwards.
+    """
+    counted = response_mask.bool() & (rollout_is_weights > 0)
     inputs = LossInputs(
-        logprobs=log_prob[mine], old_logprobs=old_log_prob[mine], advantages=advantages[mine],
-        weights=rollout_is_weights[mine],
-    )  # fmt: skip
-    loss, found = policy_loss(inputs, clip_low=config.clip_ratio_low, clip_high=config.clip_ratio_high, kl=0.0)
-    share = found["clip_share"].mean().item() if mine.any() else 0.0
-    # A micro-batch without a lesson still owes its ranks a backward pass through all parameters.
-    return (loss + 0.0 * log_prob.sum()) * config.global_batch_info["dp_size"], {"clip_share": share}
+        logprobs=log_prob[counted],
+        old_logprobs=old_log_prob[counted],
+        advantages=advantages[counted],
+        weights=rollout_is_weights[counted],
+    )
+    loss, per_token = policy_loss(
+        inputs, clip_low=config.clip_ratio_low, clip_high=config.clip_ratio_high, kl=0.0
+    )
+    clip_share = per_token["clip_share"].mean().item() if counted.any() else 0.0
+    # Adding zero keeps the graph: a micro-batch without counted tokens still needs a backward pass
+    # through all parameters.
+    loss = (loss + 0.0 * log_prob.sum()) * config.global_batch_info["dp_size"]
+    return loss, {"clip_share": clip_share}
 
 
 def weighted_value_loss(
     model_output: Any, data: Any, dp_group: Any = None, *, clip: float, coefficient: float
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The critic's, with the same shares."""
+    """The critic's loss, with the same weights per token."""
     values = no_padding_2_padding(model_output["values"], data)
     ranks = data["dp_size"]
-    columns = data.select("values", "returns", "response_mask", "rollout_is_weights").to_padded_tensor()
+    columns = data.select(
+        "values", "returns", "response_mask", "rollout_is_weights"
+    ).to_padded_tensor()
     weights = torch.where(columns["response_mask"].bool(), columns["rollout_is_weights"], 0.0)
     error = value_loss(values, columns["values"], columns["returns"], clip=clip)
     loss = (error * weights).sum()
-    return coefficient * loss * ranks, {"value_loss": Metric(value=loss * ranks, aggregation=AggregationType.SUM)}
+    metric = Metric(value=loss * ranks, aggregation=AggregationType.SUM)
+    return coefficient * loss * ranks, {"value_loss": metric}

@@ -1,8 +1,9 @@
-"""SFT on verl: our rows, token ids and masks as they are, through verl's own SFT trainer on Ray.
+"""SFT on verl: our examples, as token ids and masks, through verl's own SFT trainer on Ray.
 
-Model, sharding and precision are those of the RL run (`verl_keys`), so one set of `--set verl.<key>=...` serves both.
-verl drops the rows that do not fill a last batch, and decays the learning rate by a cosine; the rest is as on TRL.
-    trained = fit_rows(rows, composed, settings, model=Path("runs/x/start"), folder=Path("runs/x/sft"))
+Model, sharding and precision are those of the RL run (`verl_keys`), so one set of `--set
+verl.<key>=...` serves both. verl drops the examples that do not fill a last batch, and decays the
+learning rate by a cosine; the rest is as on TRL.
+    trained = fit_examples(examples, composed, settings, start_folder, work_folder, seed=0)
 """
 
 from __future__ import annotations
@@ -18,88 +19,125 @@ import torch
 from torch.utils.data import Dataset
 
 from terrella.core.errors import ConfigError, EngineError
-from terrella.engines.trl.packs import TrainingRow
+from terrella.core.tokens import TrainExample
 
 PACKAGE = "terrella.engines.verl"
 
 
-def write_rows(rows: Sequence[TrainingRow], file: Path) -> None:
-    """Whole sequences with the mask of their targets; a prompt is no target."""
-    ids = [[*row.prompt_ids, *row.completion_ids] for row in rows]
-    masks = [[0] * len(row.prompt_ids) + [int(target) for target in row.mask] for row in rows]
+def write_examples(examples: Sequence[TrainExample], file: Path) -> None:
+    """Write sequences with their loss masks, which are 0 on prompts."""
+    ids = [[*example.prompt_ids, *example.completion_ids] for example in examples]
+    masks = []
+    for example in examples:
+        masks.append([0] * len(example.prompt_ids) + [int(target) for target in example.mask])
     pq.write_table(pa.table({"input_ids": ids, "loss_mask": masks}), file)
 
 
-class SftRows(Dataset[dict[str, torch.Tensor]]):
-    """What verl's SFT trainer reads: the file of `write_rows`."""
+class SftDataset(Dataset[dict[str, torch.Tensor]]):
+    """The dataset of verl's SFT trainer: a file of `write_examples`."""
 
     def __init__(self, parquet_files: Any, **_: Any) -> None:
-        """Verl also offers a tokenizer, which is not needed: the rows are ids."""
+        """The tokenizer that verl passes is not needed: the examples are token ids."""
         table = pq.read_table(str(parquet_files))
-        self.ids, self.masks = table["input_ids"].to_pylist(), table["loss_mask"].to_pylist()
+        self.ids = table["input_ids"].to_pylist()
+        self.masks = table["loss_mask"].to_pylist()
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """One row, without padding."""
+        """One example, without padding."""
         ids = torch.tensor(self.ids[index], dtype=torch.long)
         mask = torch.tensor(self.masks[index], dtype=torch.long)
         return {"input_ids": ids, "position_ids": torch.arange(len(ids)), "loss_mask": mask}
 
 
-def fit_rows(rows: Sequence[TrainingRow], composed: Any, settings: Any, model: Path, folder: Path) -> Path:
-    """SFT of the model in a folder on these rows, with the RL run's config of verl; the folder of the trained one."""
-    if len(rows) < settings.batch_rows:
-        raise ConfigError("warmup.batch_rows", f"{len(rows)} rows do not fill one batch of {settings.batch_rows}")
+def fit_examples(
+    examples: Sequence[TrainExample],
+    composed: Any,
+    settings: Any,
+    model: Path,
+    folder: Path,
+    *,
+    seed: int,
+) -> Path:
+    """Fit the model in a folder to these examples, with the RL run's verl config.
+
+    Returns the folder of the trained model.
+    """
+    if len(examples) < settings.batch_size:
+        raise ConfigError(
+            "warmup.batch_size",
+            f"{len(examples)} examples do not fill one batch of {settings.batch_size}",
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    write_rows(rows, folder / "rows.parquet")
-    longest = max(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    config = sft_config(composed, settings, folder / "rows.parquet", folder, longest=longest)
+    write_examples(examples, folder / "rows.parquet")
+    longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
+    config = sft_config(
+        composed, settings, folder / "rows.parquet", folder, longest=longest, seed=seed
+    )
     config.model.path = str(model)
     _train(config, composed)
     step = (folder / "latest_checkpointed_iteration.txt").read_text("utf-8").strip()
     return folder / f"global_step_{step}" / "huggingface"
 
 
-def sft_config(composed: Any, settings: Any, file: Path, folder: Path, *, longest: int) -> Any:
-    """Verl's SFT config: model and engine of the RL run, our sizes."""
+def sft_config(
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, seed: int
+) -> Any:
+    """The SFT config of verl: model and engine of the RL run, sizes from our settings."""
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf, open_dict
 
-    keys = _keys(composed, settings, file, folder, longest=longest)
+    keys = _keys(composed, settings, file, folder, longest=longest, seed=seed)
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("sft_trainer_engine", [f"{name}={json.dumps(value)}" for name, value in keys.items()])
+        config = compose(
+            "sft_trainer_engine", [f"{name}={json.dumps(value)}" for name, value in keys.items()]
+        )
     with open_dict(config):
-        config.model = OmegaConf.create(OmegaConf.to_container(composed.actor_rollout_ref.model, resolve=True))
+        config.model = OmegaConf.create(
+            OmegaConf.to_container(composed.actor_rollout_ref.model, resolve=True)
+        )
         actor = composed.actor_rollout_ref.actor
         config.engine = OmegaConf.create(OmegaConf.to_container(actor.fsdp_config, resolve=True))
         config.engine.strategy = actor.strategy
-        config.model.external_lib = None  # the RL run's losses; SFT's own is verl's
+        config.model.external_lib = None  # registers RL losses; SFT uses verl's own loss
     return config
 
 
-def _keys(composed: Any, settings: Any, file: Path, folder: Path, *, longest: int) -> dict[str, Any]:
+def _keys(
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, seed: int
+) -> dict[str, Any]:
     run = composed.trainer
     return {
-        "data.train_files": str(file), "data.custom_cls.path": f"pkg://{PACKAGE}.sft",
-        "data.custom_cls.name": "SftRows", "data.train_batch_size": settings.batch_rows, "data.max_length": longest,
+        "data.train_files": str(file),
+        "data.custom_cls.path": f"pkg://{PACKAGE}.sft",
+        "data.custom_cls.name": "SftDataset",
+        "data.train_batch_size": settings.batch_size,
+        "data.max_length": longest,
         "data.max_token_len_per_gpu": max(settings.pack_tokens, longest),
-        "optim.lr": settings.learning_rate, "optim.lr_warmup_steps": settings.warmup_steps, "optim.weight_decay": 0.0,
+        "optim.lr": settings.learning_rate,
+        "optim.lr_warmup_steps": settings.warmup_steps,
+        "optim.weight_decay": 0.0,
         "optim.lr_scheduler_type": "cosine",
         "checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         "checkpoint.load_contents": ["model", "optimizer", "extra"],
-        "trainer.total_epochs": settings.epochs, "trainer.seed": settings.seed, "trainer.logger": ["console"],
-        "trainer.save_freq": settings.save_every or -1, "trainer.max_ckpt_to_keep": 2,
-        "trainer.default_local_dir": str(folder), "trainer.device": run.device, "trainer.nnodes": run.nnodes,
-        "trainer.n_gpus_per_node": run.n_gpus_per_node, "trainer.project_name": "terrella",
+        "trainer.total_epochs": settings.epochs,
+        "trainer.seed": seed,
+        "trainer.logger": ["console"],
+        "trainer.save_freq": settings.save_every or -1,
+        "trainer.max_ckpt_to_keep": 2,
+        "trainer.default_local_dir": str(folder),
+        "trainer.device": run.device,
+        "trainer.nnodes": run.nnodes,
+        "trainer.n_gpus_per_node": run.n_gpus_per_node,
+        "trainer.project_name": "terrella",
         "trainer.experiment_name": folder.parent.name,
-    }  # fmt: skip
+    }
 
 
 def _train(config: Any, composed: Any) -> None:
-    """To the end, on the Ray there is or one of our own."""
+    """Train to the end, on the Ray cluster there is or on one of our own."""
     import ray
     from omegaconf import OmegaConf
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -111,6 +149,7 @@ def _train(config: Any, composed: Any) -> None:
     try:
         SFTTrainer(config=config).fit()
     except ray.exceptions.RayError as error:
-        raise EngineError("verl", " ".join(str(error).split())[-500:], "the log above names the process") from error
+        reason = " ".join(str(error).split())[-500:]
+        raise EngineError("verl", reason, "the log above names the process") from error
     finally:
         ray.shutdown()

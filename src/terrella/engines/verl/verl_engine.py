@@ -1,8 +1,9 @@
-"""RLVR on verl, from the command's side: check, write the plan, run, show progress, export.
+"""RLVR on verl, from the command's side: check, write the spec file, run, show progress, export.
 
-The command waits on the head node while Ray's actors work; a run that lost a process starts again from its last
-checkpoint, and says which. The result is the same Hugging Face folder that the other engine leaves.
-    VerlEngine(stage_config, model=Path("runs/x/warm")).train(progress)
+The command waits on the head node while Ray's actors work. A run that lost a process is restarted
+from its last checkpoint, which is logged. The result is a Hugging Face folder, as on TRL.
+    engine = VerlEngine(rlvr, verl, rollout, "action", model=start, folder=work, seed=0)
+    curve = engine.train(progress)
 """
 
 from __future__ import annotations
@@ -15,58 +16,98 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import dump
 from terrella.core.errors import EngineError, MissingExtraError, TerrellaError
+from terrella.core.files import write_atomic
 from terrella.core.protocols import Progress
-from terrella.data.store import write_atomic
-from terrella.engines.episodes.driver import Driver
-from terrella.engines.fanout import search_path
-from terrella.engines.verl.plan import Plan
+from terrella.core.tokens import TrainExample
+from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
+from terrella.engines.verl.rollout_spec import RolloutSpec
 from terrella.engines.verl.verl_keys import Job, check, compose, verl_keys
+from terrella.rollout.rollout import Rollout
+from terrella.rollout.tasks import Ask
 
 logger = logging.getLogger("terrella")
 
-LOOPS = "- name: terrella\n  _target_: terrella.engines.verl.agent_loop.EpisodeLoop\n  plan: {plan}\n"
-SHOWN = ("loss", "reward", "zero_variance", "masked", "entropy", "mismatch/max", "seconds/generate", "seconds/train")
+LOOP_CONFIG = """\
+- name: terrella
+  _target_: terrella.engines.verl.agent_loop.EpisodeLoop
+  spec_file: {spec_file}
+"""
+SHOWN = (
+    "loss",
+    "reward",
+    "zero_variance",
+    "masked",
+    "entropy",
+    "mismatch/max",
+    "seconds/generate",
+    "seconds/train",
+)
 
 
 class VerlEngine:
     """One run in one folder."""
 
-    def __init__(self, config: Any, driver: Driver.Config, model: Path) -> None:
-        """Everything that can be refused is refused here, before a process starts."""
+    def __init__(
+        self,
+        rlvr: RlvrConfig,
+        verl: VerlConfig,
+        rollout: Rollout.Config,
+        ask: Ask,
+        *,
+        model: Path,
+        folder: Path,
+        seed: int,
+    ) -> None:
+        """Settings that verl cannot run are refused here, before any process starts."""
         try:
             from verl.utils.device import get_device_name
         except ImportError as error:
-            raise MissingExtraError("verl", "engine=verl (see docs/design/0003-verl.md for the versions)") from error
-        check(config.rlvr)
-        self.config = config
+            raise MissingExtraError(
+                "verl", "engine=verl (see docs/design/0003-verl.md for the versions)"
+            ) from error
+        check(rlvr)
+        self.ask = ask
         self.job = Job(
-            model=model.resolve(), folder=(config.out / "verl").resolve(), rlvr=config.rlvr.replace(seed=config.seed),
-            driver=driver, verl=config.verl, device=get_device_name(), devices=config.verl.devices or _devices(),
-        )  # fmt: skip
-        self.composed = compose(verl_keys(self.job), config.verl.keys)
+            model=model.resolve(),
+            folder=folder.resolve(),
+            rlvr=rlvr,
+            seed=seed,
+            rollout=rollout,
+            verl=verl,
+            device=get_device_name(),
+            devices=verl.devices or _devices(),
+        )
+        self.composed = compose(verl_keys(self.job), verl.keys)
 
-    def fit(self, rows: Sequence[Any], start: Path, folder: Path) -> None:
-        """SFT of the model in `start` on rows, through verl's SFT trainer; the result as a plain folder."""
-        from terrella.engines.verl.sft import fit_rows
+    def fit(
+        self, examples: Sequence[TrainExample], config: SftConfig, start: Path, folder: Path
+    ) -> None:
+        """Fit the model in `start` with verl's SFT trainer, and export it to `folder`."""
+        from terrella.engines.verl.sft import fit_examples
 
-        settings = self.config.warmup.replace(seed=self.config.seed)
-        _copy(fit_rows(rows, self.composed, settings, start.resolve(), self.job.folder / "sft"), folder)
+        work = self.job.folder / "sft"
+        trained = fit_examples(
+            examples, self.composed, config, start.resolve(), work, seed=self.job.seed
+        )
+        _copy(trained, folder)
 
     def train(self, progress: Progress) -> list[dict[str, Any]]:
-        """Train to the last step; returns the curve. A lost process costs a restart, not the run."""
+        """Train to the last step and return the curve; restart when a process was lost."""
         self.job.folder.mkdir(parents=True, exist_ok=True)
-        Plan(stage=dump(self.config), path=search_path()).write(self.job.plan)
-        write_atomic(self.job.loops, LOOPS.format(plan=self.job.plan).encode())
-        with _Display(progress, self.job.folder / "figures.jsonl", self.job.rlvr.steps // self.job.rlvr.updates):
-            for left in range(self.config.verl.restarts, -1, -1):
+        spec = RolloutSpec.of(self.job.rollout, self.ask, self.job.rlvr, seed=self.job.seed)
+        spec.write(self.job.spec_file)
+        loop_config = LOOP_CONFIG.format(spec_file=self.job.spec_file)
+        write_atomic(self.job.loop_config, loop_config.encode())
+        metrics = self.job.folder / "metrics.jsonl"
+        with _Display(progress, metrics, self.job.rlvr.steps // self.job.rlvr.updates):
+            for left in range(self.job.verl.restarts, -1, -1):
                 if self._fit(left):
                     break
-        return list(curve(self.job.folder / "figures.jsonl"))
+        return list(curve(metrics))
 
     def _fit(self, restarts_left: int) -> bool:
-        """One try; False asks for another."""
+        """Try once. False means that a process was lost and a restart is left."""
         import ray
         from verl.trainer.main_ppo import run_ppo
         from verl.utils.config import validate_config
@@ -80,20 +121,26 @@ class VerlEngine:
             return True
         except ray.exceptions.RayError as error:
             cause = _cause(error)
-            if restarts_left == 0 or (isinstance(cause, EngineError) and cause.where == "mismatch monitor"):
+            if restarts_left == 0 or (
+                isinstance(cause, EngineError) and cause.where == "mismatch monitor"
+            ):
                 raise cause from error
-            logger.warning("%s; starting again from %s", cause, self.last_checkpoint() or "the beginning")
+            logger.warning(
+                "%s; starting again from %s", cause, self.last_checkpoint() or "the beginning"
+            )
             return False
         finally:
             ray.shutdown()
 
     def last_checkpoint(self) -> Path | None:
-        """The newest whole checkpoint: verl names it after it is written."""
-        mark = self.job.folder / "latest_checkpointed_iteration.txt"
-        return self.job.folder / f"global_step_{mark.read_text().strip()}" if mark.exists() else None
+        """The newest complete checkpoint: verl writes its number last."""
+        latest = self.job.folder / "latest_checkpointed_iteration.txt"
+        if not latest.exists():
+            return None
+        return self.job.folder / f"global_step_{latest.read_text().strip()}"
 
     def export(self, folder: Path) -> None:
-        """The last checkpoint's model as a plain Hugging Face folder."""
+        """Export the model of the last checkpoint as a plain Hugging Face folder."""
         last = self.last_checkpoint()
         if last is None:
             raise EngineError("verl", f"{self.job.folder} holds no checkpoint to export")
@@ -101,7 +148,7 @@ class VerlEngine:
 
 
 def _copy(model: Path, folder: Path) -> None:
-    """Whole or absent."""
+    """Copy a folder such that the target is complete or absent."""
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(model, fresh)
@@ -114,12 +161,16 @@ def _devices() -> int:
 
     count = torch.cuda.device_count()
     if not count:
-        raise EngineError("verl", "this machine has no GPU", "verl.devices=N, where a platform plug-in provides them")
+        raise EngineError(
+            "verl",
+            "this machine has no GPU",
+            "set verl.devices=N where a platform plug-in provides devices",
+        )
     return count
 
 
 def _cause(error: Any) -> TerrellaError:
-    """What was raised in the actor, if it was ours; else Ray's report, shortened."""
+    """Our error that was raised in the actor, or else Ray's report, shortened."""
     inner = getattr(error, "cause", None)
     while inner is not None and not isinstance(inner, TerrellaError):
         inner = getattr(inner, "cause", None) or inner.__cause__
@@ -127,18 +178,20 @@ def _cause(error: Any) -> TerrellaError:
 
 
 def curve(file: Path) -> Iterator[dict[str, Any]]:
-    """The figures by step; a step that was done again after a restart counts once, as it was done last."""
+    """The metrics by step. Of a step repeated after a restart, the last try counts."""
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    rows = {row["step"]: row for row in map(json.loads, lines)}
-    yield from (rows[step] for step in sorted(rows))
+    by_step = {metrics["step"]: metrics for metrics in map(json.loads, lines)}
+    yield from (by_step[step] for step in sorted(by_step))
 
 
 class _Display:
-    """Shows what the trainer writes, from a thread: the command itself waits for Ray."""
+    """Shows the metrics that the trainer writes, from a thread: the command waits for Ray."""
 
     def __init__(self, progress: Progress, file: Path, steps: int) -> None:
-        self.progress, self.file, self.steps = progress, file, steps
-        self.over = threading.Event()
+        self.progress = progress
+        self.file = file
+        self.steps = steps
+        self.finished = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="verl progress", daemon=True)
 
     def __enter__(self) -> None:
@@ -147,18 +200,19 @@ class _Display:
         self.thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self.over.set()
+        self.finished.set()
         self.thread.join()
         self._show(0)
 
     def _watch(self) -> None:
         shown = 0
-        while not self.over.wait(1.0):
+        while not self.finished.wait(1.0):
             shown = self._show(shown)
 
     def _show(self, shown: int) -> int:
-        rows = list(curve(self.file))
-        if len(rows) > shown:
-            figures = {name: float(rows[-1][name]) for name in SHOWN if name in rows[-1]}
-            self.progress.advance(rows[-1]["step"], **figures)
-        return len(rows)
+        steps = list(curve(self.file))
+        if len(steps) > shown:
+            last = steps[-1]
+            metrics = {name: float(last[name]) for name in SHOWN if name in last}
+            self.progress.advance(last["step"], **metrics)
+        return len(steps)

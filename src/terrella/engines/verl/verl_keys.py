@@ -1,7 +1,7 @@
-"""Our typed config in verl's keys: the one place where the two meet. What is not here is verl's default.
+"""Translates our typed config into verl's keys. Keys not named here keep verl's defaults.
 
-verl has about a thousand keys; these are the ones that say what our config says. `compose` checks every key, ours and
-those of `--set verl.<key>=...`, against verl's own schema before anything starts.
+`compose` checks every key, ours and those of `--set verl.<key>=...`, against verl's own schema
+before anything starts.
     config = compose(verl_keys(job))
 """
 
@@ -16,72 +16,107 @@ from typing import Any
 
 from terrella.algos.estimators import ESTIMATORS
 from terrella.core.errors import ConfigError
-from terrella.engines.episodes.driver import Driver
-from terrella.engines.verl.verl_settings import VerlSettings
+from terrella.engines.configs import VerlConfig
+from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
-AGGREGATION = {"episode": "seq-mean-token-mean", "token": "token-mean", "constant": "seq-mean-token-sum-norm"}
-"""verl's words for the three normalisations: only its KL term and entropy read them, our loss brings its own shares."""
+AGGREGATION = {
+    "episode": "seq-mean-token-mean",
+    "token": "token-mean",
+    "constant": "seq-mean-token-sum-norm",
+}
+"""verl's names for the three normalisations.
 
-TRL_ONLY = {"refill": 0, "keep_share": 1.0, "keep_top_p": 1.0, "world_loss": 0.0, "credit": "episode"}
-"""Settings that only the other engine has, and the values that ask for nothing."""
+Only its KL term and its entropy use them; our policy loss has its own weights.
+"""
+
+TRL_ONLY = {
+    "refill": 0,
+    "keep_share": 1.0,
+    "keep_top_p": 1.0,
+    "world_loss": 0.0,
+    "credit": "episode",
+}
+"""Settings that only the TRL engine has, with the values that switch them off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the keys are made from."""
+    """The settings that verl's keys are made from."""
 
     model: Path
     """A plain Hugging Face folder."""
     folder: Path
-    """Checkpoints, plan and figures; on storage that all nodes share."""
+    """For checkpoints, spec file and metrics; on storage that all nodes share."""
     rlvr: Any
-    """`RlvrSettings.Config`."""
-    driver: Driver.Config
-    verl: VerlSettings.Config
+    """`RlvrConfig`."""
+    seed: int
+    """The pipeline's seed."""
+    rollout: Rollout.Config
+    verl: VerlConfig
     device: str
     devices: int
-    """Per node."""
+    """Devices per node."""
 
     @property
-    def plan(self) -> Path:
-        """Where the plan lies."""
-        return self.folder / "plan.json"
+    def spec_file(self) -> Path:
+        """The `RolloutSpec` of the run."""
+        return self.folder / "rollout_spec.json"
 
     @property
-    def loops(self) -> Path:
-        """Where the agent loop is named."""
+    def loop_config(self) -> Path:
+        """The config file of agent loops that verl reads."""
         return self.folder / "agent_loops.yaml"
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return self.verl.prompt_tokens + self.driver.episode_tokens
+        """The length of the longest sequence, in tokens."""
+        return self.verl.prompt_tokens + self.rollout.episode_tokens
 
 
 def check(rlvr: Any) -> None:
-    """Refuse what verl does otherwise or not at all, instead of doing something else under the same name."""
+    """Refuse settings that verl does not have, or that mean something else there."""
     for name, neutral in TRL_ONLY.items():
         if getattr(rlvr, name, neutral) != neutral:
-            raise ConfigError(f"rlvr.{name}", "is not there on verl yet", f"rlvr.{name}={neutral}, or engine=trl")
+            raise ConfigError(
+                f"rlvr.{name}",
+                "is not supported on verl",
+                f"use rlvr.{name}={neutral}, or engine=trl",
+            )
     if rlvr.algorithm == "ppo" and rlvr.critic == "shared":
-        raise ConfigError("rlvr.critic", "verl's critic is a model of its own", "rlvr.critic=separate")
+        raise ConfigError(
+            "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
+        )
     if rlvr.steps % rlvr.updates:
-        raise ConfigError("rlvr.steps", f"{rlvr.steps} is no multiple of updates = {rlvr.updates}")
+        raise ConfigError(
+            "rlvr.steps", f"{rlvr.steps} is not a multiple of updates = {rlvr.updates}"
+        )
 
 
 def verl_keys(job: Job) -> dict[str, Any]:
-    """Every key that differs from verl's default; those that the user set come last and win."""
-    return {**_data(job), **_model(job), **_actor(job), **_critic(job), **_rollout(job), **_run(job)}
+    """Every key that differs from verl's default. Keys that the user sets override them."""
+    return {
+        **_data(job),
+        **_model(job),
+        **_actor(job),
+        **_critic(job),
+        **_rollout(job),
+        **_run(job),
+    }
 
 
 def _data(job: Job) -> dict[str, Any]:
     return {
-        "data.train_files": str(job.plan), "data.val_files": str(job.plan), "data.shuffle": False,
-        "data.custom_cls.path": f"pkg://{PACKAGE}.task_rows", "data.custom_cls.name": "TaskRows",
-        "data.train_batch_size": job.rlvr.groups, "data.dataloader_num_workers": 0,
-        "data.max_prompt_length": job.verl.prompt_tokens, "data.max_response_length": job.driver.episode_tokens,
-    }  # fmt: skip
+        "data.train_files": str(job.spec_file),
+        "data.val_files": str(job.spec_file),
+        "data.shuffle": False,
+        "data.custom_cls.path": f"pkg://{PACKAGE}.task_dataset",
+        "data.custom_cls.name": "TaskDataset",
+        "data.train_batch_size": job.rlvr.groups,
+        "data.dataloader_num_workers": 0,
+        "data.max_prompt_length": job.verl.prompt_tokens,
+        "data.max_response_length": job.rollout.episode_tokens,
+    }
 
 
 def _model(job: Job) -> dict[str, Any]:
@@ -97,99 +132,140 @@ def _model(job: Job) -> dict[str, Any]:
 def _actor(job: Job) -> dict[str, Any]:
     rlvr, actor = job.rlvr, "actor_rollout_ref.actor"
     return {
-        f"{actor}.strategy": "fsdp2", **_precision(rlvr, f"{actor}.fsdp_config"),
+        f"{actor}.strategy": "fsdp2",
+        **_precision(rlvr, f"{actor}.fsdp_config"),
         **_precision(rlvr, "actor_rollout_ref.ref.fsdp_config"),
-        f"{actor}.ppo_mini_batch_size": rlvr.groups, f"{actor}.ppo_epochs": rlvr.updates,
-        f"{actor}.use_dynamic_bsz": True, f"{actor}.ppo_max_token_len_per_gpu": max(rlvr.pack_tokens, job.longest),
-        f"{actor}.clip_ratio_low": rlvr.clip_low, f"{actor}.clip_ratio_high": rlvr.clip_high,
+        f"{actor}.ppo_mini_batch_size": rlvr.groups,
+        f"{actor}.ppo_epochs": rlvr.updates,
+        f"{actor}.use_dynamic_bsz": True,
+        f"{actor}.ppo_max_token_len_per_gpu": max(rlvr.pack_tokens, job.longest),
+        f"{actor}.clip_ratio_low": rlvr.clip_low,
+        f"{actor}.clip_ratio_high": rlvr.clip_high,
         f"{actor}.policy_loss.loss_mode": "terrella",
         f"{actor}.loss_agg_mode": AGGREGATION[ESTIMATORS[rlvr.algorithm].normalise],
-        f"{actor}.loss_scale_factor": job.driver.turn_tokens,
-        f"{actor}.use_kl_loss": rlvr.kl > 0, f"{actor}.kl_loss_coef": rlvr.kl, f"{actor}.kl_loss_type": "low_var_kl",
+        f"{actor}.loss_scale_factor": job.rollout.turn_tokens,
+        f"{actor}.use_kl_loss": rlvr.kl > 0,
+        f"{actor}.kl_loss_coef": rlvr.kl,
+        f"{actor}.kl_loss_type": "low_var_kl",
         f"{actor}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         f"{actor}.checkpoint.load_contents": ["model", "optimizer", "extra"],
         **_optimiser(rlvr, f"{actor}.optim"),
-    }  # fmt: skip
+    }
 
 
 def _precision(rlvr: Any, where: str) -> dict[str, Any]:
-    """Verl computes in bf16 unless told otherwise; its key `dtype` does not reach FSDP, `mixed_precision` does."""
+    """The precision, which is bf16 by default. The key `dtype` does not reach FSDP; these do."""
     kind = "bf16" if rlvr.bf16 else "fp32"
-    return {f"+{where}.mixed_precision.{part}": value for part, value in
-            (("param_dtype", kind), ("reduce_dtype", "fp32"), ("buffer_dtype", "fp32"))}  # fmt: skip
+    return {
+        f"+{where}.mixed_precision.{part}": value
+        for part, value in (
+            ("param_dtype", kind),
+            ("reduce_dtype", "fp32"),
+            ("buffer_dtype", "fp32"),
+        )
+    }
 
 
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
     return {
-        f"{where}.lr": rlvr.learning_rate, f"{where}.lr_warmup_steps": rlvr.warmup_steps,
-        f"{where}.weight_decay": 0.0, f"{where}.clip_grad": rlvr.max_grad_norm,
-    }  # fmt: skip
+        f"{where}.lr": rlvr.learning_rate,
+        f"{where}.lr_warmup_steps": rlvr.warmup_steps,
+        f"{where}.weight_decay": 0.0,
+        f"{where}.clip_grad": rlvr.max_grad_norm,
+    }
 
 
 def _critic(job: Job) -> dict[str, Any]:
     if job.rlvr.algorithm != "ppo":
         return {"critic.enable": False}
     return {
-        "critic.enable": True, "critic.strategy": "fsdp2", "critic.model.path": str(job.model),
-        "critic.model.external_lib": f"{PACKAGE}.registered", "critic.model.enable_gradient_checkpointing": False,
+        "critic.enable": True,
+        "critic.strategy": "fsdp2",
+        "critic.model.path": str(job.model),
+        "critic.model.external_lib": f"{PACKAGE}.registered",
+        "critic.model.enable_gradient_checkpointing": False,
         **_precision(job.rlvr, "critic.fsdp"),
         "critic.ppo_max_token_len_per_gpu": max(job.rlvr.pack_tokens, job.longest),
         **_optimiser(job.rlvr, "critic.optim"),
-    }  # fmt: skip
+    }
 
 
 def _rollout(job: Job) -> dict[str, Any]:
     rollout = "actor_rollout_ref.rollout"
     return {
-        f"{rollout}.name": "vllm", f"{rollout}.n": job.rlvr.group_size, f"{rollout}.calculate_log_probs": True,
-        f"{rollout}.temperature": job.driver.temperature, f"{rollout}.seed": job.rlvr.seed,
+        f"{rollout}.name": "vllm",
+        f"{rollout}.n": job.rlvr.group_size,
+        f"{rollout}.calculate_log_probs": True,
+        f"{rollout}.temperature": job.rollout.temperature,
+        f"{rollout}.seed": job.seed,
         f"{rollout}.dtype": "bfloat16" if job.rlvr.bf16 else "float32",
         f"{rollout}.tensor_model_parallel_size": job.verl.tensor_parallel,
-        f"{rollout}.gpu_memory_utilization": job.verl.server_memory, f"{rollout}.max_model_len": job.longest,
-        f"{rollout}.agent.default_agent_loop": "terrella", f"{rollout}.agent.agent_loop_config_path": str(job.loops),
+        f"{rollout}.gpu_memory_utilization": job.verl.server_memory,
+        f"{rollout}.max_model_len": job.longest,
+        f"{rollout}.agent.default_agent_loop": "terrella",
+        f"{rollout}.agent.agent_loop_config_path": str(job.loop_config),
         f"{rollout}.agent.num_workers": job.verl.episode_workers,
         "reward.num_workers": 0,  # verdicts come with the episodes
-    }  # fmt: skip
+    }
 
 
 def _run(job: Job) -> dict[str, Any]:
     rlvr, steps = job.rlvr, job.rlvr.steps // job.rlvr.updates
     return {
-        "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}", "algorithm.gamma": rlvr.gamma,
-        "algorithm.lam": rlvr.lam, "trainer.total_epochs": 1, "trainer.total_training_steps": steps,
-        "trainer.nnodes": job.verl.nodes, "trainer.n_gpus_per_node": job.devices, "trainer.device": job.device,
-        "trainer.save_freq": rlvr.save_every // rlvr.updates or steps, "trainer.max_actor_ckpt_to_keep": 2,
-        "trainer.max_critic_ckpt_to_keep": 2, "trainer.val_before_train": False, "trainer.test_freq": -1,
-        "trainer.logger": list(rlvr.report_to), "trainer.default_local_dir": str(job.folder),
-        "trainer.project_name": "terrella", "trainer.experiment_name": job.folder.parent.name,
+        "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",
+        "algorithm.gamma": rlvr.gamma,
+        "algorithm.lam": rlvr.lam,
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": steps,
+        "trainer.nnodes": job.verl.nodes,
+        "trainer.n_gpus_per_node": job.devices,
+        "trainer.device": job.device,
+        "trainer.save_freq": rlvr.save_every // rlvr.updates or steps,
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.max_critic_ckpt_to_keep": 2,
+        "trainer.val_before_train": False,
+        "trainer.test_freq": -1,
+        "trainer.logger": list(rlvr.report_to),
+        "trainer.default_local_dir": str(job.folder),
+        "trainer.project_name": "terrella",
+        "trainer.experiment_name": job.folder.parent.name,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": job.verl.nodes,
         **_own_ray(),
-    }  # fmt: skip
+    }
 
 
 def _own_ray() -> dict[str, Any]:
-    """A Ray of our own listens on loopback and shows no dashboard; one that is there was started by somebody else."""
+    """Settings of a Ray that we start: on loopback, without a dashboard.
+
+    They do not apply to a cluster that is already running.
+    """
     if "RAY_ADDRESS" in os.environ:
         return {}
-    return {"+ray_kwargs.ray_init.include_dashboard": False, "+ray_kwargs.ray_init._node_ip_address": "127.0.0.1"}
+    return {
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init._node_ip_address": "127.0.0.1",
+    }
 
 
 def compose(keys: Mapping[str, Any], extra: Sequence[str] = ()) -> Any:
-    """The whole config of verl with these keys; an unknown key or a value of the wrong type fails here, by name."""
+    """The whole config of verl with these keys.
+
+    An unknown key or a value of the wrong type is refused here, by name.
+    """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
     refused = (HydraException, OmegaConfBaseException)
-    mine = [f"{name}={_text(value)}" for name, value in keys.items()]
+    ours = [f"{name}={_text(value)}" for name, value in keys.items()]
     try:
-        return _composed([*mine, *extra])
+        return _composed([*ours, *extra])
     except refused:
-        for assignment in extra:  # which of them was it?
+        for assignment in extra:  # find the one that is wrong
             try:
                 _composed([assignment])
             except refused as error:
-                what = " ".join(str(error).split())[:300]
-                raise ConfigError(f"verl.{assignment}", what, _remedy(assignment)) from error
+                reason = " ".join(str(error).split())[:300]
+                raise ConfigError(f"verl.{assignment}", reason, _remedy(assignment)) from error
         raise
 
 
@@ -202,10 +278,13 @@ def _composed(assignments: list[str]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value in Hydra's grammar; JSON is part of it, except for words that need no quotes."""
+    """A value in Hydra's grammar, which includes JSON."""
     return json.dumps(value)
 
 
 def _remedy(assignment: str) -> str:
     name = assignment.partition("=")[0].lstrip("+")
-    return f"see verl/trainer/config/ppo_trainer.yaml; verl.+{name}=... adds a key that its schema does not have"
+    return (
+        "see verl/trainer/config/ppo_trainer.yaml; "
+        f"verl.+{name}=... adds a key that its schema does not have"
+    )

@@ -1,8 +1,11 @@
-"""SPA's table with a model of 0.3M parameters made from scratch, on one CPU core: `terrella reproduce spa_frozen_lake`.
+"""SPA's table with a model of 0.3M parameters made from scratch, on one CPU core.
 
-The base knows the format and nothing else: random actions, made-up states. All arms get the same number of real steps
-of the world. States are what the world shows between the replies (form `shown`): with tags in the replies a model this
-small spends its time on learning to copy (docs/design/0004-spa.md). `online` needs the tags, and has them.
+`terrella reproduce spa_frozen_lake`.
+
+The base knows the format and nothing else: random actions, made-up states. All arms get the same
+number of real steps of the world. States are what the world shows between the replies (form
+`shown`): with tags in the replies a model this small spends its time on learning to copy
+(docs/design/0004-spa.md). `online` needs the tags, and has them.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ from pathlib import Path
 
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.engines.trl.rlvr_settings import RlvrSettings
-from terrella.engines.trl.sft_trainer import SftSettings
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.evals.agents import Evaluate
+from terrella.pipelines.reproduce.pipeline import Reproduce
+from terrella.pipelines.spa.pipeline import Spa
+from terrella.pipelines.spa.self_play import SelfPlay
+from terrella.recipes import recipe
 from terrella.recipes.spa.paper import CLAIMS, FIRST
-from terrella.stages.agent_pay import AgentPay
-from terrella.stages.evaluate import Evaluate
-from terrella.stages.reproduce import Reproduce
-from terrella.stages.self_play import SelfPlay
-from terrella.stages.spa import Spa
+from terrella.rollout.reward_shaping import RewardShaping
 from terrella.worlds.frozen_lake import FrozenLake
 from terrella.worlds.sokoban import Sokoban
 from terrella.worlds.sudoku import Sudoku
@@ -26,61 +29,122 @@ from terrella.worlds.sudoku import Sudoku
 PACK = 2048
 MOST_STEPS = 2000
 """RL iterations; the budget of world steps ends an arm long before."""
-ABLATIONS = tuple(("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online"))
+ABLATIONS = tuple(
+    ("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online")
+)
 """What each ablation has to lose, beside what the paper claims."""
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="4 min a job",
+    expect="SPA 0.545, vanilla RL 0.234, pass@1 (5 seeds, 3x3)",
+)
 def spa_frozen_lake() -> Reproduce.Config:
     """FrozenLake 3x3, firm ice, five steps; one core, about four minutes an arm and seed."""
-    spa = _arm(FrozenLake.Config(size=3, view="coordinates", max_steps=5), max_turns=5, budget=110_000)
-    paper = {"Qwen2.5-1.5B, FrozenLake 4x4": "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"}
-    return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_frozen_lake", quick_budget=90_000)
+    spa = _arm(
+        FrozenLake.Config(size=3, view="coordinates", max_steps=5), max_turns=5, budget=110_000
+    )
+    paper = {
+        "Qwen2.5-1.5B, FrozenLake 4x4": (
+            "vanilla 22.1 / 30.7, SPA 70.9 / 75.0 (pass@1 / pass@8, no seeds)"
+        )
+    }
+    return _comparison(
+        _arms(spa, raw_view="grid"), paper, "runs/spa_frozen_lake", quick_budget=90_000
+    )
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="5 min a job",
+    expect="SPA 0.794, vanilla RL 0.312, pass@1 (5 seeds, rooms of <= 3 steps)",
+)
 def spa_sokoban() -> Reproduce.Config:
-    """Sokoban 6x6, one box, solvable in three steps, four allowed; one core, about five minutes an arm and seed."""
-    spa = _arm(Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000)
-    paper = {"Qwen2.5-1.5B, Sokoban 6x6": "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"}
+    """Sokoban 6x6, one box, solvable in three steps, four allowed.
+
+    One core, about five minutes an arm and seed.
+    """
+    spa = _arm(
+        Sokoban.Config(view="coordinates", max_steps=4, longest=3), max_turns=4, budget=140_000
+    )
+    paper = {
+        "Qwen2.5-1.5B, Sokoban 6x6": (
+            "vanilla 25.6 / 34.0, SPA 59.8 / 69.5 (pass@1 / pass@8, no seeds)"
+        )
+    }
     return _comparison(_arms(spa, raw_view="grid"), paper, "runs/spa_sokoban", quick_budget=80_000)
 
 
+@recipe(
+    hardware="1 CPU core",
+    time="10 min",
+    expect="learns nothing at this size (1 seed)",
+)
 def spa_sudoku() -> Reproduce.Config:
     """Sudoku 4x4 with two blanks; one seed on one core, to see that it runs."""
     spa = _arm(Sudoku.Config(blanks=2, max_steps=3), max_turns=3, budget=60_000)
     arms = {name: arm for name, arm in _arms(spa).items() if name in ("base", "vanilla", "spa")}
-    return Reproduce.Config(arms=arms, first=FIRST, claims=CLAIMS, seeds=1, out=Path("runs/spa_sudoku"))
+    return Reproduce.Config(
+        arms=arms, first=FIRST, claims=CLAIMS, seeds=1, out=Path("runs/spa_sudoku")
+    )
 
 
 def _comparison(
     arms: dict[str, Spa.Config], paper: dict[str, str], out: str, *, quick_budget: int
-) -> Reproduce.Config:  # fmt: skip
-    brief = (f"budget={quick_budget}", "evaluate.instances=256", "evaluate.samples=8")
+) -> Reproduce.Config:
+    brief = (f"max_env_steps={quick_budget}", "test.instances=256", "test.samples=8")
     return Reproduce.Config(
-        arms=arms, first=FIRST, claims=(*CLAIMS, *ABLATIONS), brief=brief, paper=paper, out=Path(out)
+        arms=arms,
+        first=FIRST,
+        claims=(*CLAIMS, *ABLATIONS),
+        brief=brief,
+        paper=paper,
+        out=Path(out),
     )
 
 
 def _arm(world: World.Config, *, max_turns: int, budget: int) -> Spa.Config:
     """SPA itself; the other arms are this with something changed or left out."""
-    sft = SftSettings.Config(batch_rows=32, learning_rate=2e-3, pack_tokens=PACK)
+    sft = SftConfig(batch_size=32, learning_rate=2e-3, pack_tokens=PACK)
     return Spa.Config(
-        world=world, form="shown", max_turns=max_turns, max_actions=1, turn_tokens=6, format_rows=4_000, format_sft=sft,
+        world=world,
+        form="shown",
+        max_turns=max_turns,
+        max_actions=1,
+        turn_tokens=6,
+        format_examples=4_000,
+        format_sft=sft,
         self_play=SelfPlay.Config(trajectories=6_000, sft=sft.replace(epochs=3)),
-        rlvr=RlvrSettings.Config(
-            steps=MOST_STEPS, groups=32, group_size=8, learning_rate=5e-4, clip_high=0.28,
-            pack_tokens=PACK, save_every=50,
+        rlvr=RlvrConfig(
+            reward="return",
+            steps=MOST_STEPS,
+            groups=32,
+            group_size=8,
+            learning_rate=5e-4,
+            clip_high=0.28,
+            pack_tokens=PACK,
+            save_every=50,
         ),
-        budget=budget, evaluate=Evaluate.Config(instances=512, samples=16),
-        glance=Evaluate.Config(instances=128, split=Split.VALIDATION),
-    )  # fmt: skip
+        max_env_steps=budget,
+        test=Evaluate.Config(instances=512, samples=16),
+        validation=Evaluate.Config(instances=128, split=Split.VALIDATION),
+    )
 
 
 def _arms(spa: Spa.Config, *, raw_view: str = "") -> dict[str, Spa.Config]:
-    """The paper's arms. Vanilla RL sees the raw board; state-estimation RL and SPA see coordinates."""
+    """The paper's arms.
+
+    Vanilla RL sees the raw board; state-estimation RL and SPA see coordinates.
+    """
     played = spa.self_play
     state = spa.replace(self_play=played.replace(trajectories=0))
     vanilla = state.replace(world=spa.world.replace(view=raw_view)) if raw_view else state
-    told = {"form": "worldmodel_forward", "turn_tokens": 64, "pay": AgentPay.Config(turn_fine=0.1, prediction=0.5)}
+    told = {
+        "form": "worldmodel_forward",
+        "turn_tokens": 64,
+        "reward_shaping": RewardShaping.Config(turn_fine=0.1, prediction=0.5),
+    }
     return {
         "base": state.replace(rlvr=spa.rlvr.replace(steps=0)),
         "vanilla": vanilla,

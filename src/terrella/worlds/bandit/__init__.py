@@ -1,4 +1,4 @@
-"""Bandit: two named arms, one pull: see README.md in this folder."""
+"""Bandit: pull one of two named arms. See README.md in this folder."""
 
 from terrella.worlds.bandit.env import Bandit
 

@@ -1,6 +1,7 @@
-"""Bandit: two named arms, one pull. One pays a little each time, the other pays well now and then.
+"""Bandit: pull one of two named arms. One pays a little every time, the other a lot sometimes.
 
-The smallest world with chance in it: `outcomes` gives the exact distribution, `noise_seed` draws from it.
+The smallest stochastic world: `outcomes` gives the exact distribution of the payout, and
+`noise_seed` samples from it.
     world = Bandit.Config(chance=0.25).build()
     world.reset(seed=0, options={"noise_seed": 3})
     world.step(world.actions()[0])
@@ -24,77 +25,91 @@ from terrella.worlds.bandit.views import Offer, OfferView
 
 
 class Bandit(StateWorld[Offer]):
-    """Pull the arm that pays more on average, once."""
+    """Pull the arm that pays more on average. There is one pull."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
-        """What the arms pay."""
+        """Payouts of the two kinds of arm."""
 
         max_steps: int = 1
         low: float = 0.1
-        """What a steady arm pays, each time."""
+        """Payout of a steady arm, every time."""
         high: float = 1.0
-        """What a bold arm pays when it pays."""
+        """Payout of a bold arm when it pays at all."""
         chance: float = 0.25
-        """How often a bold arm pays."""
+        """Probability that a bold arm pays."""
 
         def __post_init__(self) -> None:
-            """Refuse a bold arm that is not the better one: success would be the wrong choice."""
+            """Require the bold arm to be better on average: pulling it counts as success."""
             super().__post_init__()
             if not 0.0 < self.chance <= 1.0:
                 raise ConfigError("chance", f"must lie in (0, 1], not {self.chance}")
             if not 0.0 <= self.low < self.high * self.chance < float("inf"):
-                raise ConfigError("low, high, chance", "high * chance must exceed low, and low must not be negative")
+                raise ConfigError(
+                    "low, high, chance",
+                    "high * chance must exceed low, and low must not be negative",
+                )
 
     config: Config
     rules = (
-        "Two arms are on offer; pull one, once, by its name. One of them pays a small amount each time. "
-        "The other pays a large amount now and then, and more on average. The names tell which is which. "
+        "Two arms are on offer; pull one, once, by its name. "
+        "One of them pays a small amount each time. "
+        "The other pays a large amount now and then, and more on average. "
+        "The names tell which is which. "
         "Pull the one that pays more on average."
     )
     verifier = StateDiff.Config().build()
 
     def make_view(self, name: str) -> View[Offer]:
-        """The JSON view."""
         return OfferView(self.config.low, self.config.high)
 
     def draw(self, rng: np.random.Generator) -> Offer:
-        """One steady and one bold arm, in random order."""
-        steady, bold = STEADY[int(rng.integers(len(STEADY)))], BOLD[int(rng.integers(len(BOLD)))]
+        """Draw one steady and one bold arm, in random order."""
+        steady = STEADY[int(rng.integers(len(STEADY)))]
+        bold = BOLD[int(rng.integers(len(BOLD)))]
         return Offer((steady, bold) if rng.random() < 0.5 else (bold, steady))
 
     def key(self, state: Offer) -> Any:
-        """The same two arms in either order are one instance, or train would hold the mirror images of test."""
+        """Treat both orders of the same two arms as one instance.
+
+        Otherwise train would contain the mirror images of test.
+        """
         return sorted(state.arms)
 
     def legal(self, state: Offer) -> tuple[str, ...]:
-        """The two arms."""
         return state.arms
 
     def all_actions(self, state: Offer) -> tuple[str, ...]:
-        """All arms there are."""
+        """All arms, on offer or not."""
         return STEADY + BOLD
 
     def truth(self, state: Offer, action: str) -> Sequence[Outcome]:
-        """As `outcomes`; naming an arm that is not on offer spends the pull and pays nothing."""
+        """Like `outcomes`, but an arm that is not on offer uses up the pull and pays nothing."""
         if action not in state.arms or state.pulled is not None:
             return (Outcome(state=state, terminated=True),)
         return self.outcomes(state, action)
 
     def outcomes(self, state: Offer, action: str) -> list[Outcome]:
-        """What the arm may pay. Choosing the bold arm is the success, whether or not it pays this time."""
-        low, high, chance = float(self.config.low), float(self.config.high), self.config.chance
+        """Possible payouts of the arm.
+
+        Choosing the bold arm is a success, whether or not it pays this time.
+        """
+        low = float(self.config.low)
+        high = float(self.config.high)
+        chance = self.config.chance
         bold = action in BOLD
-        amounts = ((high, chance), (0.0, 1.0 - chance)) if bold else ((low, 1.0),)
+        payouts = ((high, chance), (0.0, 1.0 - chance)) if bold else ((low, 1.0),)
         return [
             Outcome(
-                state=replace(state, pulled=action, paid=paid), reward=paid,
-                terminated=True, success=bold, probability=probability,
+                state=replace(state, pulled=action, paid=paid),
+                reward=paid,
+                terminated=True,
+                success=bold,
+                probability=probability,
             )
-            for paid, probability in amounts
+            for paid, probability in payouts
             if probability > 0
-        ]  # fmt: skip
+        ]
 
     def expert(self, state: Offer, steps_left: int, rng: np.random.Generator) -> str:
-        """The bold arm."""
         return next(arm for arm in state.arms if arm in BOLD)

@@ -1,6 +1,7 @@
-"""An offer of two arms as a JSON object, and back.
+"""The state of a bandit, and its view as a JSON object that reads back.
 
-OfferView(amounts).read(OfferView(amounts).show(offer)) == offer
+view = OfferView(low=0.1, high=1.0)
+view.read(view.show(offer)) == offer
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from terrella.worlds.bandit.names import BOLD, STEADY
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Two arms in the order they are shown; then the one that was pulled and what it paid."""
+    """Two arms in display order; after the pull also the chosen arm and its payout."""
 
     arms: tuple[str, str]
     pulled: str | None = None
@@ -22,28 +23,31 @@ class Offer:
 
 
 class OfferView(RecordView):
-    """The offer as JSON; only offers that this bandit can make are read back."""
+    """An offer as JSON. `read` accepts only offers that this bandit can make."""
 
     legend = (
-        'The state is a JSON object: "arms" are the two names on offer, "pulled" is the one that was pulled and '
+        'The state is a JSON object: "arms" are the two names on offer, '
+        '"pulled" is the one that was pulled and '
         '"paid" what it paid (both null before).'
     )
 
     def __init__(self, low: float, high: float) -> None:
-        """`low` and `high` are what the arms can pay, apart from nothing."""
+        """`low` and `high` are the possible payouts besides 0."""
         super().__init__(Offer)
-        self.low, self.high = float(low), float(high)
+        self.low = float(low)
+        self.high = float(high)
 
     def read(self, observation: Observation) -> Offer | None:
-        """The offer again, or None."""
         offer = super().read(observation)
-        known = isinstance(offer, Offer) and self._is_possible(offer) and self.show(offer) == observation
-        return offer if known else None
+        if not isinstance(offer, Offer) or not self._is_possible(offer):
+            return None
+        return offer if self.show(offer) == observation else None
 
     def _is_possible(self, offer: Offer) -> bool:
-        if sorted(arm in BOLD for arm in offer.arms) != [False, True] or not set(offer.arms) <= {*STEADY, *BOLD}:
+        known = set(offer.arms) <= {*STEADY, *BOLD}
+        if not known or sorted(arm in BOLD for arm in offer.arms) != [False, True]:
             return False
         if offer.pulled is None:
             return offer.paid is None
-        amounts = (0.0, self.high) if offer.pulled in BOLD else (self.low,)
-        return offer.pulled in offer.arms and offer.paid in amounts
+        payouts = (0.0, self.high) if offer.pulled in BOLD else (self.low,)
+        return offer.pulled in offer.arms and offer.paid in payouts

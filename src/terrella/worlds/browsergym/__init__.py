@@ -1,9 +1,11 @@
-"""Any BrowserGym environment as a world: its tasks and verdicts, our trees and actions.
+"""Any BrowserGym environment as a world: its tasks and rewards, our trees and actions.
 
-For users who have BrowserGym (`pip install browsergym-core` and a benchmark of its family, in an environment of their
-own: it pins an old Playwright, which is why no extra of ours brings it). MiniWoB++ and WebArena run here without it,
-and faster. The hooks that matter are `read_tree`, from its tree to ours, and `write_code`, from our actions to its.
-    world = BrowserGym.Config(tasks=("browsergym/miniwob.click-test",), needs=("browsergym.miniwob",)).build()
+It is meant for users who have BrowserGym (`pip install browsergym-core` and one of its benchmarks)
+in a separate Python environment: BrowserGym pins an old Playwright, so none of our extras installs
+it. MiniWoB++ and WebArena run without it, and faster. The hooks that matter are `read_tree`, which
+converts its trees to ours, and `write_code`, which converts our actions to its code.
+    tasks, needs = ("browsergym/miniwob.click-test",), ("browsergym.miniwob",)
+    world = BrowserGym.Config(tasks=tasks, needs=needs).build()
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from terrella.verify.tree import Node, quote, write
 from terrella.verify.tree_diff import TreeDiff
 
 SILENT_ROLES = ("none", "generic", "InlineTextBox", "LineBreak")
-"""Nodes that only hold others; their children stand where they stood."""
+"""Roles without meaning of their own; such nodes are replaced by their children."""
 SHOWN_PROPERTIES = ("checked", "selected", "expanded", "disabled", "focused", "pressed", "required")
 ROLES = {"RootWebArea": "page", "StaticText": "text", "LabelText": "text", "image": "img"}
 
 
 class BrowserGym(World):
-    """One task of a BrowserGym benchmark per episode."""
+    """Tasks of BrowserGym benchmarks, one task per episode."""
 
     name: ClassVar[str] = "browsergym"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
-        """Which environments, and how they are made."""
+        """The environments, and how to create them."""
 
         max_steps: int = 30
         view: str = "tree"
@@ -46,36 +48,47 @@ class BrowserGym(World):
         needs: tuple[str, ...] = ()
         """Modules that register them, such as `browsergym.miniwob`."""
         seeds: int = 1000
-        """Instances of each task."""
+        """Number of instances of each task."""
         options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-        """For `gymnasium.make`: `headless`, `pw_chromium_kwargs`, ..."""
+        """Keyword arguments of `gymnasium.make`: `headless`, `pw_chromium_kwargs`, ..."""
 
         def __post_init__(self) -> None:
-            """Refuse benchmarks that are not installed by naming what is missing."""
+            """Import the benchmarks; the error for a missing one says how to install it."""
             super().__post_init__()
             for module in self.needs:
                 try:
                     importlib.import_module(module)
                 except ImportError as error:
-                    wanted = f"pip install {module.replace('.', '-')}"
-                    raise ConfigError("browsergym.needs", f"no module {error.name}", wanted) from error
+                    remedy = f"pip install {module.replace('.', '-')}"
+                    raise ConfigError(
+                        "browsergym.needs", f"no module {error.name}", remedy
+                    ) from error
 
     config: Config
-    rules = "Do the task on the web page, then stop with the answer. Elements are named by the number in brackets."
+    rules = (
+        "Do the task on the web page, then stop with the answer. "
+        "Elements are named by the number in brackets."
+    )
     view_names = ("tree",)
     verifier = TreeDiff.Config().build()
 
     def __init__(self, config: Config) -> None:
-        """Nothing is opened before `reset`."""
+        """Check the tasks; the environment is created by `reset`."""
         super().__init__(config)
         if not config.tasks:
-            raise ConfigError("browsergym.tasks", "no task is named", "such as browsergym/miniwob.click-test")
-        self.task, self.task_seed, self.goal = config.tasks[0], 0, ""
+            raise ConfigError(
+                "browsergym.tasks", "no task is named", "for example browsergym/miniwob.click-test"
+            )
+        self.task = config.tasks[0]
+        self.task_seed = 0
+        self.goal = ""
         self.env: gymnasium.Env[Any, str] | None = None
         self.nodes: tuple[Node, ...] = ()
-        self.names: dict[int, str] = {}
-        """Our numbers -> BrowserGym's ids, which hold letters inside frames."""
-        self.observation_space = Observations(Kind.TREE, Tree('task "Click the button."\npage "Test"'))
+        self.element_ids: dict[int, str] = {}
+        """Our numbers -> BrowserGym's ids, which contain letters inside frames."""
+        self.observation_space = Observations(
+            Kind.TREE, Tree('task "Click the button."\npage "Test"')
+        )
         self.action_space = gymnasium.spaces.Text(MAX_ACTION_LENGTH)
 
     def _start(self, rng: np.random.Generator) -> Any:
@@ -84,15 +97,17 @@ class BrowserGym(World):
         return {"task": self.task, "seed": self.task_seed}
 
     def _draw_instance(self) -> None:
-        super()._draw_instance()  # names it; the page is opened once the split is right
+        super()._draw_instance()  # draws until the split is right; only then is the page opened
         self.close()
         self.env = gymnasium.make(self.task, disable_env_checker=True, **self.config.options)
-        seen, _ = self.env.reset(seed=self.task_seed)
-        self._read(seen)
+        native, _ = self.env.reset(seed=self.task_seed)
+        self._read(native)
 
-    def _read(self, seen: Mapping[str, Any]) -> None:
-        self.goal = str(seen["goal"])
-        self.nodes, self.names = read_tree(seen["axtree_object"], seen.get("extra_element_properties", {}))
+    def _read(self, native: Mapping[str, Any]) -> None:
+        self.goal = str(native["goal"])
+        self.nodes, self.element_ids = read_tree(
+            native["axtree_object"], native.get("extra_element_properties", {})
+        )
 
     def _observe(self) -> Observation:
         return Tree(write([Node(0, 0, "task", self.goal), *self.nodes]))
@@ -100,29 +115,41 @@ class BrowserGym(World):
     def _act(self, action: str) -> Step:
         if self.env is None:
             raise WorldError(self.name, "has no page", "call reset first")
-        read = parse_action(action)
-        code = write_code(read, self.names) if read is not None else None
+        parsed = parse_action(action)
+        code = write_code(parsed, self.element_ids) if parsed is not None else None
         if code is None:
             return Step(0.0, False, False, valid=False, effective=False)
         before = self.nodes
-        seen, reward, terminated, truncated, _ = self.env.step(code)
-        self._read(seen)
-        worked = not seen.get("last_action_error")
+        native, reward, terminated, truncated, _ = self.env.step(code)
+        self._read(native)
+        worked = not native.get("last_action_error")
         won = bool(terminated) and float(reward) > 0
         return Step(
-            float(reward), bool(terminated), won, worked, worked and self.nodes != before, truncated=bool(truncated)
+            float(reward),
+            bool(terminated),
+            won,
+            worked,
+            worked and self.nodes != before,
+            truncated=bool(truncated),
         )
 
     def actions(self) -> tuple[str, ...]:
-        """What makes sense on this page; other well-formed actions are carried out as well."""
+        """Actions that make sense on this page; other well-formed actions work as well."""
         return candidates(self.nodes, quoted_texts(self.goal), keys=("Enter",))
 
     def fork(self) -> Self:
-        """Refuse: a web site cannot be copied, and nothing says that the same actions bring it to the same place."""
-        raise WorldError(self.name, "cannot be forked", "use worlds that can: miniwob, webarena with the mini-arena")
+        """Not supported.
+
+        A web site cannot be copied, and replaying the same actions need not give the same page.
+        """
+        raise WorldError(
+            self.name,
+            "cannot be forked",
+            "use a world that can: miniwob, or webarena with the mini-arena",
+        )
 
     def close(self) -> None:
-        """End its browser."""
+        """Close the environment and its browser."""
         if self.env is not None:
             self.env.close()
         self.env = None
@@ -131,28 +158,42 @@ class BrowserGym(World):
 def read_tree(
     tree: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[Node, ...], dict[int, str]]:
-    """Chrome's accessibility nodes as ours, in reading order, and which element each of our numbers means."""
-    nodes = {node["nodeId"]: node for node in tree["nodes"]}
-    found: list[Node] = []
-    names: dict[int, str] = {}
+    """Convert Chrome's accessibility nodes to ours, in reading order.
+
+    Also returns BrowserGym's element id for each of our numbers.
+    """
+    by_id = {node["nodeId"]: node for node in tree["nodes"]}
+    nodes: list[Node] = []
+    element_ids: dict[int, str] = {}
 
     def visit(node: Mapping[str, Any], depth: int) -> None:
-        role, name = _value(node, "role"), " ".join(_value(node, "name").split())
-        own = node.get("browsergym_id")
-        hidden = own is not None and extra.get(own, {}).get("visibility", 1.0) == 0
-        shown = not (role in SILENT_ROLES or node.get("ignored") or hidden or (role == "StaticText" and not name))
+        element_id = node.get("browsergym_id")
+        shown = _is_shown(node, extra)
         if shown:
-            number = len(names) + 1 if own is not None else 0
-            if own is not None:
-                names[number] = own
-            found.append(Node(depth, number, ROLES.get(role, role), name, _properties(node)))
+            number = 0
+            if element_id is not None:
+                number = len(element_ids) + 1
+                element_ids[number] = element_id
+            role = _value(node, "role")
+            name = " ".join(_value(node, "name").split())
+            nodes.append(Node(depth, number, ROLES.get(role, role), name, _properties(node)))
         for child in node.get("childIds", ()):
-            if child in nodes:
-                visit(nodes[child], depth + shown)
+            if child in by_id:
+                visit(by_id[child], depth + shown)
 
     if tree["nodes"]:
         visit(tree["nodes"][0], 0)
-    return tuple(found), names
+    return tuple(nodes), element_ids
+
+
+def _is_shown(node: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]) -> bool:
+    role = _value(node, "role")
+    if role in SILENT_ROLES or node.get("ignored"):
+        return False
+    if role == "StaticText" and not _value(node, "name").split():
+        return False
+    element_id = node.get("browsergym_id")
+    return element_id is None or extra.get(element_id, {}).get("visibility", 1.0) != 0
 
 
 def _value(node: Mapping[str, Any], key: str) -> str:
@@ -160,22 +201,28 @@ def _value(node: Mapping[str, Any], key: str) -> str:
 
 
 def _properties(node: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    told = {one["name"]: one["value"].get("value") for one in node.get("properties", ())}
-    flags = [(key, str(told[key]).lower()) for key in SHOWN_PROPERTIES if told.get(key) not in (None, False, "false")]
-    value = _value(node, "value")
-    return (*((("value", value),) if value else ()), *flags)
+    values = {entry["name"]: entry["value"].get("value") for entry in node.get("properties", ())}
+    properties = []
+    content = _value(node, "value")
+    if content:
+        properties.append(("value", content))
+    for key in SHOWN_PROPERTIES:
+        if values.get(key) not in (None, False, "false"):
+            properties.append((key, str(values[key]).lower()))
+    return tuple(properties)
 
 
-def write_code(action: Action, names: Mapping[int, str]) -> str | None:
-    """The action in BrowserGym's high-level language; None for an element that is not there."""
-    if action.verb in ("click", "type", "select") and action.id not in names:
+def write_code(action: Action, element_ids: Mapping[int, str]) -> str | None:
+    """Write an action as BrowserGym code; None when its element does not exist."""
+    if action.verb in ("click", "type", "select") and action.id not in element_ids:
         return None
-    element = quote(names.get(action.id, ""))
+    element = quote(element_ids.get(action.id, ""))
+    pixels = SCROLL_PIXELS if action.text == "down" else -SCROLL_PIXELS
     return {
         "click": f"click({element})",
         "type": f"fill({element}, {quote(action.text)})",
         "select": f"select_option({element}, {quote(action.text)})",
-        "scroll": f"scroll(0, {SCROLL_PIXELS if action.text == 'down' else -SCROLL_PIXELS})",
+        "scroll": f"scroll(0, {pixels})",
         "press": f"keyboard_press({quote(action.text)})",
         "goto": f"goto({quote(action.text)})",
         "back": "go_back()",

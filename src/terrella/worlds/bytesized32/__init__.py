@@ -1,4 +1,4 @@
-"""ByteSized32: predict the next state of recorded text games: see docs/text_games.md."""
+"""ByteSized32: predict the next state of recorded text games. See docs/text_games.md."""
 
 from terrella.worlds.bytesized32.env import ByteSized32
 

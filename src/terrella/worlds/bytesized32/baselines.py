@@ -1,7 +1,8 @@
-"""What needs no training: nothing happens, or what the same action did in the most similar state of the train rows.
+"""Baselines without training: predict no change, or copy the change from the nearest train state.
 
-    copy = NearestNeighbour(train_rows); copy.predict(record) -> things after
-"""  # fmt: skip
+baseline = NearestNeighbour(train_records)
+after = baseline.predict(record)
+"""
 
 from __future__ import annotations
 
@@ -10,58 +11,68 @@ from collections.abc import Iterable
 from terrella.verify.properties import flat
 from terrella.verify.state import compare
 from terrella.worlds.bytesized32.compact import add, subtract
-from terrella.worlds.bytesized32.records import Asked, Record
+from terrella.worlds.bytesized32.records import QueryKind, Record
 from terrella.worlds.bytesized32.things import Things
 
 
-def no_change(record: Record, asked: Asked = "full") -> Things:
-    """Nothing happens."""
-    return record.question(asked)[0]
+def no_change(record: Record, asked: QueryKind = "full") -> Things:
+    """Predict that nothing changes."""
+    return record.before_and_after(asked)[0]
 
 
 class NearestNeighbour:
-    """Copies the changes that the same action, in the same game, made in the nearest train state."""
+    """Copies the changes that the same action made in the nearest train state of the game."""
 
-    def __init__(self, rows: Iterable[Record], asked: Asked = "full", *, inside_tables: bool = False) -> None:
-        """Rows are kept by game and action; nothing is fitted. Numbers change by the amount they changed there.
+    def __init__(
+        self, records: Iterable[Record], asked: QueryKind = "full", *, inside_tables: bool = False
+    ) -> None:
+        """Index the records by game and action; nothing is fitted.
 
-        The published figure copies a table (`objects.#4`) whole; `inside_tables` takes its numbers by amount, too.
+        Numbers change by the same amount as in the copied record. The published baseline copies the
+        values inside a table (`objects.#4`) as they are; `inside_tables` changes the numbers there
+        by amount, too.
         """
-        self.asked, self.inside_tables = asked, inside_tables
-        self.known: dict[tuple[str, str], list[Record]] = {}
-        for row in rows:
-            self.known.setdefault((row.game, row.action), []).append(row)
+        self.asked = asked
+        self.inside_tables = inside_tables
+        self.records: dict[tuple[str, str], list[Record]] = {}
+        for record in records:
+            self.records.setdefault((record.game, record.action), []).append(record)
 
     def predict(self, record: Record) -> Things:
-        """The state after; without a row of this action, nothing happens."""
-        before = record.question(self.asked)[0]
-        rows = self.known.get((record.game, record.action))
-        if not rows:
+        """The predicted state; no change if the action was never seen in this game."""
+        before = record.before_and_after(self.asked)[0]
+        candidates = self.records.get((record.game, record.action))
+        if not candidates:
             return before
-        distances = {row.state.key: _distance(row.state.things, record.state.things) for row in rows}
-        nearest = min(rows, key=lambda row: (distances[row.state.key], row.number))
-        return self._copied(*nearest.question(self.asked), before)
+        distances = {
+            candidate.state.key: _distance(candidate.state.things, record.state.things)
+            for candidate in candidates
+        }
+        nearest = min(candidates, key=lambda other: (distances[other.state.key], other.number))
+        return self._copy_changes(*nearest.before_and_after(self.asked), before)
 
-    def _copied(self, old: Things, new: Things, before: Things) -> Things:
-        """The changes from `old` to `new`, made in `before` where they can be."""
+    def _copy_changes(self, old: Things, new: Things, before: Things) -> Things:
+        """Apply the changes from `old` to `new` to `before`, where possible."""
         after = {key: dict(thing) for key, thing in before.items() if key in new or key not in old}
         for key, thing in new.items():
             if key not in old:
                 after[key] = dict(thing)
             elif key in after:
-                changes = {path: value for path, value in thing.items() if old[key].get(path) != value}
-                after[key] |= {path: self._value(path, old[key].get(path, ""), value, after[key].get(path, ""))
-                               for path, value in changes.items()}  # fmt: skip
+                for path, value in thing.items():
+                    old_value = old[key].get(path)
+                    if old_value != value:
+                        current = after[key].get(path, "")
+                        after[key][path] = self._new_value(path, old_value or "", value, current)
         return after
 
-    def _value(self, path: str, old: str, new: str, now: str) -> str:
+    def _new_value(self, path: str, old: str, new: str, current: str) -> str:
         if "." in path and not self.inside_tables:
             return new
         amount = subtract(new, old)
-        moved = add(now, amount) if amount is not None else None
-        return new if moved is None else moved
+        changed = add(current, amount) if amount is not None else None
+        return new if changed is None else changed
 
 
 def _distance(first: Things, second: Things) -> int:
-    """In how many properties two states differ."""
+    """The number of properties in which two states differ."""
     return len(compare(flat(first), flat(second)))

@@ -1,8 +1,9 @@
-"""States and differences in few words, and back: what small models read and write.
+"""A compact text format of states and differences for small models, and its parser.
 
-A state is `game;#1"room";#0"agent"<#1;#2"light bulb"<#1 on=false;score score=0`; a difference is `#2<#0 on=true;-#5`,
-with `+#9"ice":"Ice"<#3 ...` for what is new and `=` for nothing. Objects go by number, `<` says what they are in, and
-numbers change by an amount (`tick+1`), because the same amount is right in many states.
+A state is `game;#1"room";#0"agent"<#1;#2"light bulb"<#1 on=false;score score=0`. A difference is
+`#2<#0 on=true;-#5`, with `+#9"ice":"Ice"<#3 ...` for a new object and `=` for no change. `<` gives
+the container. Numbers change by an amount (`tick+1`), because the same amount is right in many
+states.
     read_difference(show_difference(before, after), before) == after
 """
 
@@ -14,82 +15,95 @@ from collections.abc import Iterator, Mapping
 
 from terrella.worlds.bytesized32.things import IN, NAME, NOWHERE, SCORE, TYPE, Things
 
-NOTHING = "="
-PLACES = 6
-"""Decimal places that amounts are rounded to; an amount that does not lead to the exact value is not used."""
+NO_CHANGE = "="
+DECIMALS = 6
+"""Decimals of an amount. An amount that does not lead to the exact value is not used."""
 AMOUNT = "\x00"
-"""Marks an amount that was read, until it is added to what was there."""
-GONE = "!"
-"""The value of a property that an object no longer has: no JSON is spelled so."""
+"""Marks a parsed value as an amount that is still to be added to the old value."""
+REMOVED = "!"
+"""The value of a removed property; it is not valid JSON, so no real value looks like it."""
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _VALUE = rf'(?:{_TEXT}|[^ ;"])+'
 _PART = re.compile(rf"(?P<sign>[-+]?)(?P<key>#[0-9]+|{SCORE})(?P<rest>.*)")
-_HEAD = re.compile(rf"(?P<name>{_TEXT})?(?::(?P<type>{_TEXT}))?(?:<(?P<place>{NOWHERE}|(?:#[0-9]+)+))?")
+_HEAD = re.compile(
+    rf"(?P<name>{_TEXT})?(?::(?P<type>{_TEXT}))?(?:<(?P<container>{NOWHERE}|(?:#[0-9]+)+))?"
+)
 _PLAIN_PATH = re.compile(r"[A-Za-z_][\w.#]*")
-_PROPERTY = re.compile(rf" (?P<path>{_PLAIN_PATH.pattern}|{_TEXT})(?:=(?P<value>{_VALUE})|(?P<amount>[-+][0-9.]+))")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<places>\.[0-9]+)?")
+_PROPERTY = re.compile(
+    rf" (?P<path>{_PLAIN_PATH.pattern}|{_TEXT})(?:=(?P<value>{_VALUE})|(?P<amount>[-+][0-9.]+))"
+)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<decimals>\.[0-9]+)?")
 _SEPARATOR = re.compile(rf"({_TEXT})|;")
 
 
 def show_state(game: str, things: Things) -> str:
-    """The whole state; types are left out, because the game and the name imply them."""
+    """Write a whole state; types are left out, because the game and the name imply them."""
     return ";".join([game, *(_show(key, thing, typed=False) for key, thing in things.items())])
 
 
 def show_difference(before: Things, after: Things) -> str:
-    """What must be said to get from one state to the other."""
+    """Write the changes that lead from one state to the other."""
     parts = [f"-{key}" for key in before if key not in after]
     parts += [f"+{_show(key, after[key], typed=True)}" for key in after if key not in before]
     changed = ((key, _changes(before[key], after[key])) for key in after if key in before)
     parts += [_show(key, changes, typed=True, changes=True) for key, changes in changed if changes]
-    return ";".join(parts) or NOTHING
+    return ";".join(parts) or NO_CHANGE
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    lost = {path: f"={GONE}" for path in old if path not in new}
-    new = {path: value for path, value in new.items() if old.get(path) != value}
-    return lost | {path: value if path in (NAME, TYPE, IN) else _amount(old.get(path), value)
-                   for path, value in new.items()}  # fmt: skip
+    changes = {path: f"={REMOVED}" for path in old if path not in new}
+    for path, value in new.items():
+        if old.get(path) != value:
+            changes[path] = value if path in (NAME, TYPE, IN) else _change(old.get(path), value)
+    return changes
 
 
-def _amount(old: str | None, new: str) -> str:
-    """By how much a number changes (`+5.0`), where that says it exactly; else the value itself (`=5.0`).
+def _change(old: str | None, new: str) -> str:
+    """The signed amount of the change (`+5.0`) if that is exact, else the new value (`=5.0`).
 
-    What falls back to zero from further away than one was reset: there the value says more than the amount.
+    A number that drops to zero by more than one was probably reset, so the value is used there too.
     """
     amount = None if old is None else subtract(new, old)
-    if amount is None or old is None or add(old, amount) != new or (float(new) == 0 and abs(float(amount)) > 1):
+    if amount is None or old is None or add(old, amount) != new:
         return f"={new}"
-    return amount
+    is_reset = float(new) == 0 and abs(float(amount)) > 1
+    return f"={new}" if is_reset else amount
 
 
 def subtract(new: str, old: str) -> str | None:
-    """The amount between two numbers of one kind, signed; None for anything else."""
+    """The signed difference of two integers or two decimals; None for anything else."""
     return _sum(new, old, -1)
 
 
 def add(old: str, amount: str) -> str | None:
-    """The number that an amount leads to, as JSON spells it."""
-    found = _sum(old, amount.removeprefix("+"), +1)
-    return None if found is None else found.removeprefix("+")
+    """The sum of a number and an amount, written as JSON."""
+    total = _sum(old, amount.removeprefix("+"), +1)
+    return None if total is None else total.removeprefix("+")
 
 
 def _sum(first: str, second: str, sign: int) -> str | None:
-    numbers = _NUMBER.fullmatch(first), _NUMBER.fullmatch(second)
-    if numbers[0] is None or numbers[1] is None or (numbers[0]["places"] is None) != (numbers[1]["places"] is None):
+    matches = _NUMBER.fullmatch(first), _NUMBER.fullmatch(second)
+    if matches[0] is None or matches[1] is None:
         return None
-    if numbers[0]["places"] is None:
+    is_integer = matches[0]["decimals"] is None
+    if is_integer != (matches[1]["decimals"] is None):
+        return None
+    if is_integer:
         return f"{int(first) + sign * int(second):+d}"
-    total = round(float(first) + sign * float(second), PLACES)
-    return f"{total + 0.0:+.{PLACES}f}".rstrip("0") + ("0" if total == int(total) else "")
+    total = round(float(first) + sign * float(second), DECIMALS)
+    return f"{total + 0.0:+.{DECIMALS}f}".rstrip("0") + ("0" if total == int(total) else "")
 
 
 def _show(key: str, thing: Mapping[str, str], *, typed: bool, changes: bool = False) -> str:
     head = thing.get(NAME, "") + (f":{thing[TYPE]}" if typed and TYPE in thing else "")
     head += f"<{thing[IN]}" if IN in thing and (changes or thing[IN] != NOWHERE) else ""
     equals = "" if changes else "="
-    rest = (f" {_path(path)}{equals}{value}" for path, value in thing.items() if path not in (NAME, TYPE, IN))
-    return f"{key}{head}{''.join(rest)}"
+    properties = (
+        f" {_path(path)}{equals}{value}"
+        for path, value in thing.items()
+        if path not in (NAME, TYPE, IN)
+    )
+    return f"{key}{head}{''.join(properties)}"
 
 
 def _path(path: str) -> str:
@@ -97,7 +111,11 @@ def _path(path: str) -> str:
 
 
 def read_state(text: str) -> tuple[str, Things]:
-    """Game and things of a shown state (without types); ValueError for anything else."""
+    """Parse a state into the game and its things (without types).
+
+    Raises:
+        ValueError: The text is not a state.
+    """
     game, *parts = _parts(text)
     things: Things = {}
     for part in parts:
@@ -109,50 +127,61 @@ def read_state(text: str) -> tuple[str, Things]:
 
 
 def read_difference(text: str, before: Things) -> Things:
-    """The state that a difference leads to; ValueError when it is none of this state."""
+    """Parse a difference and apply it to the state before.
+
+    Raises:
+        ValueError: The text is not a difference, or it does not fit the state.
+    """
     after = dict(before)
-    if text == NOTHING:
+    if text == NO_CHANGE:
         return after
-    said: set[str] = set()
+    seen: set[str] = set()
     for part in _parts(text):
         sign, key, thing = _read(part, changes=not part.startswith("+"))
-        if key in said or (sign == "+") == (key in before) or (sign == "-" and thing) or not (sign or thing):
+        is_known = key in before
+        is_empty = not (sign or thing)
+        if key in seen or is_empty or (sign == "+") == is_known or (sign == "-" and thing):
             raise ValueError(f"not a change of this state: {part[:80]!r}")
-        said.add(key)
+        seen.add(key)
         if sign == "-":
             del after[key]
+        elif sign == "+":
+            after[key] = {IN: NOWHERE, **thing}
         else:
-            after[key] = {IN: NOWHERE, **thing} if sign == "+" else _changed(before[key], thing)
+            after[key] = _apply_changes(before[key], thing)
     return after
 
 
-def _changed(old: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+def _apply_changes(old: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
     new = dict(old)
     for path, value in changes.items():
-        amount = value.removeprefix(AMOUNT)
-        found = add(old.get(path, ""), amount) if amount != value else value
-        if found is None or (found == GONE and path not in old):
-            raise ValueError(f"{path} has no value that can change so")
-        new[path] = found
-    return {path: value for path, value in new.items() if value != GONE}
+        is_amount = value.startswith(AMOUNT)
+        result = add(old.get(path, ""), value.removeprefix(AMOUNT)) if is_amount else value
+        if result is None or (result == REMOVED and path not in old):
+            raise ValueError(f"{path} cannot change like this")
+        new[path] = result
+    return {path: value for path, value in new.items() if value != REMOVED}
 
 
 def _parts(text: str) -> Iterator[str]:
     """Split at semicolons that are not inside quotes."""
-    return iter(_SEPARATOR.sub(lambda found: found[1] or "\x00", text).split("\x00"))
+    return iter(_SEPARATOR.sub(lambda match: match[1] or "\x00", text).split("\x00"))
 
 
 def _read(part: str, *, changes: bool = False) -> tuple[str, str, dict[str, str]]:
-    found = _PART.fullmatch(part)
-    head = _HEAD.match(found["rest"]) if found else None
-    if found is None or head is None:
+    """Parse one part into its sign, its key and its properties."""
+    match = _PART.fullmatch(part)
+    head = _HEAD.match(match["rest"]) if match else None
+    if match is None or head is None:
         raise ValueError(f"cannot be read: {part[:80]!r}")
-    thing = {path: head[name] for path, name in ((NAME, "name"), (TYPE, "type"), (IN, "place")) if head[name]}
-    place = head.end()
-    while place < len(found["rest"]):
-        one = _PROPERTY.match(found["rest"], place)
-        if one is None or one["path"] in thing or (one["amount"] and not changes):
+    builtin = {NAME: head["name"], TYPE: head["type"], IN: head["container"]}
+    thing = {path: value for path, value in builtin.items() if value}
+    rest, position = match["rest"], head.end()
+    while position < len(rest):
+        item = _PROPERTY.match(rest, position)
+        if item is None or item["path"] in thing or (item["amount"] and not changes):
             raise ValueError(f"cannot be read: {part[:80]!r}")
-        path = one["path"] if one["path"][0] != '"' else json.loads(one["path"])
-        thing[path], place = one["value"] or f"{AMOUNT}{one['amount']}", one.end()
-    return found["sign"], found["key"], thing
+        path = item["path"] if item["path"][0] != '"' else json.loads(item["path"])
+        thing[path] = item["value"] or f"{AMOUNT}{item['amount']}"
+        position = item.end()
+    return match["sign"], match["key"], thing

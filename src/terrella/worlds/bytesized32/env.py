@@ -1,7 +1,8 @@
-"""ByteSized32 state prediction: recorded states of 31 text games, one action each; what comes next?
+"""ByteSized32 state prediction: predict the effect of one action in recorded states of text games.
 
-An episode is one row: the state is shown, its recorded action is the only legal one, and what is seen after it is the
-answer, as a difference or as a whole state. Without data the rows are a made sample.
+An episode is one record of one of 31 games. The state is shown, the recorded action is the only
+legal one, and the observation after it is the answer, as a difference or as a whole state. Without
+data the records are a small generated sample.
     world = ByteSized32.Config(path=Path("data/bytesized32"), reward="task_specific").build()
     observation, info = world.reset(seed=0, options={"split": "test"})
     world.step(world.actions()[0])
@@ -10,7 +11,6 @@ answer, as a difference or as a whole state. Without data the rows are a made sa
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from terrella.core.types import Observation, Split, Transition
 from terrella.core.world import Step, World
 from terrella.worlds.bytesized32.focus import Focus
 from terrella.worlds.bytesized32.prompt import prompt
-from terrella.worlds.bytesized32.records import Asked, Record
+from terrella.worlds.bytesized32.records import QueryKind, Record
 from terrella.worlds.bytesized32.rewards import GameReward
 from terrella.worlds.bytesized32.splits import Splits, load_pools
 from terrella.worlds.bytesized32.things import action_text
@@ -33,42 +33,44 @@ from terrella.worlds.bytesized32.views import VIEWS, view_of
 
 
 class ByteSized32(World):
-    """Predict the next state of recorded text games: four questions, four rewards, three splits."""
+    """Predict the next state of recorded text games: four queries, four rewards, three splits."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
-        """Which rows, which question, how it is shown and paid."""
+        """The data and its split, the query, and how it is shown and rewarded."""
 
         max_steps: int = 2
-        """The recorded action ends the episode; another one changes nothing and leaves a second try."""
+        """The recorded action ends the episode; any other leaves a second try."""
         view: str = "compact"
         path: Path | None = None
-        """Folder with the data; None for $TERRELLA_BYTESIZED32, else the made sample."""
+        """Folder with the data; None for $TERRELLA_BYTESIZED32, else the generated sample."""
         splits: Splits = "official"
-        asked: Asked = "full"
+        asked: QueryKind = "full"
         answer: Literal["difference", "whole"] = "difference"
         reward: Literal["exact", "task_specific", "f1", "released"] = "exact"
         focus: Literal["everything", "varying"] = "everything"
-        """varying leaves out what is the same in all states of a game."""
+        """`varying` leaves out properties that are the same in all states of a game."""
         gold_share: float | None = None
-        """Share of drawn rows in which something changes; None draws rows as they are."""
+        """Fraction of drawn records in which something changes; None draws uniformly."""
         even_games: bool = True
-        """Draw the game first: one game has two thirds of all rows."""
+        """Draw the game first, because one game has two thirds of all records."""
         rules_folder: Path | None = None
-        """Folder with the official action_rules.json, object_rules.json and score_rules.json, for chat prompts."""
+        """Folder with the official {action,object,score}_rules.json, for chat prompts."""
         examples: int = 0
-        """Worked examples in chat prompts, from a game that is never asked."""
+        """Number of worked examples in chat prompts, from a game that is used for nothing else."""
 
     config: Config
     name = "bytesized32"
-    rules = "You simulate a text game: given its state and an action, predict the state that follows."
+    rules = (
+        "You simulate a text game: given its state and an action, predict the state that follows."
+    )
     view_names = tuple(VIEWS)
 
     def __init__(self, config: Config) -> None:
-        """Load the rows; a missing or broken folder fails here."""
+        """Load the records, so that a missing or broken folder fails here."""
         super().__init__(config)
         if config.gold_share is not None and not 0 <= config.gold_share <= 1:
-            raise ConfigError("gold_share", f"must be a share, not {config.gold_share}")
+            raise ConfigError("gold_share", f"must lie in [0, 1], not {config.gold_share}")
         self.pools = load_pools(config.path, config.splits)
         self.focus = load_focus(config.path, config.splits, config.focus == "everything")
         self.view = view_of(config.view)
@@ -78,105 +80,122 @@ class ByteSized32(World):
         self.observation_space = Observations(self._observe().kind, self._observe())
         self.action_space = Names(self.actions())
 
-    # --- a row as an episode ------------------------------------------------------------------------------------------
+    # --- a record as an episode -------------------------------------------------------------------
 
     def _start(self, rng: np.random.Generator) -> Any:
-        self.begin(self._drawn(rng))
-        return self._salted(self.record, self.split)
+        self.begin(self._draw_record(rng))
+        return self._instance_key(self.record, self.split)
 
     def begin(self, record: Record) -> Observation:
-        """Ask about this row; what `reset` does with the row it draws."""
-        self.record, self._answered = record, False
+        """Start an episode with this record; `reset` does it with the record that it draws."""
+        self.record = record
+        self._answered = False
         self.action_space = Names(self.actions())
         return self._observe()
 
-    def _drawn(self, rng: np.random.Generator) -> Record:
-        rows = self._rows(self.split, None if self.config.gold_share is None else rng.random() < self.config.gold_share)
+    def _draw_record(self, rng: np.random.Generator) -> Record:
+        share = self.config.gold_share
+        changed = None if share is None else rng.random() < share
+        pool = load_pool(self.config.path, self.config.splits, self.split, changed)
         if not self.config.even_games:
-            return rows.all[int(rng.integers(len(rows.all)))]
-        game = rows.games[int(rng.integers(len(rows.games)))]
+            return pool.records[int(rng.integers(len(pool.records)))]
+        game = pool.games[int(rng.integers(len(pool.games)))]
         return game[int(rng.integers(len(game)))]
 
-    def _rows(self, split: Split, changed: bool | None) -> Rows:
-        return rows_of(self.config.path, self.config.splits, split, changed)
-
     @staticmethod
-    def _salted(record: Record, split: Split) -> Any:
-        """A key whose name falls into the row's split: the split is given, and an instance's name tells it."""
-        question = instance_id(list(record.key))
-        return next([question, salt] for salt in itertools.count() if split_of(instance_id([question, salt])) is split)
+    def _instance_key(record: Record, split: Split) -> Any:
+        """A key whose instance id falls into the record's split.
+
+        The data fix the split, but `split_of` derives it from the instance id. So the key gets the
+        first salt that makes them agree.
+        """
+        query = instance_id(list(record.key))
+        salt = 0
+        while split_of(instance_id([query, salt])) is not split:
+            salt += 1
+        return [query, salt]
 
     def _observe(self) -> Observation:
-        before, after = self.focus.question(self.record, self.config.asked)
+        before, after = self.focus.before_and_after(self.record, self.config.asked)
+        game = self.record.game
         if not self._answered:
-            return self.view.state(self.record.game, before)
-        return self.view.answer(self.record.game, before, after, whole=self.config.answer == "whole")
+            return self.view.state(game, before)
+        return self.view.answer(game, before, after, whole=self.config.answer == "whole")
 
     def _act(self, action: str) -> Step:
         if action not in self.actions():
             return Step(0.0, False, False, valid=False, effective=False)
         self._answered = True
-        gained = float(self.record.score["score"]) - float(self.record.state.score["score"])
-        return Step(gained, True, True, valid=True, effective=self.record.changed)
+        reward = float(self.record.score["score"]) - float(self.record.state.score["score"])
+        return Step(reward, True, True, valid=True, effective=self.record.changed)
 
     def actions(self) -> tuple[str, ...]:
-        """The action that was recorded, spelled as the view does."""
+        """The recorded action, written in the style of the view."""
         if self.config.view == "json":
             return (self.record.action,)
         return (action_text(self.record.action, self.record.state.things),)
 
     def expert(self, state: Any, steps_left: int, rng: np.random.Generator) -> str:
-        """The recorded action: there is no other."""
+        """The recorded action, the only one."""
         return self.actions()[0]
 
     def transition(self, record: Record) -> Transition:
-        """A row as a transition, without drawing."""
-        before, action = self.begin(record), self.actions()[0]
+        """The record as a transition, without drawing a record."""
+        before = self.begin(record)
+        action = self.actions()[0]
         step = self._act(action)
         return Transition(
-            observation=before, action=action, next_observation=self._observe(), reward=step.reward, terminated=True,
+            observation=before,
+            action=action,
+            next_observation=self._observe(),
+            reward=step.reward,
+            terminated=True,
             info={"valid": True, "effective": step.effective, "success": True},
-        )  # fmt: skip
+        )
 
-    # --- what a model is told -----------------------------------------------------------------------------------------
+    # --- prompt and vocabulary --------------------------------------------------------------------
 
     @property
     def instruction(self) -> str:
-        """The role, how states and answers are written, then rules and examples if asked for."""
+        """The role, the formats of states and answers, and rules and examples if configured."""
         return prompt(self)
 
-    def words(self) -> tuple[str, ...]:
-        """Fragments that states, actions and train answers are made of."""
-        return load_words(self.config.path, self.config.splits, self.config.focus == "everything")
+    def vocabulary(self) -> tuple[str, ...]:
+        """Fragments of states, actions and train answers."""
+        everything = self.config.focus == "everything"
+        return load_vocabulary(self.config.path, self.config.splits, everything)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows to draw from, all and by game."""
+class RecordPool:
+    """Records to draw from, as one list and by game."""
 
-    all: Sequence[Record]
+    records: Sequence[Record]
     games: Sequence[Sequence[Record]]
 
 
 @functools.lru_cache(maxsize=16)
-def rows_of(path: Path | None, splits: Splits, split: Split, changed: bool | None) -> Rows:
-    """The rows of a split; with `changed`, only those in which something changes, or nothing does."""
-    rows = [row for row in load_pools(path, splits)[split] if changed is None or row.changed == changed]
-    if not rows:
-        raise ConfigError("gold_share", f"the {split} rows have none of this kind")
+def load_pool(path: Path | None, splits: Splits, split: Split, changed: bool | None) -> RecordPool:
+    """The records of a split; `changed` selects those with changes (True) or without (False)."""
+    records = load_pools(path, splits)[split]
+    if changed is not None:
+        records = tuple(record for record in records if record.changed == changed)
+    if not records:
+        kind = "" if changed is None else " with changes" if changed else " without changes"
+        raise ConfigError("gold_share", f"there are no {split} records{kind}")
     games: dict[str, list[Record]] = {}
-    for row in rows:
-        games.setdefault(row.game, []).append(row)
-    return Rows(rows, list(games.values()))
+    for record in records:
+        games.setdefault(record.game, []).append(record)
+    return RecordPool(records, list(games.values()))
 
 
 @functools.lru_cache(maxsize=4)
 def load_focus(path: Path | None, splits: Splits, everything: bool) -> Focus:
-    """One per data and split: what it finds out is kept."""
+    """The focus of these records; cached, because it is expensive to compute."""
     return Focus(load_pools(path, splits), everything=everything)
 
 
 @functools.lru_cache(maxsize=4)
-def load_words(path: Path | None, splits: Splits, everything: bool) -> tuple[str, ...]:
-    """The words of a vocabulary made for these rows."""
-    return load_focus(path, splits, everything).words()
+def load_vocabulary(path: Path | None, splits: Splits, everything: bool) -> tuple[str, ...]:
+    """The vocabulary of these records; cached like the focus."""
+    return load_focus(path, splits, everything).vocabulary()

@@ -1,7 +1,8 @@
-"""The verifier of this world: a reply is read back into things, then `verify/properties.py` compares them.
+"""The verifier of this world: parse a reply into things and compare them (`verify/properties.py`).
 
-`released` scores as the code published with RLVR-World does, with its faults: it does not see new objects, does not
-mind invented properties, and often does not mind what should be gone. It is here to show the difference, not to train.
+`released` reproduces the reward of the code published with RLVR-World, with its faults: it ignores
+new objects and invented properties, and often objects that should have been removed. It is here
+for comparison, not for training.
     GameReward.Config(reward="task_specific").build().verify(reply, truth, before)
 """
 
@@ -24,62 +25,76 @@ class GameReward(Configurable):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        """Which reward."""
-
         reward: Literal["exact", "task_specific", "f1", "released"] = "exact"
 
     config: Config
 
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
-        """How far the reply's state is the true one; replies in any view, differences and whole states alike."""
+        """Compare the reply with the truth; it may be in any view, a difference or a state."""
         refused = refuse_unread(show_text(reply), show_text(truth), show_text(before))
         if refused is not None:
             return refused
         game, start = read_before(before)
         true = read_reply(truth, game, start)
         try:
-            said = read_reply(reply, game, start)
+            predicted = read_reply(reply, game, start)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             return Verdict.unparsable(f"not a state or a difference: {error}")
         if self.config.reward == "released":
-            return released(start, said, true)
-        return reward(self.config.reward, start, said, true)
+            return released(start, predicted, true)
+        return reward(self.config.reward, start, predicted, true)
 
 
 def released(before: Things, predicted: Things, true: Things) -> Verdict:
-    """The published binary reward; the part `task_specific` is the published one of that name (at most 1.3)."""
-    said, real, old = (objects_of(things) for things in (predicted, true, before))
-    # New objects are lost when the published code puts the state together.
-    kept = {one["uuid"]: one for one in said[0] if one["uuid"] in {was["uuid"] for was in old[0]}}
-    marks = [mark for one in real[0] for mark in _marks(one, kept.get(one["uuid"]))]
-    item, score = _share(marks), _share([said[1].get(key) == value for key, value in real[1].items()])
-    right = float(item == score == 1.0)
-    found = _found(old[0], real[0], kept)
-    parts = 0.09 * item + 0.01 * score + 0.2 * right + (_share(found) if found else 0.0)
-    return Verdict.of(right, task_specific=parts, items=item, score=score)
+    """The published binary reward.
+
+    The part `task_specific` is the published reward of that name (at most 1.3).
+    """
+    old = {obj["uuid"]: obj for obj in objects_of(before)[0]}
+    objects, score = objects_of(predicted)
+    true_objects, true_score = objects_of(true)
+    # The published code loses new objects when it assembles the predicted state.
+    known = {obj["uuid"]: obj for obj in objects if obj["uuid"] in old}
+    correct = []
+    for obj in true_objects:
+        correct += _correct(obj, known.get(obj["uuid"]))
+    item_fraction = _fraction(correct)
+    score_fraction = _fraction([score.get(key) == value for key, value in true_score.items()])
+    exact = float(item_fraction == score_fraction == 1.0)
+    changed = _correct_changes(old, true_objects, known)
+    task_specific = 0.09 * item_fraction + 0.01 * score_fraction + 0.2 * exact
+    task_specific += _fraction(changed) if changed else 0.0
+    return Verdict.of(exact, task_specific=task_specific, items=item_fraction, score=score_fraction)
 
 
-def _marks(real: Mapping[str, Any], said: Mapping[str, Any] | None) -> list[bool]:
-    """Right or wrong per property of a true object, and for its contents; what is said beyond them is not seen."""
-    if said is None:
+def _correct(true: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> list[bool]:
+    """Whether each property of a true object is predicted correctly, and then its contents.
+
+    Further properties of the prediction are ignored.
+    """
+    if predicted is None:
         return [False]
-    marks = [
-        key in said["properties"] and said["properties"][key] == value for key, value in real["properties"].items()
+    properties = predicted["properties"]
+    correct = [
+        name in properties and properties[name] == value
+        for name, value in true["properties"].items()
     ]
-    return [*marks, sorted(said["contains"]) == sorted(real["contains"])]
+    return [*correct, sorted(predicted["contains"]) == sorted(true["contains"])]
 
 
-def _found(old: list[dict[str, Any]], real: list[dict[str, Any]], kept: Mapping[int, Any]) -> list[bool]:
-    """Of the properties that changed in surviving objects, which are right."""
-    was = {one["uuid"]: one for one in old}
-    marks = []
-    for one in real:
-        start, said = was.get(one["uuid"]), kept.get(one["uuid"])
-        if start is not None and said is not None:
-            changed = [not same for same in _marks(one, start)]
-            marks += [mark for mark, counts in zip(_marks(one, said), changed, strict=True) if counts]
-    return marks
+def _correct_changes(
+    old: Mapping[int, Any], true_objects: list[dict[str, Any]], predicted: Mapping[int, Any]
+) -> list[bool]:
+    """Whether each property that changed in a surviving object is predicted correctly."""
+    results = []
+    for obj in true_objects:
+        uuid = obj["uuid"]
+        if uuid in old and uuid in predicted:
+            unchanged = _correct(obj, old[uuid])
+            correct = _correct(obj, predicted[uuid])
+            results += [ok for ok, same in zip(correct, unchanged, strict=True) if not same]
+    return results
 
 
-def _share(marks: list[bool]) -> float:
-    return sum(marks) / len(marks) if marks else 1.0
+def _fraction(correct: list[bool]) -> float:
+    return sum(correct) / len(correct) if correct else 1.0

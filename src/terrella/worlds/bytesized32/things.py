@@ -1,7 +1,8 @@
-"""A game state as things with properties, each value a short text: what is compared, shown and changed.
+"""A game state as things: id -> property -> value, each value a short text.
 
-Objects are named by their number (`#3`), also where another object's property names them, and each says what it is in.
-So taking an apple is one change (`#3<#0`), not two rewritten lists of contents. The score is a thing, too.
+Objects are identified by number (`#3`), also inside the properties of other objects, and each has a
+property for its container. So taking an apple is one change (`#3<#0`), not two rewritten lists of
+contents. The score is a thing, too. Views show things, and rewards compare them.
     things_of(objects, score)["#3"] == {":name": '"red wire"', ":type": '"Wire"', ":in": "#1", ...}
 """
 
@@ -9,94 +10,105 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from terrella.core.types import canonical_json
 
 Things = dict[str, dict[str, str]]
 Object = Mapping[str, Any]
-"""An object as the games write it: name, uuid, type, properties, contains (a list of names)."""
+"""An object in the games' own format: name, uuid, type, properties, contains (a list of names)."""
 
 SCORE = "score"
 NAME, TYPE, IN = ":name", ":type", ":in"
-"""What every object has beside its properties; no game has a property that begins with a colon."""
+"""Built-in properties of every object; no property of a game begins with a colon."""
 NOWHERE = "nowhere"
 ADJECTIVES = "clean|dirty|dry|wet"
-"""What some games put before an object's name in an action, and nowhere else."""
+"""Words that some games put before an object's name in actions only."""
 _NUMBERED = re.compile(r"^(.*) \(ID: ([0-9]+)\)$")
 _REFERENCE = re.compile(r'"#([0-9]+)"')
 _BARE = re.compile(r'("(?:[^"\\]|\\.)*")|#([0-9]+)')
 
 
 def things_of(objects: Iterable[Object], score: Mapping[str, Any]) -> Things:
-    """The state in our words. Where two objects share a name, both are said to be wherever that name is listed."""
+    """Convert objects and score to things.
+
+    If two objects share a name, both are placed in every container that lists the name.
+    """
     objects = list(objects)
-    numbers: dict[str, list[int]] = {}
-    holders: dict[str, list[int]] = {}
-    for one in objects:
-        numbers.setdefault(one["name"], []).append(one["uuid"])
-        for name in one["contains"]:
-            holders.setdefault(name, []).append(one["uuid"])
-    names = {name: f"#{found[0]}" for name, found in numbers.items() if len(found) == 1}
-    things = {f"#{one['uuid']}": _thing(one, holders.get(one["name"], ()), names) for one in objects}
+    uuids: dict[str, list[int]] = {}
+    containers: dict[str, list[int]] = {}
+    for obj in objects:
+        uuids.setdefault(obj["name"], []).append(obj["uuid"])
+        for name in obj["contains"]:
+            containers.setdefault(name, []).append(obj["uuid"])
+    keys = {name: f"#{same[0]}" for name, same in uuids.items() if len(same) == 1}
+    things = {
+        f"#{obj['uuid']}": _thing(obj, containers.get(obj["name"], ()), keys) for obj in objects
+    }
     return {**things, SCORE: {key: canonical_json(value) for key, value in score.items()}}
 
 
-def _thing(one: Object, inside: Sequence[int], names: Mapping[str, str]) -> dict[str, str]:
-    found = {NAME: _short_name(one), TYPE: canonical_json(one["type"]), IN: _place(inside)}
-    for key, value in one["properties"].items():
-        for path, leaf in _flat(key, value, names):
-            found[path] = value_text(leaf, names)
-    return found
+def _thing(obj: Object, containers: Sequence[int], keys: Mapping[str, str]) -> dict[str, str]:
+    location = "".join(f"#{uuid}" for uuid in sorted(containers)) or NOWHERE
+    thing = {NAME: _short_name(obj), TYPE: canonical_json(obj["type"]), IN: location}
+    for name, value in obj["properties"].items():
+        for path, leaf in _flatten(name, value, keys):
+            thing[path] = value_text(leaf, keys)
+    return thing
 
 
-def _place(inside: Iterable[int]) -> str:
-    return "".join(f"#{number}" for number in sorted(inside)) or NOWHERE
+def _short_name(obj: Object) -> str:
+    """The name without its number, as JSON.
+
+    A name without a number, or with another object's, is stored whole after `=`.
+    """
+    numbered = _NUMBERED.match(obj["name"])
+    if numbered and int(numbered[2]) == obj["uuid"] and not numbered[1].startswith("="):
+        return canonical_json(numbered[1])
+    return canonical_json(f"={obj['name']}")
 
 
-def _short_name(one: Object) -> str:
-    """The name without its number; a name that has none, or another one, is kept whole behind `=`."""
-    numbered = _NUMBERED.match(one["name"])
-    own = numbered is not None and int(numbered[2]) == one["uuid"] and not numbered[1].startswith("=")
-    return canonical_json(numbered[1] if numbered and own else f"={one['name']}")
-
-
-def long_name(thing: str, short: str) -> str:
-    """The name as the game writes it: `("#3", '"red wire"')` is "red wire (ID: 3)"."""
+def long_name(key: str, short: str) -> str:
+    """The name in the game's format: `("#3", '"red wire"')` is "red wire (ID: 3)"."""
     name: str = json.loads(short)
-    return name[1:] if name.startswith("=") else f"{name} (ID: {thing[1:]})"
+    return name[1:] if name.startswith("=") else f"{name} (ID: {key[1:]})"
 
 
-def _flat(path: str, value: Any, names: Mapping[str, str]) -> Iterable[tuple[str, Any]]:
-    """Tables inside a property become properties of their own (`connects.terminal1`); lists stay whole."""
+def _flatten(path: str, value: Any, keys: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Turn tables inside a property into properties (`connects.terminal1`); lists stay whole."""
     if not isinstance(value, dict) or not value:
-        return [(path, value)]
-    return [leaf for key, inner in value.items() for leaf in _flat(f"{path}.{names.get(key, key)}", inner, names)]
+        yield path, value
+        return
+    for name, inner in value.items():
+        yield from _flatten(f"{path}.{keys.get(name, name)}", inner, keys)
 
 
-def value_text(value: Any, names: Mapping[str, str]) -> str:
-    """A property's value: JSON, with objects by number."""
-    return _REFERENCE.sub(r"#\1", canonical_json(_referring(value, names)))
+def value_text(value: Any, keys: Mapping[str, str]) -> str:
+    """The value of a property as JSON, with objects by number."""
+    return _REFERENCE.sub(r"#\1", canonical_json(_with_keys(value, keys)))
 
 
-def _referring(value: Any, names: Mapping[str, str]) -> Any:
+def _with_keys(value: Any, keys: Mapping[str, str]) -> Any:
+    """Replace object names by keys."""
     if isinstance(value, str):
-        return names.get(value, value)
-    return [_referring(item, names) for item in value] if isinstance(value, list | tuple) else value
+        return keys.get(value, value)
+    return [_with_keys(item, keys) for item in value] if isinstance(value, list | tuple) else value
 
 
-# --- and back to the games' own words -----------------------------------------------------------------------------
+# --- back to the games' own format ----------------------------------------------------------------
 
 
 def objects_of(things: Things) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Objects (contents by number) and score, as the games write them."""
+    """Convert things back to objects and score; contents are ordered by number."""
     names = {key: long_name(key, thing[NAME]) for key, thing in things.items() if key != SCORE}
     contents: dict[str, list[str]] = {key: [] for key in names}
     for key in sorted(names, key=_number):
-        for holder in re.findall("#[0-9]+", things[key][IN]):
-            contents.setdefault(holder, []).append(names[key])
-    objects = [_object(key, things[key], names, contents[key]) for key in sorted(names, key=_number)]
+        for container in re.findall("#[0-9]+", things[key][IN]):
+            contents.setdefault(container, []).append(names[key])
+    objects = [
+        _object(key, things[key], names, contents[key]) for key in sorted(names, key=_number)
+    ]
     return objects, {key: json.loads(value) for key, value in things.get(SCORE, {}).items()}
 
 
@@ -104,7 +116,9 @@ def _number(key: str) -> int:
     return int(key[1:])
 
 
-def _object(key: str, thing: Mapping[str, str], names: Mapping[str, str], contains: list[str]) -> dict[str, Any]:
+def _object(
+    key: str, thing: Mapping[str, str], names: Mapping[str, str], contains: list[str]
+) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for path, text in thing.items():
         if path not in (NAME, TYPE, IN):
@@ -113,23 +127,31 @@ def _object(key: str, thing: Mapping[str, str], names: Mapping[str, str], contai
             for part in tables:
                 table = table.setdefault(part, {})
             table[last] = read_value(text, names)
-    return {"name": names[key], "uuid": _number(key), "type": json.loads(thing[TYPE]), "properties": properties,
-            "contains": contains}  # fmt: skip
+    return {
+        "name": names[key],
+        "uuid": _number(key),
+        "type": json.loads(thing[TYPE]),
+        "properties": properties,
+        "contains": contains,
+    }
 
 
 def read_value(text: str, names: Mapping[str, str]) -> Any:
-    """The JSON value of a property's text; a number that no object has stays as it is written."""
+    """Parse the text of a property; references to unknown objects stay as they are."""
 
-    def spelled(found: re.Match[str]) -> str:
-        return found[1] or json.dumps(names.get(found[0], found[0]))
+    def to_json(match: re.Match[str]) -> str:
+        return match[1] or json.dumps(names.get(match[0], match[0]))
 
-    return json.loads(_BARE.sub(spelled, text))
+    return json.loads(_BARE.sub(to_json, text))
 
 
 def action_text(action: str, things: Things) -> str:
-    """The action with objects by number: "take clean shirt (ID: 3)" is "take #3". What has no number stays in words."""
-    for key in set(re.findall(r"\(ID: ([0-9]+)\)", action)):
-        name = json.loads(things[f"#{key}"][NAME]) if f"#{key}" in things else ""
-        pattern = rf"(?:\b(?:{ADJECTIVES}) )*{re.escape(name)} \(ID: {key}\)"
-        action = re.sub(pattern, f"#{key}", action)
+    """The action with objects by number: "take clean shirt (ID: 3)" is "take #3".
+
+    Names without a number stay as they are.
+    """
+    for number in set(re.findall(r"\(ID: ([0-9]+)\)", action)):
+        name = json.loads(things[f"#{number}"][NAME]) if f"#{number}" in things else ""
+        pattern = rf"(?:\b(?:{ADJECTIVES}) )*{re.escape(name)} \(ID: {number}\)"
+        action = re.sub(pattern, f"#{number}", action)
     return action

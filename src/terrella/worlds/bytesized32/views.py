@@ -1,8 +1,10 @@
-"""What a model is shown of a question and what it may answer, in few words (`compact`) or in JSON (`json`).
+"""Views of states and answers: a short text format (`compact`) or JSON (`json`).
 
-A reply is read in either, whichever it is: as a difference (what changed) or as a whole state. Both views lead back to
-the same things, so every reward is computed on things. The hook that matters is `read_reply`.
-    view = view_of("json"); text = view.answer(before, after, whole=False); read_reply(text, before) == after
+`read_reply` accepts both formats, whichever view is in use, as a difference or as a whole state.
+Both are parsed into the same things, and every reward is computed on things.
+    view = view_of("json")
+    answer = view.answer(game, before, after, whole=False)
+    read_reply(answer, game, before) == after
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from terrella.verify.state import parse_state
 from terrella.worlds.bytesized32 import compact
 from terrella.worlds.bytesized32.things import TYPE, Things, objects_of, things_of
 
-_SHAPE = {"name": str, "uuid": int, "type": str, "properties": dict, "contains": list}
+_OBJECT_TYPES = {"name": str, "uuid": int, "type": str, "properties": dict, "contains": list}
+_REQUIRED = {"modified", "removed"}
+_ALLOWED = {"modified", "removed", "score"}
 
 
 @dataclass(frozen=True)
 class GameView:
-    """One way to write states and answers."""
+    """A format of states and answers."""
 
     name: str
     legend: str
@@ -30,26 +34,29 @@ class GameView:
     difference: Callable[[Things, Things], Observation]
 
     def answer(self, game: str, before: Things, after: Things, *, whole: bool) -> Observation:
-        """The answer that is right: the whole state after, or what changed."""
+        """The correct answer: the whole state after, or what changed."""
         return self.state(game, after) if whole else self.difference(before, after)
 
 
 def view_of(name: str) -> GameView:
-    """The view of this name."""
     return VIEWS[name]
 
 
 def read_before(shown: Observation) -> tuple[str, Things]:
-    """Game and things of a question; it is ours, so that anything else is a bug."""
+    """Parse the state of a query. We rendered it ourselves, so a failure is a bug."""
     text = show_text(shown)
     if not text.startswith("{"):
         return compact.read_state(text)
-    told = parse_state(text)
-    return told["game"], _read_whole(told["game_state"])
+    state = parse_state(text)
+    return state["game"], _read_whole(state["game_state"])
 
 
 def read_reply(reply: Observation, game: str, before: Things) -> Things:
-    """The state that a reply says comes next; ValueError when it cannot be read (it is untrusted)."""
+    """Parse a reply (untrusted) into the state that it predicts.
+
+    Raises:
+        ValueError: The reply cannot be read.
+    """
     text = show_text(reply)
     if text.lstrip().startswith("{"):
         return _read_json(parse_state(text), before)
@@ -59,12 +66,14 @@ def read_reply(reply: Observation, game: str, before: Things) -> Things:
 
 
 def _with_types(after: Things, before: Things) -> Things:
-    """Few words leave types out where they follow from the state before."""
-    return {key: {TYPE: before[key][TYPE], **thing} if TYPE in before.get(key, ()) else thing
-            for key, thing in after.items()}  # fmt: skip
+    """Add the types, which the compact format leaves out, from the state before."""
+    return {
+        key: {TYPE: before[key][TYPE], **thing} if TYPE in before.get(key, ()) else thing
+        for key, thing in after.items()
+    }
 
 
-# --- JSON, as the games write it ----------------------------------------------------------------------------------
+# --- JSON, in the games' own format ---------------------------------------------------------------
 
 
 def _json_state(game: str, things: Things) -> Observation:
@@ -73,90 +82,108 @@ def _json_state(game: str, things: Things) -> Observation:
 
 
 def _json_difference(before: Things, after: Things) -> Observation:
-    """Whole objects that are new or differ, numbers that are gone, and the score if it differs."""
-    (old, old_score), (new, new_score) = objects_of(before), objects_of(after)
-    known = {one["uuid"]: one for one in old}
-    gone = sorted(known.keys() - {one["uuid"] for one in new})
-    score = new_score if new_score != old_score else {}
-    return State.of({"modified": [one for one in new if known.get(one["uuid"]) != one], "removed": gone,
-                     "score": score})  # fmt: skip
+    """Whole objects that are new or differ, removed uuids, and the score if it differs."""
+    old, old_score = objects_of(before)
+    new, new_score = objects_of(after)
+    known = {obj["uuid"]: obj for obj in old}
+    return State.of(
+        {
+            "modified": [obj for obj in new if known.get(obj["uuid"]) != obj],
+            "removed": sorted(known.keys() - {obj["uuid"] for obj in new}),
+            "score": new_score if new_score != old_score else {},
+        }
+    )
 
 
-def _read_json(told: Any, before: Things) -> Things:
-    """A difference, or a whole state, in the official form."""
-    if isinstance(told, dict) and "game_state" in told:
-        return _read_whole(told["game_state"])
-    if not isinstance(told, dict) or not {"modified", "removed"} <= told.keys() <= {"modified", "removed", "score"}:
-        raise ValueError("neither a difference (modified, removed, score) nor a whole state (game_state)")
+def _read_json(reply: Any, before: Things) -> Things:
+    """Parse a difference or a whole state in the official format."""
+    if isinstance(reply, dict) and "game_state" in reply:
+        return _read_whole(reply["game_state"])
+    if not isinstance(reply, dict) or not _REQUIRED <= reply.keys() <= _ALLOWED:
+        raise ValueError(
+            "neither a difference (modified, removed, score) nor a whole state (game_state)"
+        )
     objects, score = objects_of(before)
-    known = {one["uuid"]: one for one in objects}
-    modified, removed = (_listed(told, name) for name in ("modified", "removed"))
+    known = {obj["uuid"]: obj for obj in objects}
+    modified = _list_of(reply, "modified")
+    removed = _list_of(reply, "removed")
     if any(type(uuid) is not int or uuid not in known for uuid in removed):
-        raise ValueError("removes what is not there")
-    after = known | {_checked(one)["uuid"]: one for one in modified}
-    kept = [after[uuid] for uuid in after if uuid not in set(removed)]
-    return _things(kept, _checked_score(told.get("score") or score))
+        raise ValueError("removes an object that does not exist")
+    after = known | {_checked(obj)["uuid"]: obj for obj in modified}
+    remaining = [after[uuid] for uuid in after if uuid not in set(removed)]
+    return _things(remaining, _checked_score(reply.get("score") or score))
 
 
-def _listed(told: Mapping[str, Any], name: str) -> list[Any]:
-    if not isinstance(told[name], list):
+def _list_of(reply: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(reply[name], list):
         raise ValueError(f"{name} is not a list")
-    return list(told[name])
+    return list(reply[name])
 
 
-def _read_whole(told: Any) -> Things:
-    if not isinstance(told, list) or not told:
+def _read_whole(game_state: Any) -> Things:
+    if not isinstance(game_state, list) or not game_state:
         raise ValueError("game_state is not a list")
-    *objects, score = told
-    return _things([_checked(one) for one in objects], _checked_score(score))
+    *objects, score = game_state
+    return _things([_checked(obj) for obj in objects], _checked_score(score))
 
 
 def _things(objects: list[Any], score: dict[str, Any]) -> Things:
-    names = {one["name"] for one in objects}
-    if len({one["uuid"] for one in objects}) != len(objects):
+    names = {obj["name"] for obj in objects}
+    if len({obj["uuid"] for obj in objects}) != len(objects):
         raise ValueError("a uuid is given twice")
-    strangers = [name for one in objects for name in one["contains"] if name not in names]
-    if strangers:
-        raise ValueError(f"contains what is not there: {strangers[0]!r}")
+    for obj in objects:
+        for name in obj["contains"]:
+            if name not in names:
+                raise ValueError(f"contains an object that does not exist: {name!r}")
     return things_of(objects, score)
 
 
-def _checked(one: Any) -> dict[str, Any]:
-    """An object of a reply, or ValueError."""
-    if not isinstance(one, dict) or one.keys() != _SHAPE.keys():
-        raise ValueError(f"an object has {', '.join(_SHAPE)}, and nothing else")
-    if any(type(one[name]) is not kind for name, kind in _SHAPE.items()) or one["uuid"] < 0:
-        raise ValueError("an object has a part of another kind")
-    if any(not isinstance(name, str) for name in one["contains"]) or any(
-        key.startswith(":") for key in one["properties"]
-    ):
-        raise ValueError("contents are names, and no property begins with a colon")
-    return one
+def _checked(obj: Any) -> dict[str, Any]:
+    """Check the shape of an object in a reply; ValueError if it is wrong."""
+    if not isinstance(obj, dict) or obj.keys() != _OBJECT_TYPES.keys():
+        raise ValueError(f"an object needs {', '.join(_OBJECT_TYPES)}, and nothing else")
+    for name, kind in _OBJECT_TYPES.items():
+        if type(obj[name]) is not kind:
+            raise ValueError(f"{name} of an object must be a {kind.__name__}")
+    if obj["uuid"] < 0:
+        raise ValueError("a uuid cannot be negative")
+    if any(not isinstance(name, str) for name in obj["contains"]):
+        raise ValueError("contains must list names")
+    if any(name.startswith(":") for name in obj["properties"]):
+        raise ValueError("a property cannot begin with a colon")
+    return obj
 
 
 def _checked_score(score: Any) -> dict[str, Any]:
-    if not isinstance(score, dict) or any(isinstance(value, dict | list) for value in score.values()):
-        raise ValueError("the score is an object of plain values")
+    if not isinstance(score, dict):
+        raise ValueError("the score must be an object")
+    if any(isinstance(value, dict | list) for value in score.values()):
+        raise ValueError("the score must have plain values")
     return score
 
 
 VIEWS = {
     "compact": GameView(
         "compact",
-        'A state is the game, then `#number"name"<where property=value ...` for each object, then the score, separated '
-        "by `;`. Reply with what changes, in the same form: `#3<#0 isOn=true` (moved into #0, switched on), `-#5` "
-        '(gone), `+#9"ice":"Ice"<#3 ...` (new), `property=!` (no longer there), or `=` when nothing changes.',
+        'A state is the game, then `#number"name"<where property=value ...` for each object, '
+        "then the score, separated by `;`. Reply with what changes, in the same form: "
+        "`#3<#0 isOn=true` (moved into #0, switched on), `-#5` (gone), "
+        '`+#9"ice":"Ice"<#3 ...` (new), `property=!` (no longer there), '
+        "or `=` when nothing changes.",
         "Reply with the whole state after it, in the same form.",
         lambda game, things: Text(compact.show_state(game, things)),
         lambda before, after: Text(compact.show_difference(before, after)),
     ),
     "json": GameView(
         "json",
-        'A state is JSON: `game_state` lists the objects, and the score last. Reply with JSON that has three keys: '
-        '"modified" (a list of all objects that are new or changed, each whole), "removed" (a list of uuids) and '
+        "A state is JSON: `game_state` lists the objects, and the score last. "
+        "Reply with JSON that has three keys: "
+        '"modified" (a list of all objects that are new or changed, each whole), '
+        '"removed" (a list of uuids) and '
         '"score" (the new score, or {} when it does not change).',
-        'A state is JSON: `game_state` lists the objects, and the score last. Reply with the whole state in this form.',
+        "A state is JSON: `game_state` lists the objects, and the score last. "
+        "Reply with the whole state in this form.",
         _json_state,
         _json_difference,
     ),
-}  # fmt: skip
+}

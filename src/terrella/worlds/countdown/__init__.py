@@ -1,4 +1,4 @@
-"""Countdown: reach a target with an arithmetic expression: see README.md in this folder."""
+"""Countdown: reach a target with an arithmetic expression. See README.md in this folder."""
 
 from terrella.worlds.countdown.env import Countdown
 

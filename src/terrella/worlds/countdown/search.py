@@ -1,7 +1,8 @@
-"""What can be made from a few numbers: all expressions, one that reaches a target, one random value.
+"""Expressions over a few numbers: all of them, one that reaches a target, or one random value.
 
-The first two grow sets of numbers by joining two smaller ones, so nothing is built twice.
-    find_way((25, 5, 3), target=60) == "(25 - 5) * 3"
+The search builds expressions over ever larger subsets of the numbers (bit masks of their positions)
+by combining those of two smaller subsets, so nothing is built twice.
+    find_expression((25, 5, 3), target=60) == "(25 - 5) * 3"
 """
 
 from __future__ import annotations
@@ -16,83 +17,103 @@ import numpy as np
 from terrella.worlds.countdown.parser import OPERATORS
 
 
-class Way(NamedTuple):
+class Candidate(NamedTuple):
     """An expression and its value."""
 
     text: str
     value: Fraction
 
 
+Key = Callable[[Candidate], Hashable]
+
+
 @functools.lru_cache(maxsize=64)
 def all_expressions(numbers: tuple[int, ...]) -> tuple[str, ...]:
-    """All expressions that use each number exactly once and are defined; sums and products in one order only."""
-    parts = _parts(numbers, same=lambda way: way.text)
-    return tuple(way.text for way in _distinct(_joins(_everything(numbers), parts), same=lambda way: way.text))
+    """All defined expressions that use each number exactly once.
+
+    Sums and products appear in one order only.
+    """
+    subsets = _proper_subsets(numbers, key=lambda candidate: candidate.text)
+    candidates = _combinations(_full_mask(numbers), subsets)
+    return tuple(dict.fromkeys(candidate.text for candidate in candidates))
 
 
-def find_way(numbers: tuple[int, ...], target: int) -> str | None:
-    """An expression that uses each number exactly once and equals the target, or None when there is none."""
-    parts = _parts(numbers, same=lambda way: way.value)
-    return next((way.text for way in _joins(_everything(numbers), parts) if way.value == target), None)
+def find_expression(numbers: tuple[int, ...], target: int) -> str | None:
+    """An expression that uses each number exactly once and equals the target, or None."""
+    subsets = _proper_subsets(numbers, key=lambda candidate: candidate.value)
+    for candidate in _combinations(_full_mask(numbers), subsets):
+        if candidate.value == target:
+            return candidate.text
+    return None
 
 
 def random_value(numbers: tuple[int, ...], rng: np.random.Generator) -> Fraction | None:
-    """The value after joining two random parts by a random sign until one is left; None if that divides by zero."""
-    parts = [Fraction(n) for n in numbers]
-    while len(parts) > 1:
-        left = parts.pop(int(rng.integers(len(parts))))
-        right = parts.pop(int(rng.integers(len(parts))))
+    """The value of a random expression: random pairs are combined by random signs.
+
+    None if that divides by zero.
+    """
+    values = [Fraction(number) for number in numbers]
+    while len(values) > 1:
+        left = values.pop(int(rng.integers(len(values))))
+        right = values.pop(int(rng.integers(len(values))))
         sign = "+-*/"[int(rng.integers(4))]
         if sign == "/" and right == 0:
             return None
-        parts.append(OPERATORS[sign](left, right))
-    return parts[0]
+        values.append(OPERATORS[sign](left, right))
+    return values[0]
 
 
-def _everything(numbers: tuple[int, ...]) -> int:
-    """The set of all numbers, as a bit mask of their places."""
+def _full_mask(numbers: tuple[int, ...]) -> int:
     return (1 << len(numbers)) - 1
 
 
-def _parts(numbers: tuple[int, ...], same: Callable[[Way], Hashable]) -> dict[int, list[Way]]:
-    """For each set of numbers except the whole: the ways to use them all. Of ways that are the `same`, one is kept."""
-    ways: dict[int, list[Way]] = {1 << place: [Way(str(n), Fraction(n))] for place, n in enumerate(numbers)}
-    for chosen in range(1, _everything(numbers)):
-        if chosen not in ways:
-            ways[chosen] = _distinct(_joins(chosen, ways), same)
-    return ways
+def _proper_subsets(numbers: tuple[int, ...], key: Key) -> dict[int, list[Candidate]]:
+    """Candidates for each subset except the full one; of those with equal keys, the first."""
+    candidates = {
+        1 << index: [Candidate(str(number), Fraction(number))]
+        for index, number in enumerate(numbers)
+    }
+    for subset in range(1, _full_mask(numbers)):
+        if subset not in candidates:
+            candidates[subset] = _distinct(_combinations(subset, candidates), key)
+    return candidates
 
 
-def _distinct(ways: Iterable[Way], same: Callable[[Way], Hashable]) -> list[Way]:
-    kept: dict[Hashable, Way] = {}
-    for way in ways:
-        kept.setdefault(same(way), way)
-    return list(kept.values())
+def _distinct(candidates: Iterable[Candidate], key: Key) -> list[Candidate]:
+    first: dict[Hashable, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(key(candidate), candidate)
+    return list(first.values())
 
 
-def _joins(chosen: int, ways: dict[int, list[Way]]) -> Iterator[Way]:
-    """All ways to join two parts of a set. The part with the lowest number of the set comes first."""
-    lowest, part = chosen & -chosen, (chosen - 1) & chosen
+def _combinations(subset: int, candidates: dict[int, list[Candidate]]) -> Iterator[Candidate]:
+    """Combine the candidates of every split of the subset into two parts.
+
+    The left part always contains the lowest number, so that each split is visited once.
+    """
+    lowest = subset & -subset
+    part = (subset - 1) & subset
     while part:
         if part & lowest:
-            for left in ways[part]:
-                for right in ways[chosen ^ part]:
-                    yield from _join(left, right)
-        part = (part - 1) & chosen
+            for left in candidates[part]:
+                for right in candidates[subset ^ part]:
+                    yield from _combine(left, right)
+        part = (part - 1) & subset
 
 
-def _join(left: Way, right: Way) -> Iterator[Way]:
-    """The two sums and products that differ, both differences, and the quotients that exist."""
-    (a, x), (b, y) = (_enclosed(left), left.value), (_enclosed(right), right.value)
-    yield Way(f"{a} + {b}", x + y)
-    yield Way(f"{a} * {b}", x * y)
-    yield Way(f"{a} - {b}", x - y)
-    yield Way(f"{b} - {a}", y - x)
+def _combine(left: Candidate, right: Candidate) -> Iterator[Candidate]:
+    """The sum, the product, both differences, and the quotients that are defined."""
+    a, x = _enclosed(left), left.value
+    b, y = _enclosed(right), right.value
+    yield Candidate(f"{a} + {b}", x + y)
+    yield Candidate(f"{a} * {b}", x * y)
+    yield Candidate(f"{a} - {b}", x - y)
+    yield Candidate(f"{b} - {a}", y - x)
     if y:
-        yield Way(f"{a} / {b}", x / y)
+        yield Candidate(f"{a} / {b}", x / y)
     if x:
-        yield Way(f"{b} / {a}", y / x)
+        yield Candidate(f"{b} / {a}", y / x)
 
 
-def _enclosed(way: Way) -> str:
-    return f"({way.text})" if " " in way.text else way.text
+def _enclosed(candidate: Candidate) -> str:
+    return f"({candidate.text})" if " " in candidate.text else candidate.text

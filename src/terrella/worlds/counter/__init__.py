@@ -1,4 +1,4 @@
-"""Counter: the smallest world, used by every test and by the hello world. Bring a counter to its goal."""
+"""Counter: bring a counter to its goal. The smallest world, used by tests and the hello world."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from terrella.verify.state import StateDiff
 
 @dataclass(frozen=True)
 class Count:
-    """Where the counter stands, and where it should."""
+    """The current value of the counter, and its goal."""
 
     value: int
     goal: int
@@ -22,7 +22,7 @@ class Counter(StateWorld[Count]):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(StateWorld.Config):
-        """Goals are below `goals`, and the value starts up to `away` steps from its goal."""
+        """Goals are below `goals`; the value starts at most `away` steps from its goal."""
 
         goals: int = 100
         away: int = 8
@@ -33,16 +33,15 @@ class Counter(StateWorld[Count]):
     verifier = StateDiff.Config().build()
 
     def draw(self, rng: np.random.Generator) -> Count:
-        """A goal, and a value some steps away, on either side."""
-        goal, away = int(rng.integers(self.config.goals)), int(rng.integers(1, self.config.away + 1))
+        goal = int(rng.integers(self.config.goals))
+        away = int(rng.integers(1, self.config.away + 1))
         return Count(goal + away * int(rng.choice((-1, 1))), goal)
 
     def legal(self, state: Count) -> tuple[str, ...]:
-        """Both directions, always."""
         return ("up", "down")
 
     def outcomes(self, state: Count, action: str) -> list[Outcome]:
-        """One step; reaching the goal ends the episode."""
+        """Change the value by one; reaching the goal ends the episode."""
         after = replace(state, value=state.value + (1 if action == "up" else -1))
         won = after.value == after.goal
         return [Outcome(state=after, reward=float(won), terminated=won, success=won)]

@@ -1,4 +1,7 @@
-"""FrozenLake: cross the ice to the goal without falling into a hole. Rules in `env.py`, figures in README.md."""
+"""FrozenLake: cross the ice to the goal without falling into a hole.
+
+The rules are in `env.py`, the baseline scores in README.md.
+"""
 
 from terrella.worlds.frozen_lake.env import FrozenLake
 

@@ -1,6 +1,6 @@
 """FrozenLake by Gymnasium's rules, on a new random map at each reset.
 
-`outcomes` is the hook that matters: the exact distribution over where the player lands, slips included.
+`outcomes` gives the exact distribution over where the player lands, slips included.
     world = FrozenLake.Config(size=6, success_rate=1 / 3).build()
     observation, info = world.reset(seed=0)
     world.step("Right")
@@ -28,34 +28,47 @@ ACTION_INDEX = {name: index for index, name in enumerate(ACTIONS)}
 
 
 class FrozenLake(StateWorld[Lake]):
-    """Reach the goal over slippery or firm ice; a hole ends the walk."""
+    """Reach the goal over firm or slippery ice; a hole ends the episode."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(StateWorld.Config):
-        """Board, ice and holes."""
+        """Size of the board, slipperiness and density of holes."""
 
         view: str = "grid"
         size: int = 4
         """Rows and columns."""
         success_rate: float = 1.0
-        """Chance of going where one wants; the two perpendicular directions share the rest. 1 is firm ice."""
+        """Probability of moving as intended; the two perpendicular directions share the rest.
+
+        1 is firm ice.
+        """
         hole_rate: float = 0.2
-        """Chance that a cell is a hole, before maps without a path are drawn again."""
+        """Probability that a cell is a hole, before maps without a path are drawn again."""
 
         def __post_init__(self) -> None:
-            """Refuse boards without room for start and goal, and rates that are no probabilities."""
+            """Reject boards without room for start and goal, and rates that are out of range."""
             super().__post_init__()
             if self.size < 2:
-                raise ConfigError("frozen_lake.size", f"must be at least 2, not {self.size}", "start and goal differ")
+                raise ConfigError(
+                    "frozen_lake.size",
+                    f"must be at least 2, not {self.size}",
+                    "start and goal need different cells",
+                )
             if not 0.0 <= self.success_rate <= 1.0:
-                raise ConfigError("frozen_lake.success_rate", f"must lie in [0, 1], not {self.success_rate}")
+                raise ConfigError(
+                    "frozen_lake.success_rate", f"must lie in [0, 1], not {self.success_rate}"
+                )
             if not 0.0 <= self.hole_rate < 1.0:
-                raise ConfigError("frozen_lake.hole_rate", f"must lie in [0, 1), not {self.hole_rate}")
+                raise ConfigError(
+                    "frozen_lake.hole_rate", f"must lie in [0, 1), not {self.hole_rate}"
+                )
 
     config: Config
     rules = (
-        "You walk on a frozen lake. Reach the goal without falling into a hole: a hole ends the walk. "
-        "Each action moves you by one cell; the edge of the board holds you back. Reaching the goal earns 1."
+        "You walk on a frozen lake. "
+        "Reach the goal without falling into a hole: a hole ends the walk. "
+        "Each action moves you by one cell; the edge of the board holds you back. "
+        "Reaching the goal earns 1."
     )
     verifier = LineGain.Config().build()
     view_names = tuple(LAKE_VIEWS)
@@ -67,44 +80,52 @@ class FrozenLake(StateWorld[Lake]):
     }
 
     def __init__(self, config: Config) -> None:
-        """Look up where each action leads from each cell."""
         super().__init__(config)
         self.landings = landings(config.size, config.success_rate)
 
     @property
     def instruction(self) -> str:
-        """The rules, with a word about the ice when it is slippery."""
-        told = super().instruction
+        """The rules, with a note on the slip probability when the ice is slippery."""
+        instruction = super().instruction
         if self.config.success_rate == 1.0:
-            return told
+            return instruction
         rate = f"{self.config.success_rate:.3g}"
-        return f"{told}\nThe ice is slippery: you go where you want with probability {rate}, else to one side of it."
+        return (
+            f"{instruction}\nThe ice is slippery: you go where you want with probability {rate}, "
+            "else to one side of it."
+        )
 
     def draw(self, rng: np.random.Generator) -> Lake:
-        """A map that can be crossed, the player at its start."""
         return draw_lake(rng, self.config.size, self.config.hole_rate)
 
     def legal(self, state: Lake) -> tuple[str, ...]:
-        """All four directions, always."""
         return ACTIONS
 
     def outcomes(self, state: Lake, action: str) -> list[Outcome]:
-        """Where the player may land. A hole or the goal ends the episode, and nothing moves after that."""
+        """The cells where the player may land.
+
+        A hole or the goal ends the episode; actions after that change nothing.
+        """
         tiles = state.tiles
         if tiles[state.player] != ICE:
             return [Outcome(state=state, terminated=True, success=tiles[state.player] == GOAL)]
-        landing = self.landings[state.player][ACTION_INDEX[action]]
-        return [_landed(tiles, cell, chance) for cell, chance in landing]
+        targets = self.landings[state.player][ACTION_INDEX[action]]
+        return [_outcome(tiles, cell, probability) for cell, probability in targets]
 
     def make_view(self, name: str) -> View[Lake]:
-        """The view of that name for a board of this size."""
         return LAKE_VIEWS[name](self.config.size)
 
     def expert(self, state: Lake, steps_left: int, rng: np.random.Generator) -> str:
-        """The action with the best chance of reaching the goal in time; exact, slips included."""
+        """The action most likely to reach the goal in time; exact, slips included."""
         return plan_for(state.tiles, self.config.success_rate).best_action(state.player, steps_left)
 
 
-def _landed(tiles: str, cell: int, chance: float) -> Outcome:
-    won, over = tiles[cell] == GOAL, tiles[cell] != ICE
-    return Outcome(state=Lake(tiles, cell), reward=float(won), terminated=over, success=won, probability=chance)
+def _outcome(tiles: str, cell: int, probability: float) -> Outcome:
+    won = tiles[cell] == GOAL
+    return Outcome(
+        state=Lake(tiles, cell),
+        reward=float(won),
+        terminated=tiles[cell] != ICE,
+        success=won,
+        probability=probability,
+    )

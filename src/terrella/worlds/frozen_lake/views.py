@@ -1,6 +1,6 @@
-"""What a model is shown of a lake: a grid of symbols, coordinates, or both. Each can be read back exactly.
+"""Views of a lake: a grid of symbols, coordinates, or both.
 
-`read` accepts a rendering and nothing else: it rebuilds the text of what it understood and compares.
+`read` accepts exact renderings only: it renders the lake it parsed again and compares the texts.
     view = LAKE_VIEWS["grid"](size=4)
     view.read(view.show(lake)) == lake
 """
@@ -15,7 +15,7 @@ from terrella.core.types import Observation, Text
 from terrella.worlds.frozen_lake.maps import GOAL, HOLE, ICE, Lake
 
 WITH_PLAYER = {ICE: "P", HOLE: "X", GOAL: "√"}
-"""What a tile looks like with the player on it."""
+"""The symbol of a tile with the player on it."""
 UNDER_PLAYER = {mark: tile for tile, mark in WITH_PLAYER.items()}
 
 CELL = re.compile(r"\(([0-9]{1,4}),([0-9]{1,4})\)")
@@ -31,63 +31,61 @@ def _cells(cells: Iterable[int], size: int) -> str:
 
 def _read_cells(text: str, size: int) -> list[int] | None:
     """The cells named in a line, or None when one lies outside the board."""
-    places = [(int(row), int(col)) for row, col in CELL.findall(text)]
-    if any(row >= size or col >= size for row, col in places):
+    positions = [(int(row), int(col)) for row, col in CELL.findall(text)]
+    if any(row >= size or col >= size for row, col in positions):
         return None
-    return [row * size + col for row, col in places]
+    return [row * size + col for row, col in positions]
 
 
-class GridView:
+class LakeGridView:
     """The map as rows of symbols, the player drawn over the tile."""
 
     def __init__(self, size: int) -> None:
-        """`size` is the number of rows and of columns."""
         self.size = size
         self.starts = range(0, size * size, size)
         self.legend = (
-            f"The board has {size} rows of {size} symbols: {WITH_PLAYER[ICE]} player, {ICE} ice, {HOLE} hole, "
-            f"{GOAL} goal, {WITH_PLAYER[HOLE]} player in a hole, {WITH_PLAYER[GOAL]} player on the goal."
+            f"The board has {size} rows of {size} symbols: "
+            f"{WITH_PLAYER[ICE]} player, {ICE} ice, {HOLE} hole, {GOAL} goal, "
+            f"{WITH_PLAYER[HOLE]} player in a hole, {WITH_PLAYER[GOAL]} player on the goal."
         )
 
     def show(self, state: Lake) -> Text:
-        """The rows, one a line."""
-        tiles, player, size = state.tiles, state.player, self.size
-        marked = f"{tiles[:player]}{WITH_PLAYER[tiles[player]]}{tiles[player + 1 :]}"
-        return Text("\n".join([marked[start : start + size] for start in self.starts]))
+        tiles, player = state.tiles, state.player
+        symbols = f"{tiles[:player]}{WITH_PLAYER[tiles[player]]}{tiles[player + 1 :]}"
+        return Text("\n".join([symbols[start : start + self.size] for start in self.starts]))
 
     def read(self, observation: Observation) -> Lake | None:
-        """The lake that was drawn, or None: wrong size, no or two players, no or two goals, other symbols."""
+        """Parse the grid; None unless size and symbols are right, with one player and one goal."""
         size = self.size
         if not isinstance(observation, Text) or len(observation.text) != size * (size + 1) - 1:
             return None
-        marked = observation.text.replace("\n", "")
-        players = [cell for cell, mark in enumerate(marked) if mark in UNDER_PLAYER]
-        if len(players) != 1 or len(marked) != size * size:
+        symbols = observation.text.replace("\n", "")
+        players = [cell for cell, symbol in enumerate(symbols) if symbol in UNDER_PLAYER]
+        if len(players) != 1 or len(symbols) != size * size:
             return None
-        tiles = "".join(UNDER_PLAYER.get(mark, mark) for mark in marked)
+        tiles = "".join(UNDER_PLAYER.get(symbol, symbol) for symbol in symbols)
         if tiles.count(GOAL) != 1 or tiles.strip(ICE + HOLE + GOAL):
             return None
         lake = Lake(tiles, players[0])
         return lake if self.show(lake) == observation else None
 
 
-class CoordinatesView:
-    """The map in words: size, player, goal and holes, each cell as (row,column)."""
+class LakeCoordinatesView:
+    """The size, player, goal and holes, each cell as (row,column)."""
 
     def __init__(self, size: int) -> None:
-        """`size` is the number of rows and of columns."""
         self.size = size
         cells = (_cell(cell, size) for cell in range(size * size))
-        self.words = (f"Size: {size}x{size}\nPlayer: ", "\nGoal: ", "\nHoles: ", "none", *cells)
-        self.longest = 64 + len(_cell(size * size - 1, size) + " ") * (size * size + 2)
+        titles = (f"Size: {size}x{size}\nPlayer: ", "\nGoal: ", "\nHoles: ", "none")
+        self.vocabulary = (*titles, *cells)
+        self.max_chars = 64 + len(_cell(size * size - 1, size) + " ") * (size * size + 2)
         self.legend = (
-            f"The board has {size} rows and {size} columns. Cells are (row,column), counted from (0,0) at the top "
-            f"left to ({size - 1},{size - 1}) at the bottom right. Cells that are not named are ice. "
-            "The player can be in a hole or on the goal."
+            f"The board has {size} rows and {size} columns. Cells are (row,column), "
+            f"counted from (0,0) at the top left to ({size - 1},{size - 1}) at the bottom right. "
+            "Cells that are not named are ice. The player can be in a hole or on the goal."
         )
 
     def show(self, state: Lake) -> Text:
-        """One line each for size, player, goal and holes."""
         size, tiles = self.size, state.tiles
         holes = (cell for cell, tile in enumerate(tiles) if tile == HOLE)
         return Text(
@@ -96,8 +94,7 @@ class CoordinatesView:
         )
 
     def read(self, observation: Observation) -> Lake | None:
-        """The lake that was described, or None."""
-        if not isinstance(observation, Text) or len(observation.text) > self.longest:
+        if not isinstance(observation, Text) or len(observation.text) > self.max_chars:
             return None
         lines = [_read_cells(line, self.size) for line in observation.text.split("\n")]
         match lines:
@@ -111,20 +108,19 @@ class CoordinatesView:
         return None
 
 
-class GridCoordinatesView:
-    """The grid, and below it the same in coordinates."""
+class LakeGridCoordinatesView:
+    """The grid, followed by the coordinates."""
 
     def __init__(self, size: int) -> None:
-        """`size` is the number of rows and of columns."""
-        self.grid, self.coordinates = GridView(size), CoordinatesView(size)
+        self.grid = LakeGridView(size)
+        self.coordinates = LakeCoordinatesView(size)
         self.legend = f"{self.grid.legend}\nBelow it the same in words. {self.coordinates.legend}"
 
     def show(self, state: Lake) -> Text:
-        """Both texts, the grid first."""
         return Text(f"{self.grid.show(state).text}\n{self.coordinates.show(state).text}")
 
     def read(self, observation: Observation) -> Lake | None:
-        """The lake that both parts describe, or None when one is wrong or they disagree."""
+        """Parse the grid; None unless the coordinates describe the same lake."""
         if not isinstance(observation, Text):
             return None
         size = self.grid.size
@@ -133,7 +129,7 @@ class GridCoordinatesView:
 
 
 LAKE_VIEWS: dict[str, Callable[[int], View[Lake]]] = {
-    "grid": GridView,
-    "coordinates": CoordinatesView,
-    "grid_coordinates": GridCoordinatesView,
+    "grid": LakeGridView,
+    "coordinates": LakeCoordinatesView,
+    "grid_coordinates": LakeGridCoordinatesView,
 }

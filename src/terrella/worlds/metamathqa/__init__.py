@@ -1,4 +1,7 @@
-"""MetaMathQA: word problems from a file of yours, or from a small made sample: see README.md in this folder."""
+"""MetaMathQA: word problems from a local file, or from a small built-in sample.
+
+See README.md in this folder.
+"""
 
 from terrella.worlds.metamathqa.env import MetaMathQA
 

@@ -1,6 +1,7 @@
-"""When two answers are the same: exactly as numbers if both are numbers, else as normalised text. No `eval`.
+"""Compare two answers: exactly as numbers if either is a number, else as normalised text.
 
-$5 = 5, 1,000 = 1000, 0.75 = 3/4 = \\frac{3}{4}; a percent sign is a unit like the dollar's, so 50% = 50.
+There is no `eval`. Examples of equal answers: $5 = 5, 1,000 = 1000, 0.75 = 3/4 = \\frac{3}{4}. A
+percent sign is a unit like the dollar sign, so 50% = 50.
     same_answer("The answer is: 0.75", "3/4")
 """
 
@@ -10,13 +11,14 @@ import re
 from fractions import Fraction
 
 MAX_CHARS = 200
-"""A longer answer is wrong without being read: the answers of word problems are short."""
+"""Longer answers are wrong without being parsed: answers to word problems are short."""
 
 _MARKER = re.compile(r"the answer is:?", re.IGNORECASE)
-_NEGATIVE_ABOVE = re.compile(r"\\frac\{-([0-9]+)\}")
+_NEGATIVE_NUMERATOR = re.compile(r"\\frac\{-([0-9]+)\}")
 _WRAPPED = re.compile(r"\\(?:text|mbox|mathrm|boxed)\{([^{}]*)\}")
 _IGNORED = ("\\left", "\\right", "\\!", "\\,", "\\$", "\\%", "$", "%")
-# [0-9] rather than \d, which takes the digits of all alphabets. MAX_CHARS bounds how many there can be.
+# [0-9] rather than \d, which also matches the digits of other alphabets. MAX_CHARS bounds their
+# number.
 _WHOLE = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
 _DECIMAL = re.compile(rf"([-+]?)((?:{_WHOLE})?)(?:\.([0-9]+))?")
 _RATIO = re.compile(rf"([-+]?)({_WHOLE}) ?/ ?({_WHOLE})")
@@ -24,23 +26,27 @@ _LATEX_RATIO = re.compile(r"([-+]?)\\frac(?:\{([0-9]+)\}\{([0-9]+)\}|([0-9])([0-
 
 
 def final_answer(text: str) -> str:
-    """What follows the last "The answer is:", or the whole text when that is not said. One guess, never two."""
+    """The text after the last "The answer is:", or the whole text if it has no such marker.
+
+    So a reply counts as one guess, never two.
+    """
     return _MARKER.split(text)[-1].strip()
 
 
 def same_answer(reply: str, truth: str) -> bool:
     """Whether a reply (untrusted) gives the true answer."""
-    said, true = _clean(final_answer(reply)), _clean(truth)
-    if not said or len(said) > MAX_CHARS:
+    answer = _clean(final_answer(reply))
+    if not answer or len(answer) > MAX_CHARS:
         return False
-    number, true_number = read_number(said), read_number(true)
+    true_answer = _clean(truth)
+    number, true_number = read_number(answer), read_number(true_answer)
     if number is not None or true_number is not None:
         return number == true_number
-    return _squeezed(said) == _squeezed(true)
+    return _without_case_and_spaces(answer) == _without_case_and_spaces(true_answer)
 
 
 def read_number(text: str) -> Fraction | None:
-    """The exact number that a short text is: whole, decimal, ratio or LaTeX fraction; None for anything else."""
+    """Parse a whole number, decimal, ratio or LaTeX fraction exactly; None for anything else."""
     cleaned = _clean(text)
     if len(cleaned) > MAX_CHARS:
         return None
@@ -50,18 +56,22 @@ def read_number(text: str) -> Fraction | None:
     ratio = _RATIO.fullmatch(cleaned) or _LATEX_RATIO.fullmatch(cleaned)
     if ratio is None:
         return None
-    sign, above, below = (group.replace(",", "") for group in ratio.groups() if group is not None)
-    return Fraction(int(f"{sign}{above}"), int(below)) if int(below) else None
+    sign, numerator, denominator = (
+        group.replace(",", "") for group in ratio.groups() if group is not None
+    )
+    if int(denominator) == 0:
+        return None
+    return Fraction(int(f"{sign}{numerator}"), int(denominator))
 
 
 def _clean(text: str) -> str:
-    """The text without LaTeX wrapping, units of money and percent, surrounding space and a final full stop."""
-    for mark in _IGNORED:
-        text = text.replace(mark, "")
+    """Remove LaTeX wrapping, currency and percent signs, outer spaces and a final full stop."""
+    for ignored in _IGNORED:
+        text = text.replace(ignored, "")
     text = _WRAPPED.sub(r"\1", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    text = _NEGATIVE_ABOVE.sub(r"-\\frac{\1}", text)
+    text = _NEGATIVE_NUMERATOR.sub(r"-\\frac{\1}", text)
     return text.strip().removesuffix(".").strip()
 
 
-def _squeezed(text: str) -> str:
+def _without_case_and_spaces(text: str) -> str:
     return "".join(text.casefold().split())

@@ -1,14 +1,16 @@
-"""The questions and answers of a MetaMathQA file, or of the made sample that ships beside this module.
+"""Load questions and answers from a MetaMathQA file, or from the sample beside this module.
 
-A file is a JSON list or JSON lines with `query`, `response` (ending in "The answer is: X") and `original_question`.
-    table = load_table(Path("MetaMathQA-395K.json")); table.answer_of(table.questions[0])
+A file is a JSON list or JSON lines. Each row has `query`, `response` (ending in "The answer is: X")
+and `original_question`.
+    table = load_table(Path("MetaMathQA-395K.json"))
+    table.answer_of(table.questions[0])
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from terrella.core.errors import WorldError
 from terrella.worlds.metamathqa.answers import final_answer, same_answer
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
-REMEDY = "get MetaMathQA-395K.json (Hugging Face: meta-math/MetaMathQA) and give its place: --set path=FILE"
+REMEDY = (
+    "download MetaMathQA-395K.json (Hugging Face: meta-math/MetaMathQA) "
+    "and give its path: --set path=FILE"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A question, its answer, and the question it was made from."""
+class Problem:
+    """A question, its answer, and the question it was derived from."""
 
     question: str
     answer: str
@@ -30,72 +35,89 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows by question. Where a question comes twice (other reasoning, same answer) the first one is kept."""
+class ProblemTable:
+    """Problems by question.
+
+    When a question appears twice (other reasoning, same answer), the first one is used.
+    """
 
     source: str
-    rows: dict[str, Row]
+    problems: dict[str, Problem]
     skipped: int
-    """Rows left out: a question that was there already, or a response without a final answer that can be compared."""
+    """Number of rows left out: repeated questions, and responses without a usable final answer."""
 
     @functools.cached_property
     def questions(self) -> tuple[str, ...]:
         """All questions, in the order of the file."""
-        return tuple(self.rows)
+        return tuple(self.problems)
 
     def answer_of(self, question: str) -> str:
-        """The true answer. Nothing that a model sees is made from it."""
-        return self.rows[question].answer
+        """The true answer. Nothing that a model sees is derived from it."""
+        return self.problems[question].answer
 
     def original_of(self, question: str) -> str:
-        """The question that this one rephrases, with its white space made even."""
-        return " ".join(self.rows[question].original.split())
+        """The question that this one rephrases, with normalised white space."""
+        return " ".join(self.problems[question].original.split())
 
 
-def load_table(path: Path | None) -> Table:
-    """The table of a file; without a path, of the made sample."""
-    place = SAMPLE if path is None else path
+def load_table(path: Path | None) -> ProblemTable:
+    """Load a file, or the sample if there is no path."""
+    file = SAMPLE if path is None else path
     try:
-        status = place.stat()
+        status = file.stat()
     except OSError as error:
-        raise WorldError("metamathqa", f"cannot read {place}: {error.strerror}", REMEDY) from error
-    return _load(place, "made sample" if path is None else str(place), status.st_mtime_ns, status.st_size)
+        raise WorldError("metamathqa", f"cannot read {file}: {error.strerror}", REMEDY) from error
+    source = "made sample" if path is None else str(file)
+    return _load(file, source, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=2)
-def _load(place: Path, source: str, changed: int, size: int) -> Table:
-    """Time and size of the file are part of the question: a file that changed is read again."""
-    rows: dict[str, Row] = {}
+def _load(path: Path, source: str, modified: int, size: int) -> ProblemTable:
+    """Modification time and size are part of the cache key: a changed file is read again."""
+    problems: dict[str, Problem] = {}
     count = 0
     try:
-        for count, item in enumerate(_items(place), start=1):
-            row = _row(item, f"{place}, row {count}")
-            if row is not None:
-                rows.setdefault(row.question, row)
+        for count, row in enumerate(_read_rows(path), start=1):
+            problem = _read_problem(row, f"{path}, row {count}")
+            if problem is not None:
+                problems.setdefault(problem.question, problem)
     except (OSError, ValueError, RecursionError) as error:
-        raise WorldError("metamathqa", f"{place} cannot be read after row {count}: {error}", REMEDY) from error
-    if not rows:
-        raise WorldError("metamathqa", f"{place} has no row with a question and a final answer", REMEDY)
-    return Table(source, rows, count - len(rows))
+        raise WorldError(
+            "metamathqa", f"{path} cannot be read after row {count}: {error}", REMEDY
+        ) from error
+    if not problems:
+        raise WorldError(
+            "metamathqa", f"{path} has no row with a question and a final answer", REMEDY
+        )
+    return ProblemTable(source, problems, skipped=count - len(problems))
 
 
-def _items(place: Path) -> Iterator[Any]:
-    """The items of a JSON list, or one per line."""
-    with place.open(encoding="utf-8") as file:
+def _read_rows(path: Path) -> Iterator[Any]:
+    """Yield the items of a JSON list, or one item per line."""
+    with path.open(encoding="utf-8") as file:
         is_list = file.read(4096).lstrip().startswith("[")
         file.seek(0)
-        lines: Iterable[Any] = json.load(file) if is_list else (json.loads(line) for line in file if line.strip())
-        yield from lines
+        if is_list:
+            yield from json.load(file)
+        else:
+            yield from (json.loads(line) for line in file if line.strip())
 
 
-def _row(item: Any, where: str) -> Row | None:
-    """The row, or None when it has no final answer; a row of another layout is an error."""
-    fields = item if isinstance(item, dict) else {}
-    query, response, original = (fields.get(name) for name in ("query", "response", "original_question"))
+def _read_problem(row: Any, where: str) -> Problem | None:
+    """The problem, or None if it has no final answer; an unknown layout is an error."""
+    fields = row if isinstance(row, dict) else {}
+    query = fields.get("query")
+    response = fields.get("response")
+    original = fields.get("original_question")
     if not (isinstance(query, str) and isinstance(response, str) and isinstance(original, str)):
-        raise WorldError("metamathqa", f"{where}: no texts query, response and original_question", REMEDY)
+        raise WorldError(
+            "metamathqa",
+            f"{where}: query, response and original_question must be texts",
+            REMEDY,
+        )
     answer = final_answer(response) if "the answer is" in response.lower() else ""
     if not same_answer(answer, answer) or not query.strip():
         return None
-    (query + original).encode()  # a lone surrogate cannot be hashed or stored: it fails here, as a ValueError
-    return Row(query, answer, original)
+    # A lone surrogate cannot be hashed or stored: encoding raises a ValueError here.
+    (query + original).encode()
+    return Problem(query, answer, original)

@@ -1,6 +1,7 @@
-"""An attempt at a question as a JSON object, and back. It shows nothing that is made from the answer.
+"""The state of an attempt, and its view as a JSON object that reads back.
 
-AttemptView(table, max_tries=5).read(observation)
+Nothing in it is derived from the true answer.
+    AttemptView(table, max_tries=5).read(observation)
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from dataclasses import dataclass
 
 from terrella.core.types import Observation
 from terrella.core.views import RecordView
-from terrella.worlds.metamathqa.table import Table
+from terrella.worlds.metamathqa.table import ProblemTable
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A question, and how it stands. What was answered is not kept: it is untrusted, and of any length."""
+class AnswerAttempt:
+    """A question and the progress on it.
+
+    The given answers are not stored: they are untrusted and of any length.
+    """
 
     question: str
     wrong_tries: int = 0
@@ -22,21 +26,21 @@ class Attempt:
 
 
 class AttemptView(RecordView):
-    """The attempt as JSON; only questions of the table are read back."""
+    """An attempt as JSON. `read` accepts only questions of the table."""
 
     legend = (
-        'The state is a JSON object: "question", "wrong_tries" so far, and "solved" once a right answer has been given.'
+        'The state is a JSON object: "question", "wrong_tries" so far, '
+        'and "solved" once a right answer has been given.'
     )
 
-    def __init__(self, table: Table, max_tries: int) -> None:
-        """The table says which questions there are."""
-        super().__init__(Attempt)
-        self.table, self.max_tries = table, max_tries
+    def __init__(self, table: ProblemTable, max_tries: int) -> None:
+        super().__init__(AnswerAttempt)
+        self.table = table
+        self.max_tries = max_tries
 
-    def read(self, observation: Observation) -> Attempt | None:
-        """The attempt again, or None."""
+    def read(self, observation: Observation) -> AnswerAttempt | None:
         attempt = super().read(observation)
-        if not isinstance(attempt, Attempt) or attempt.question not in self.table.rows:
+        if not isinstance(attempt, AnswerAttempt) or attempt.question not in self.table.problems:
             return None
         possible = 0 <= attempt.wrong_tries <= self.max_tries - attempt.solved
         return attempt if possible and self.show(attempt) == observation else None

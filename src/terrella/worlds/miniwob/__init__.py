@@ -1,4 +1,4 @@
-"""MiniWoB++ as a world."""
+"""MiniWoB++ web tasks in real Chromium; see env.py."""
 
 from terrella.worlds.miniwob.env import MiniWob
 

@@ -1,10 +1,13 @@
-"""MiniWoB++ in real Chromium: small web tasks with a programmatic verdict, one of 125 families and a seed per instance.
+"""MiniWoB++ in real Chromium: 125 families of small web tasks with a programmatic verdict.
 
-What is seen is the page's accessibility tree, the task its first line; actions go by element id (`browser/actions.py`);
-success is the page's own raw reward. Time stands still between actions, so an episode is a function of its seed and
-actions, and a browser that is killed mid-episode is replaced and brought to the same page. The hook: `_act`.
+An instance is a family and a seed. The observation is the page's accessibility tree, with the task
+as its first line; actions name elements by id (`browser/actions.py`); success is the page's own raw
+reward. The page's clock stands still between actions, so an episode is a function of its seed and
+its actions, and a browser that is killed in mid-episode is replaced and brought back to the same
+page. The hook that matters is `_act`.
     world = MiniWob.Config(families=("login-user",)).build()
-    seen, _ = world.reset(seed=0); world.step("click 6"); world.actions()  # what can be done here
+    observation, _ = world.reset(seed=0)
+    world.step(world.actions()[0])
 """
 
 from __future__ import annotations
@@ -16,7 +19,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import gymnasium
 import numpy as np
 
-from terrella.browser.actions import Action, candidates, carry_out, parse_action, quoted_texts
+from terrella.browser.actions import (
+    Action,
+    candidates,
+    execute_action,
+    parse_action,
+    quoted_texts,
+)
 from terrella.browser.host import BrowserLostError, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
 from terrella.core.errors import ConfigError, WorldError
@@ -27,19 +36,21 @@ from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.miniwob.families import family_names, held_out, html_folder
 from terrella.worlds.miniwob.scripts import SCRIPTS, best_action
-from terrella.worlds.miniwob.views import VIEWS, WORDS
+from terrella.worlds.miniwob.views import VIEWS, VOCABULARY
 
 HOST = "miniwob.test"
 START = (
     "terrellaAdvance(100); Math.seedrandom({seed!r}); core.EPISODE_MAX_TIME = 1e12; "
     "core.startEpisodeReal(); terrellaAdvance({wait})"
 )
-ACTION_FORMS = "Actions: click N, type N text, select N option, scroll up, scroll down, press KEY, back, stop."
+ACTION_FORMS = (
+    "Actions: click N, type N text, select N option, scroll up, scroll down, press KEY, back, stop."
+)
 ADVANCE = "terrellaAdvance({wait}); [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 
 class Page(NamedTuple):
-    """The exact state, for teachers: which task, and the whole tree."""
+    """The exact state, for experts: the task and the whole tree."""
 
     family: str
     task: str
@@ -47,29 +58,32 @@ class Page(NamedTuple):
 
 
 class MiniWob(World):
-    """One MiniWoB++ task per episode."""
+    """MiniWoB++ web tasks in real Chromium, one task per episode."""
 
     name: ClassVar[str] = "miniwob"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
-        """Which families, how they are split, which browser."""
+        """The families, their split and the browser."""
 
         view: str = "compact"
         families: tuple[str, ...] = ()
-        """Empty: all that have a script (a teacher); `all`: all 125."""
+        """Empty for all families that have an expert script; `("all",)` for all 125."""
         by: Literal["seed", "family"] = "seed"
-        """What test holds out: seeds of every family, or (also) whole families."""
+        """What the test split holds out: seeds of every family, or whole families as well."""
         step_milliseconds: int = 1000
-        """How far a page's clock moves with each action."""
+        """Time by which each action advances the page's clock."""
         reload: bool = True
-        """Load the page anew for each episode; False restarts it in place, as MiniWoB++'s own environment does."""
+        """Whether to load the page anew for each episode.
+
+        False restarts it in place, as MiniWoB++'s own environment does.
+        """
         seconds: float = 20.0
-        """How long the browser may take for one action before it is killed."""
+        """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
         """Worlds with the same number share a browser process."""
         executable: str = ""
-        """Chromium, when it is not where it usually is."""
+        """Path of Chromium; found automatically when empty."""
 
     config: Config
     rules = "Do the task on the web page. Elements are named by the number in brackets."
@@ -77,41 +91,45 @@ class MiniWob(World):
     verifier = TreeDiff.Config().build()
 
     def __init__(self, config: Config) -> None:
-        """Find the pages and the browser; it starts with the first reset."""
+        """Find the pages and the browser, which starts with the first reset."""
         super().__init__(config)
-        known = family_names()
-        self.families = (
-            known if config.families == ("all",) else config.families or tuple(n for n in known if n in SCRIPTS)
-        )
-        unknown = [name for name in self.families if name not in known]
-        if unknown:
-            raise ConfigError(
-                "miniwob.families", f"no family {unknown[0]!r}", f"there are {len(known)}, such as {known[0]}"
+        self.families = _chosen_families(config)
+        self.host = browser_for(
+            BrowserSettings(
+                folders=((HOST, str(html_folder())),),
+                number=config.browser,
+                executable=config.executable,
+                width=500,
+                height=400,
             )
-        self.host = browser_for(BrowserSettings(
-            folders=((HOST, str(html_folder())),), number=config.browser, executable=config.executable,
-            width=500, height=400,
-        ))  # fmt: skip
+        )
         self.tab: Tab | None = None
-        self.family, self.page_seed, self.page = "", 0, Page("", "", ())
-        self._taken: list[Action] = []
-        self.observation_space = Observations(Kind.TREE, Tree('[1] task "Click the button."\n[2] button "Ok"'))
+        self.family = ""
+        self.page_seed = 0
+        self.page = Page("", "", ())
+        self._history: list[Action] = []
+        self.observation_space = Observations(
+            Kind.TREE, Tree('[1] task "Click the button."\n[2] button "Ok"')
+        )
         self.action_space = gymnasium.spaces.Text(MAX_ACTION_LENGTH)
 
-    # --- the instance -------------------------------------------------------------------------------------------
+    # --- the instance -----------------------------------------------------------------------------
 
     def _start(self, rng: np.random.Generator) -> Any:
         names = held_out(self.split, self.families) if self.config.by == "family" else self.families
         if not names:
             raise WorldError(
-                self.name, f"none of its families belongs to {self.split}", "split by seed, or name more families"
+                self.name,
+                f"none of its families belongs to {self.split}",
+                'use by="seed", or name more families',
             )
-        self.family, self.page_seed = names[int(rng.integers(len(names)))], int(rng.integers(2**31))
+        self.family = names[int(rng.integers(len(names)))]
+        self.page_seed = int(rng.integers(2**31))
         return {"family": self.family, "seed": self.page_seed}
 
     def _draw_instance(self) -> None:
-        super()._draw_instance()  # names it; the page is opened once the split is right
-        self._taken = []
+        super()._draw_instance()  # draws until the split is right; only then is the page opened
+        self._history = []
         try:
             self._open()
         except BrowserLostError:
@@ -119,10 +137,10 @@ class MiniWob(World):
             self._open()
 
     def _open(self) -> None:
-        """The instance's page at its start, in a live browser."""
+        """Open the instance's page at its start, in a live browser."""
         if self.tab is None or not self.tab.context.browser.is_connected():
             self.tab = self.host.tab()
-            self.host.run(self.tab.still_clock(), self.config.seconds)
+            self.host.run(self.tab.freeze_clock(), self.config.seconds)
         self.host.run(self._begin(self.tab), self.config.seconds)
 
     async def _begin(self, tab: Tab) -> None:
@@ -131,114 +149,135 @@ class MiniWob(World):
             await tab.go(address)
         else:
             await tab.forget_ids()
-        await tab.script(START.format(seed=str(self.page_seed), wait=self.config.step_milliseconds))
+        await tab.evaluate(
+            START.format(seed=str(self.page_seed), wait=self.config.step_milliseconds)
+        )
         await self._read(tab)
 
     async def _read(self, tab: Tab) -> None:
         rows = await tab.rows("body", task_query=True)
         nodes = tuple(
-            Node(depth, number, role, name, tuple(props.items())) for depth, number, role, name, props in rows
+            Node(row.depth, row.id, row.role, row.name, tuple(row.properties.items()))
+            for row in rows
         )
         task = next((node.name for node in nodes if node.role == "task"), "")
         self.page = Page(self.family, task, nodes)
 
-    # --- one step -----------------------------------------------------------------------------------------------
+    # --- one step ---------------------------------------------------------------------------------
 
     def _observe(self) -> Observation:
         return Tree(write(VIEWS[self.config.view](self.page.nodes)))
 
     def _act(self, action: str) -> Step:
-        read = parse_action(action)
-        if read is None or read.verb == "goto":
+        parsed = parse_action(action)
+        if parsed is None or parsed.verb == "goto":
             return Step(0.0, False, False, valid=False, effective=False)
-        if read.verb == "stop":
+        if parsed.verb == "stop":
             return Step(0.0, True, False, valid=True, effective=False)
         before = self.page
         try:
-            result = self._do(read)
+            worked, done, raw_reward = self._execute(parsed)
         except BrowserLostError:
             self._recover(before)
-            result = self._do(read)
-        self._taken.append(read)
-        worked, done, raw = result
-        won = done and raw > 0
+            worked, done, raw_reward = self._execute(parsed)
+        self._history.append(parsed)
+        won = done and raw_reward > 0
         return Step(float(won), done, won, worked, worked and self.page != before)
 
-    def _do(self, action: Action) -> tuple[bool, bool, float]:
+    def _execute(self, action: Action) -> tuple[bool, bool, float]:
+        """Run one action; returns whether it worked, the page's done flag and raw reward."""
+        return self.host.run(self._execute_on(self._open_tab(), action), self.config.seconds)
+
+    def _open_tab(self) -> Tab:
         if self.tab is None:
             raise WorldError(self.name, "has no page", "call reset first")
-        return self.host.run(self._carry_out(self.tab, action), self.config.seconds)
+        return self.tab
 
-    async def _carry_out(self, tab: Tab, action: Action) -> tuple[bool, bool, float]:
-        worked = await carry_out(tab, action)
-        done, raw = await tab.script(ADVANCE.format(wait=self.config.step_milliseconds))
+    async def _execute_on(self, tab: Tab, action: Action) -> tuple[bool, bool, float]:
+        worked = await execute_action(tab, action)
+        done, raw_reward = await tab.evaluate(ADVANCE.format(wait=self.config.step_milliseconds))
         await self._read(tab)
-        return worked, bool(done), float(raw)
+        return worked, bool(done), float(raw_reward)
 
     def _recover(self, before: Page) -> None:
-        """A new browser at the same page: the same instance, the same actions. If it is not the same, say so."""
+        """Replay the episode so far in a new browser; the page must come out the same."""
         self.tab = None
         self._open()
-        for action in self._taken:
-            self._do(action)
+        for action in self._history:
+            self._execute(action)
         if self.page != before:
-            raise WorldError(self.name, "the page came back different after the browser was lost")
+            raise WorldError(
+                self.name, "the browser was lost, and replaying the episode gave a different page"
+            )
 
-    # --- what teachers and policies ask ---------------------------------------------------------------------------
+    # --- for experts and policies -----------------------------------------------------------------
 
     @property
     def state(self) -> Page:
-        """Family, task and the whole tree."""
         return self.page
 
     @property
     def instruction(self) -> str:
-        """The rules and how actions are written; the task stands in the page."""
+        """The rules and the action grammar; the task is part of the page."""
         return f"{self.rules}\n{ACTION_FORMS}"
 
     def actions(self) -> tuple[str, ...]:
-        """What makes sense on this page; other well-formed actions are carried out as well."""
+        """Actions that make sense on this page; other well-formed actions work as well."""
         return legal(VIEWS[self.config.view](self.page.nodes))
 
-    def words(self) -> tuple[str, ...]:
-        """Roles, verbs and the words tasks are made of."""
-        return WORDS
+    def vocabulary(self) -> tuple[str, ...]:
+        """Roles, verbs and frequent words of tasks."""
+        return VOCABULARY
 
     def expert(self, state: Page, steps_left: int, rng: np.random.Generator) -> str:
-        """What the family's script does next; WorldError for a family without one."""
+        """The next action of the family's script; WorldError for a family without one."""
         return best_action(state.family, state.task, state.nodes)
 
     def fork(self) -> Self:
-        """A second page brought to the same moment by the same actions."""
+        """Open a second page and replay the same actions on it."""
         self._require_reset()
         twin = type(self)(self.config)
         twin.reset(seed=self.seed, options={"split": self.split, "noise_seed": self.noise_seed})
-        for action in self._taken:
-            twin._do(action)
-        twin._taken, twin.steps, twin._over = list(self._taken), self.steps, self._over
+        for action in self._history:
+            twin._execute(action)
+        twin._history = list(self._history)
+        twin.steps = self.steps
+        twin._over = self._over
         return twin
 
     def html(self) -> str:
-        """The page as HTML, on demand."""
-        return str(self._ask(lambda tab: tab.html()))
+        """The page as HTML."""
+        return self.host.run(self._open_tab().html(), self.config.seconds)
 
     def screenshot(self) -> bytes:
-        """The page as PNG, on demand."""
-        return bytes(self._ask(lambda tab: tab.screenshot()))
-
-    def _ask(self, question: Any) -> Any:
-        if self.tab is None:
-            raise WorldError(self.name, "has no page", "call reset first")
-        return self.host.run(question(self.tab), self.config.seconds)
+        """The page as PNG."""
+        return self.host.run(self._open_tab().screenshot(), self.config.seconds)
 
     def close(self) -> None:
-        """Give the page back; the browser stays for other worlds and ends with the process."""
+        """Close the page; the browser is shared with other worlds and ends with the process."""
         if self.tab is not None and self.tab.context.browser.is_connected():
             self.host.run(self.tab.close(), self.config.seconds)
         self.tab = None
 
 
+def _chosen_families(config: MiniWob.Config) -> tuple[str, ...]:
+    known = family_names()
+    if config.families == ("all",):
+        return known
+    for name in config.families:
+        if name not in known:
+            raise ConfigError(
+                "miniwob.families",
+                f"no family {name!r}",
+                f"there are {len(known)}, such as {known[0]}",
+            )
+    return config.families or tuple(name for name in known if name in SCRIPTS)
+
+
 def legal(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """The candidate actions of a page: a pure function of what is seen, so it serves imagined pages as well."""
+    """The candidate actions of a page.
+
+    It is a pure function of the observation, so that it works for imagined pages as well.
+    """
     task = next((node.name for node in nodes if node.role == "task"), "")
     return candidates(nodes, quoted_texts(task), keys=("Enter",))

@@ -1,6 +1,7 @@
-"""How a script reads a page: the elements by role and name, the quoted words of the task, the next field to fill.
+"""Helpers of the expert scripts: finding elements, quoted words and the next field to fill.
 
-page = PageReader(task, nodes); page.of("button"); page.fill([(field, "kai")])  # a type action, or the submit button
+page = PageReader(task, nodes)
+page.fill([(page.of("textbox")[0], "kai")])  # a type action, or a click on the submit button
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ SUBMIT = ("submit", "login", "search", "ok", "confirm")
 
 
 class PageReader:
-    """A page and its task."""
+    """A page (its whole tree) and its task, as a script reads them."""
 
     def __init__(self, task: str, nodes: Sequence[Node]) -> None:
-        """`nodes` is the whole tree."""
-        self.task, self.nodes = task, [node for node in nodes if node.role != "task"]
+        self.task = task
+        self.nodes = [node for node in nodes if node.role != "task"]
         self.quoted = re.findall(r'"([^"]+)"', task)
 
     def of(self, *roles: str) -> list[Node]:
@@ -26,29 +27,28 @@ class PageReader:
         return [node for node in self.nodes if node.role in roles]
 
     def named(self, name: str, roles: Sequence[str]) -> Node:
-        """The first element of that name; LookupError when there is none."""
+        """The first element with that name; LookupError when there is none."""
         for node in self.of(*roles):
             if node.name == name and node.id:
                 return node
-        raise self.lost()
+        raise self.unexpected()
 
-    def lost(self) -> LookupError:
-        """The page is not as the script expects it."""
-        return LookupError(f"nothing to do here for: {self.task[:80]}")
+    def unexpected(self) -> LookupError:
+        """The error for a page that does not look as the script expects."""
+        return LookupError(f"the script finds nothing to do for: {self.task[:80]}")
 
     def click(self, node: Node) -> str:
-        """A click on it."""
         return f"click {node.id}"
 
     def submit(self) -> str:
-        """The button that finishes the task."""
+        """Click the button that finishes the task."""
         for node in self.of("button", "clickable"):
             if node.name.lower() in SUBMIT:
                 return self.click(node)
-        raise self.lost()
+        raise self.unexpected()
 
     def fill(self, pairs: Iterable[tuple[Node, str]]) -> str:
-        """Type the first text that is not in its field yet; when all are, submit."""
+        """Type the first text that its field does not hold yet; submit when all do."""
         for field, text in pairs:
             shown = field.get("value")
             is_masked = bool(shown) and set(shown) == {"*"}
@@ -58,3 +58,4 @@ class PageReader:
 
 
 Script = Callable[[PageReader], str]
+"""Returns the next action on a page."""

@@ -1,4 +1,4 @@
-"""Sokoban: push every box onto a target. Rules in `env.py`, figures in README.md."""
+"""Sokoban: push every box onto a target. The rules are in `env.py`, the scores in README.md."""
 
 from terrella.worlds.sokoban.env import Sokoban
 

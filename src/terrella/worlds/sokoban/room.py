@@ -1,7 +1,8 @@
-"""The room: its state, and what one step of the player does to it.
+"""The state of a room, and the effect of one step of the player.
 
-A room is square and closed by walls, so a step never leaves it. Cells are places in `layout`: row * size + column.
-    after = moved(room, step=1)  # one cell to the right; the same room when a wall or a stuck box is in the way
+A room is square and enclosed by walls, so a step never leaves it. Cells are indices into `layout`:
+row * size + column. A step is the number it adds to the player's cell.
+    after = apply_step(room, step=1)  # one cell to the right
     boxes_on_target(after)
 """
 
@@ -14,23 +15,27 @@ WALL, FLOOR, TARGET = "#", "_", "O"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What stands where."""
+    """Walls and targets, and the positions of the boxes and the player."""
 
     layout: str
-    """What does not move, row by row without line ends: `#` wall, `_` floor, `O` target."""
+    """The fixed parts, row by row without line breaks: `#` wall, `_` floor, `O` target."""
     boxes: tuple[int, ...]
-    """Cells of the boxes, ascending: boxes are alike, so one room has one spelling."""
+    """Cells of the boxes in ascending order: boxes are alike, so that equal rooms compare equal."""
     player: int
 
 
 def steps(size: int) -> tuple[int, int, int, int]:
-    """What up, down, left and right add to a cell."""
+    """The steps up, down, left and right."""
     return -size, size, -1, 1
 
 
-def moved(room: Room, step: int) -> Room:
-    """The room after a step: the player walks, or pushes a box into a free cell, or nothing happens."""
-    layout, boxes, ahead = room.layout, room.boxes, room.player + step
+def apply_step(room: Room, step: int) -> Room:
+    """Return the room after a step: the player walks, or pushes a box into a free cell.
+
+    Returns the same object when a wall or a stuck box is in the way.
+    """
+    layout, boxes = room.layout, room.boxes
+    ahead = room.player + step
     if layout[ahead] == WALL:
         return room
     if ahead not in boxes:
@@ -42,6 +47,6 @@ def moved(room: Room, step: int) -> Room:
 
 
 def boxes_on_target(room: Room) -> int:
-    """How many boxes stand where they should."""
+    """Count the boxes that are on a target."""
     layout = room.layout
     return sum(layout[box] == TARGET for box in room.boxes)

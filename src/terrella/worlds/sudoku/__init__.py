@@ -1,4 +1,4 @@
-"""Sudoku, 4 x 4 and 9 x 9: see README.md in this folder."""
+"""Sudoku, 4 x 4 and 9 x 9. See README.md in this folder."""
 
 from terrella.worlds.sudoku.env import Sudoku
 

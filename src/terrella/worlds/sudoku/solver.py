@@ -1,7 +1,9 @@
-"""Every completion of a board, lazily: the first one solves it, the second one shows that it is not unique.
+"""Enumerate the solutions of a board lazily, by depth-first search.
 
-Depth-first search that always fills the cell with the fewest candidates.
-    solve(cells); count_solutions(cells, limit=2) == 1
+The search always fills the cell with the fewest candidates. A second solution shows that a puzzle
+is not unique.
+    solve(cells)
+    count_solutions(cells, limit=2) == 1
 """
 
 from __future__ import annotations
@@ -17,25 +19,28 @@ from terrella.worlds.sudoku.board import Cells
 
 
 def solutions(cells: Cells, rng: np.random.Generator | None = None) -> Iterator[Cells]:
-    """All completions, one by one. With `rng`, digits are tried in random order, so that any may come first."""
+    """Yield all solutions.
+
+    With `rng`, digits are tried in random order, so that any solution can come first.
+    """
     search = _Search(cells, rng)
     if search.is_consistent:
         yield from search.run()
 
 
 def solve(cells: Cells) -> Cells | None:
-    """One completion, or None when there is none."""
+    """Return one solution, or None when there is none."""
     return next(solutions(cells), None)
 
 
 def count_solutions(cells: Cells, limit: int) -> int:
-    """How many completions there are, counted no further than `limit`."""
+    """Count the solutions, up to `limit`."""
     return sum(1 for _ in itertools.islice(solutions(cells), limit))
 
 
 @functools.cache
 def _units(size: int) -> tuple[tuple[int, int, int], ...]:
-    """For each cell its row, column and box, as places in one list that holds them all."""
+    """For each cell its row, column and box, as indices into one list of all units."""
     box = math.isqrt(size)
     return tuple(
         (row, size + column, 2 * size + row // box * box + column // box)
@@ -45,20 +50,25 @@ def _units(size: int) -> tuple[tuple[int, int, int], ...]:
 
 
 class _Search:
-    """A board being filled, with the digits that each row, column and box already holds as bit masks."""
+    """A board being filled, with the digits used by each row, column and box as bit masks."""
 
     def __init__(self, cells: Cells, rng: np.random.Generator | None) -> None:
-        self.cells, self.rng = list(cells), rng
         size = math.isqrt(len(cells))
-        self.digits, self.units, self.used = range(1, size + 1), _units(size), [0] * (3 * size)
+        self.cells = list(cells)
+        self.rng = rng
+        self.digits = range(1, size + 1)
+        self.units = _units(size)
+        self.used = [0] * (3 * size)
         self.is_consistent = True
         for cell, digit in enumerate(cells):
             if digit:
-                self.is_consistent &= not any(self.used[unit] >> digit & 1 for unit in self.units[cell])
+                self.is_consistent &= not any(
+                    self.used[unit] >> digit & 1 for unit in self.units[cell]
+                )
                 self._flip(cell, digit)
 
     def run(self) -> Iterator[Cells]:
-        cell, candidates = self._tightest()
+        cell, candidates = self._most_constrained()
         if cell < 0:
             yield tuple(self.cells)
             return
@@ -75,13 +85,13 @@ class _Search:
         for unit in self.units[cell]:
             self.used[unit] ^= 1 << digit
 
-    def _tightest(self) -> tuple[int, list[int]]:
+    def _most_constrained(self) -> tuple[int, list[int]]:
         """The empty cell with the fewest candidates, and these; cell -1 when the board is full."""
-        best, best_taken, most = -1, 0, -1
+        best, best_used, most = -1, 0, -1
         for cell, digit in enumerate(self.cells):
             if digit == 0:
                 row, column, box = self.units[cell]
-                taken = self.used[row] | self.used[column] | self.used[box]
-                if taken.bit_count() > most:
-                    best, best_taken, most = cell, taken, taken.bit_count()
-        return best, [digit for digit in self.digits if not best_taken >> digit & 1]
+                used = self.used[row] | self.used[column] | self.used[box]
+                if used.bit_count() > most:
+                    best, best_used, most = cell, used, used.bit_count()
+        return best, [digit for digit in self.digits if not best_used >> digit & 1]

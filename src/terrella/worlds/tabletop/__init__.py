@@ -1,4 +1,4 @@
-"""A hand, a block and a goal on a table, seen by a camera; see env.py and README.md."""
+"""A robot hand, a block and a goal on a table, seen by a camera; see README.md."""
 
 from terrella.worlds.tabletop.env import Tabletop
 

@@ -1,9 +1,11 @@
-"""A Meta-World task as a scene: its simulator, its scripted expert, its success; our camera settings.
+"""A Meta-World task as a scene: its simulator, scripted expert and success flag; our camera.
 
-Needs `metaworld` (which pins mujoco 3.3.0). Shadows and multisampling are switched off before the first picture:
-software renderers then draw twenty times as fast. One action lasts several of Meta-World's steps, so that a film of
-sixteen frames shows a whole episode.
-    scene = MetaWorldScene("drawer-open", size=64); scene.start(rng); scene.move(scene.expert())
+It needs `metaworld` (which pins mujoco 3.3.0). Shadows and multisampling are switched off before
+the first frame, which makes software renderers twenty times as fast. One action lasts several of
+Meta-World's steps, so that a video of sixteen frames shows a whole episode.
+    scene = MetaWorldScene("drawer-open", size=64)
+    scene.start(rng)
+    scene.move(scene.expert())
 """
 
 from __future__ import annotations
@@ -16,21 +18,21 @@ from typing import Any
 import numpy as np
 
 from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.worlds.tabletop.scene import Picture, Vector, mujoco_module, renderer, smooth
+from terrella.worlds.tabletop.scene import Frame, Vector, downsample, make_renderer, mujoco_module
 
 REPEAT = 6
-"""Meta-World steps in one action."""
+"""Meta-World steps per action."""
 CAMERA = "corner2"
-"""Its pictures come upside down."""
+"""This camera of Meta-World renders upside down."""
 
 
 class MetaWorldScene:
-    """See the module's docstring."""
+    """A Meta-World task behind the `Scene` protocol."""
 
     action_size = 4
 
     def __init__(self, task: str, size: int) -> None:
-        """`task` is Meta-World's name without its version: drawer-open, push, reach."""
+        """`task` is Meta-World's name without the version: drawer-open, push, reach."""
         self.mujoco = mujoco_module()
         if importlib.util.find_spec("metaworld") is None:
             raise MissingExtraError("metaworld", "Meta-World's tasks")
@@ -39,61 +41,67 @@ class MetaWorldScene:
 
         name = f"{task}-v3"
         if name not in ENV_POLICY_MAP:
-            raise ConfigError("task", f"Meta-World has no {name}", f"it has {', '.join(sorted(ENV_POLICY_MAP))}")
-        self.name, self.size = name, size
+            known = ", ".join(sorted(ENV_POLICY_MAP))
+            raise ConfigError("task", f"Meta-World has no {name}", f"tasks: {known}")
+        self.name = name
+        self.size = size
         self.env: Any = metaworld.ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"]()
-        self.env.max_path_length = 10**9  # episodes are ended by the world, after its own number of steps
+        self.env.max_path_length = 10**9  # the world ends episodes by its own `max_steps`
         self.policy = ENV_POLICY_MAP[name]()
         model = self.env.model
         model.light_castshadow[:] = 0
         model.vis.quality.shadowsize = 1
         model.vis.quality.offsamples = 0
-        self.seen: Any = None
+        self.observation: Any = None
         self.done = False
 
     @functools.cached_property
-    def drawers(self) -> dict[int, Any]:
-        """A renderer for each thread: OpenGL contexts belong to threads."""
+    def renderers(self) -> dict[int, Any]:
+        """One renderer per thread, because OpenGL contexts belong to threads."""
         return {}
 
     def start(self, rng: np.random.Generator) -> list[float]:
-        """Meta-World draws goal and objects from its own generator, which gets a seed of ours."""
+        """Draw an instance: Meta-World's own generator gets a seed from `rng`."""
         seed = int(rng.integers(2**31))
         self.env.seed(seed)
-        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # from its generator, not numpy's global one
-        self.seen, _ = self.env.reset()
+        # Draw from its own generator, not from numpy's global one.
+        self.env._freeze_rand_vec = False
+        self.env.seeded_rand_vec = True
+        self.observation, _ = self.env.reset()
         self.done = False
-        return [round(float(number), 4) for number in self.seen]
+        return [round(float(number), 4) for number in self.observation]
 
     def move(self, action: Vector) -> None:
-        """The same action, held for a few of Meta-World's steps; success at any of them is success."""
+        """Repeat the action for a few Meta-World steps; success in any of them counts."""
+        clipped = np.clip(action, -1.0, 1.0).astype(np.float32)
         for _ in range(REPEAT):
-            self.seen, _, _, _, info = self.env.step(np.clip(action, -1.0, 1.0).astype(np.float32))
+            self.observation, _, _, _, info = self.env.step(clipped)
             self.done = self.done or bool(info["success"])
 
     def succeeded(self) -> bool:
-        """Meta-World's own flag."""
+        """Meta-World's own success flag."""
         return self.done
 
-    def picture(self) -> Picture:
-        """From a corner of the table, upright."""
-        drawer = self.drawers.setdefault(threading.get_ident(), None)
-        if drawer is None:
-            drawer = self.drawers[threading.get_ident()] = renderer(self.env.model, self.size)
-        drawer.update_scene(self.env.data, camera=CAMERA)
-        return smooth(drawer.render())[::-1].copy()
+    def render(self) -> Frame:
+        """The table from a corner, upright."""
+        thread = threading.get_ident()
+        if thread not in self.renderers:
+            self.renderers[thread] = make_renderer(self.env.model, self.size)
+        renderer = self.renderers[thread]
+        renderer.update_scene(self.env.data, camera=CAMERA)
+        return downsample(renderer.render())[::-1].copy()
 
     def expert(self) -> Vector:
-        """The scripted policy, which reads the state."""
-        return np.clip(np.asarray(self.policy.get_action(self.seen), float), -1.0, 1.0)
+        """The action of the scripted policy, which reads the state."""
+        return np.clip(np.asarray(self.policy.get_action(self.observation), float), -1.0, 1.0)
 
     def save(self) -> Vector:
-        """The simulator's state; Meta-World keeps more of it in Python, so a fork is played again instead."""
+        """The simulator's state, without the part that Meta-World keeps in Python."""
         kind = self.mujoco.mjtState.mjSTATE_INTEGRATION
         saved = np.empty(self.mujoco.mj_stateSize(self.env.model, kind))
         self.mujoco.mj_getState(self.env.model, self.env.data, saved, kind)
         return saved
 
     def restore(self, saved: Vector) -> None:
-        """Refused: the goal and the last position live outside the simulator."""
-        raise ConfigError("task", f"{self.name} cannot be forked", "use push or reach of our own table")
+        """Not supported: the goal and the last position are not part of the simulator's state."""
+        raise ConfigError("task", f"{self.name} cannot be forked", "use the tasks push or reach")

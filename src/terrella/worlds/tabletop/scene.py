@@ -1,8 +1,12 @@
-"""The table of our own: a hand that moves, a block that can be pushed, a goal. Physics and pictures by MuJoCo.
+"""Our own table: a hand that moves, a block that can be pushed, a goal, all simulated by MuJoCo.
 
-Shadows and multisampling are off before the first picture: a software renderer then draws hundreds of frames a second,
-and a few otherwise. The hook is `Scene`, which a Meta-World task also is.
-    scene = Table("push", size=64); scene.start(rng); scene.move(np.array([1.0, 0.0])); scene.picture()
+Shadows and multisampling are switched off before the first frame: a software renderer then draws
+hundreds of frames per second instead of a few. The hook is `Scene`, which Meta-World tasks
+implement as well.
+    scene = Table("push", size=64)
+    scene.start(rng)
+    scene.move(np.array([1.0, 0.0]))
+    scene.render()
 """
 
 from __future__ import annotations
@@ -21,14 +25,22 @@ from numpy.typing import NDArray
 from terrella.core.errors import MissingExtraError
 
 Vector = NDArray[np.float64]
-Picture = NDArray[np.uint8]
+Frame = NDArray[np.uint8]
 
-REACH_WITHIN, PUSH_WITHIN = 0.055, 0.06
-"""Metres from the goal at which a task is done."""
-SUBSTEPS, LOOK_EVERY, SPEED = 20, 5, 0.3
-"""Physics steps of 0.01 s in one action, how often the edge is looked at, and full speed (m/s): 6 cm an action."""
+REACH_WITHIN = 0.055
+"""Largest distance (m) between hand and goal at which `reach` is done."""
+PUSH_WITHIN = 0.06
+"""Largest distance (m) between block and goal at which `push` is done."""
+TIMESTEP = 0.01
+"""Seconds per physics step."""
+SUBSTEPS = 20
+"""Physics steps per action."""
+EDGE_CHECK_STEPS = 5
+"""Physics steps between two checks of the table's edge."""
+SPEED = 0.3
+"""Full speed in m/s, which is 6 cm per action."""
 EDGE = 0.24
-"""The hand does not leave the square of this half width."""
+"""Half the width (m) of the square that the hand does not leave."""
 
 XML = """
 <mujoco>
@@ -59,28 +71,28 @@ XML = """
 
 
 class Scene(Protocol):
-    """What a tabletop world is played on."""
+    """The simulator behind a tabletop world."""
 
     action_size: int
 
     def start(self, rng: np.random.Generator) -> Any:
-        """Draw an instance; returns its canonical key."""
+        """Draw an instance and return its canonical key."""
         ...
 
     def move(self, action: Vector) -> None:
-        """One action, each number in [-1, 1]."""
+        """Apply one action, each number in [-1, 1]."""
         ...
 
     def succeeded(self) -> bool:
-        """Whether the task is done, by the simulator's own state."""
+        """Whether the simulator's state fulfils the task."""
         ...
 
-    def picture(self) -> Picture:
-        """What the camera sees: (height, width, 3)."""
+    def render(self) -> Frame:
+        """The camera's view: (height, width, 3)."""
         ...
 
     def expert(self) -> Vector:
-        """What the script that knows the state would do."""
+        """The action of a script that reads the state."""
         ...
 
     def save(self) -> Vector:
@@ -88,49 +100,61 @@ class Scene(Protocol):
         ...
 
     def restore(self, saved: Vector) -> None:
-        """Back to a saved state."""
+        """Return to a saved state."""
         ...
 
 
 @functools.cache
 def mujoco_module() -> Any:
-    """MuJoCo, told to draw without a window; the error says how to install it."""
+    """Import MuJoCo for rendering without a window; the error says how to install it."""
     if importlib.util.find_spec("mujoco") is None:
-        raise MissingExtraError("video", "the tabletop's physics and pictures")
-    os.environ.setdefault("MUJOCO_GL", "egl")  # read at import; osmesa draws as fast where there is no EGL
-    os.environ.setdefault("LP_NUM_THREADS", "0")  # a software renderer's own threads cost more than such pictures
+        raise MissingExtraError("video", "the tabletop's physics and frames")
+    # Read at import. Without EGL, osmesa is as fast.
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    # The threads of a software renderer cost more than frames of this size.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
     if importlib.util.find_spec("triton") is not None:
-        # Triton and Mesa each bring an LLVM. Mesa's second is fine; Triton's second (torch imports it late) crashes.
+        # Triton and Mesa each bring an LLVM. It works when Mesa's is loaded second; when Triton's
+        # is (torch imports it late), the process crashes.
         importlib.import_module("triton")
     try:
         import mujoco
-    except (ImportError, AttributeError) as error:  # PyOpenGL's way of saying that a library is not there
-        how = f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
+    except (ImportError, AttributeError) as error:  # PyOpenGL's errors for a missing library
+        backend = f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
         raise MissingExtraError(
-            "video", f"pictures ({how}: {error}; apt-get install libegl1, or another MUJOCO_GL)"
+            "video", f"rendering ({backend}: {error}; apt-get install libegl1, or set MUJOCO_GL)"
         ) from error
     return mujoco
 
 
-def renderer(model: Any, size: int) -> Any:
-    """Draws twice as large as the picture will be; closed before the interpreter takes OpenGL apart."""
-    made = mujoco_module().Renderer(model, 2 * size, 2 * size)
-    atexit.register(made.close)
-    return made
+def make_renderer(model: Any, size: int) -> Any:
+    """Create a renderer at twice the size of a frame; `downsample` halves its output.
+
+    It is closed at exit, before the interpreter tears down OpenGL.
+    """
+    renderer = mujoco_module().Renderer(model, 2 * size, 2 * size)
+    atexit.register(renderer.close)
+    return renderer
 
 
-def smooth(drawn: Picture) -> Picture:
-    """Half the size, each pixel a mean of four: edges without multisampling, which software renderers pay dearly."""
-    height, width, _ = drawn.shape
-    blocks = drawn.reshape(height // 2, 2, width // 2, 2, 3).astype(np.uint16)
-    halved: Picture = ((blocks.sum(axis=(1, 3)) + 2) // 4).astype(np.uint8)
+def downsample(rendered: Frame) -> Frame:
+    """Halve the size; each pixel is the mean of four.
+
+    This smooths edges without multisampling, which is slow in software renderers.
+    """
+    height, width, _ = rendered.shape
+    blocks = rendered.reshape(height // 2, 2, width // 2, 2, 3).astype(np.uint16)
+    halved: Frame = ((blocks.sum(axis=(1, 3)) + 2) // 4).astype(np.uint8)
     return halved
 
 
 @functools.lru_cache(maxsize=8)
 def _table_renderer(size: int, thread: int) -> Any:
-    """One per thread for all tables: OpenGL contexts belong to the thread that made them, and are few."""
-    return renderer(_table_model(), size)
+    """One renderer per thread, shared by all tables.
+
+    OpenGL contexts belong to the thread that created them, and their number is limited.
+    """
+    return make_renderer(_table_model(), size)
 
 
 @functools.cache
@@ -139,21 +163,29 @@ def _table_model() -> Any:
 
 
 class Table:
-    """See the module's docstring."""
+    """Our own scene for the tasks `push` and `reach`."""
 
     action_size = 2
 
     def __init__(self, task: Literal["push", "reach"], size: int) -> None:
-        """All tables share one model; each has data of its own."""
-        self.mujoco, self.model, self.task, self.size = mujoco_module(), _table_model(), task, size
+        """All tables share one model; each has its own data."""
+        self.mujoco = mujoco_module()
+        self.model = _table_model()
+        self.task = task
+        self.size = size
         self.data = self.mujoco.MjData(self.model)
 
     def start(self, rng: np.random.Generator) -> list[float]:
-        """Hand, block and goal somewhere, not upon each other; numbers of three decimals name the instance."""
+        """Place hand, block and goal at random, apart from each other.
+
+        The key of the instance is their coordinates, rounded to three decimals.
+        """
         while True:
-            hand, block, goal = (rng.uniform(-limit, limit, size=2).round(3) for limit in (0.2, 0.13, 0.19))
-            apart = (np.linalg.norm(a - b) for a, b in ((hand, block), (hand, goal), (block, goal)))
-            if all(distance > 0.12 for distance in apart):
+            hand = rng.uniform(-0.2, 0.2, size=2).round(3)
+            block = rng.uniform(-0.13, 0.13, size=2).round(3)
+            goal = rng.uniform(-0.19, 0.19, size=2).round(3)
+            gaps = (hand - block, hand - goal, block - goal)
+            if all(np.linalg.norm(gap) > 0.12 for gap in gaps):
                 break
         turn = round(float(rng.uniform(-0.7, 0.7)), 3)
         self.mujoco.mj_resetData(self.model, self.data)
@@ -164,72 +196,72 @@ class Table:
 
     @property
     def hand(self) -> Vector:
-        """Where the hand is."""
         return np.array(self.data.qpos[3:5])
 
     @property
     def block(self) -> Vector:
-        """Where the block is."""
         return np.array(self.data.qpos[:2])
 
     @property
     def goal(self) -> Vector:
-        """Where the goal is."""
         return np.array(self.data.mocap_pos[0][:2])
 
     def move(self, action: Vector) -> None:
-        """Full speed is 1. At the edge of the table the hand stops."""
-        wanted = SPEED * np.clip(action, -1.0, 1.0)
-        for _ in range(0, SUBSTEPS, LOOK_EVERY):
-            ahead = self.hand + 0.01 * LOOK_EVERY * wanted
-            self.data.ctrl[:] = np.where(np.abs(ahead) > EDGE, 0.0, wanted)
-            self.mujoco.mj_step(self.model, self.data, nstep=LOOK_EVERY)
+        """Move the hand; 1 is full speed. The hand stops at the edge of the table."""
+        velocity = SPEED * np.clip(action, -1.0, 1.0)
+        for _ in range(0, SUBSTEPS, EDGE_CHECK_STEPS):
+            ahead = self.hand + TIMESTEP * EDGE_CHECK_STEPS * velocity
+            self.data.ctrl[:] = np.where(np.abs(ahead) > EDGE, 0.0, velocity)
+            self.mujoco.mj_step(self.model, self.data, nstep=EDGE_CHECK_STEPS)
 
     def succeeded(self) -> bool:
-        """The hand (reach) or the block (push) is at the goal."""
+        """Whether the hand (`reach`) or the block (`push`) is at the goal."""
         if self.task == "reach":
             return bool(np.linalg.norm(self.hand - self.goal) < REACH_WITHIN)
         return bool(np.linalg.norm(self.block - self.goal) < PUSH_WITHIN)
 
-    def picture(self) -> Picture:
-        """The table from the front, above."""
-        drawer = _table_renderer(self.size, threading.get_ident())
-        drawer.update_scene(self.data, camera="eye")
-        return smooth(drawer.render())
+    def render(self) -> Frame:
+        """The table from above, seen from the front."""
+        renderer = _table_renderer(self.size, threading.get_ident())
+        renderer.update_scene(self.data, camera="eye")
+        return downsample(renderer.render())
 
     def expert(self) -> Vector:
-        """Straight to the goal (reach); behind the block, then through it (push)."""
+        """Straight to the goal (`reach`), or behind the block and then through it (`push`)."""
         if self.task == "reach":
             return _towards(self.hand, self.goal)
         way = self.goal - self.block
         way = way / max(float(np.linalg.norm(way)), 1e-6)
-        behind = self.block - 0.085 * way
+        target = self.block - 0.085 * way
         offset = self.hand - self.block
         along = float(offset @ way)
         beside = offset - along * way
         if along < -0.05 and float(np.linalg.norm(beside)) < 0.03:
             return _towards(self.hand, self.hand + 0.5 * way - 1.5 * beside)
-        if along > -0.05 and float(np.linalg.norm(offset)) < 0.16:  # in front of the block: around it
-            side = np.array([-way[1], way[0]]) * (1.0 if beside @ np.array([-way[1], way[0]]) >= 0 else -1.0)
-            behind = self.block + 0.11 * side - 0.06 * way
-        return _towards(self.hand, behind)
+        if along > -0.05 and float(np.linalg.norm(offset)) < 0.16:  # in front of the block
+            side = np.array([-way[1], way[0]])
+            if beside @ side < 0:
+                side = -side
+            target = self.block + 0.11 * side - 0.06 * way  # go around it
+        return _towards(self.hand, target)
 
     def save(self) -> Vector:
-        """Everything the next step depends on, solver warm start included."""
+        """Everything on which the next step depends, including the solver's warm start."""
         kind = self.mujoco.mjtState.mjSTATE_INTEGRATION
         saved = np.empty(self.mujoco.mj_stateSize(self.model, kind))
         self.mujoco.mj_getState(self.model, self.data, saved, kind)
         return saved
 
     def restore(self, saved: Vector) -> None:
-        """As it was."""
-        self.mujoco.mj_setState(self.model, self.data, saved, self.mujoco.mjtState.mjSTATE_INTEGRATION)
-        self.mujoco.mj_forward(self.model, self.data)
-        self.mujoco.mj_setState(self.model, self.data, saved, self.mujoco.mjtState.mjSTATE_INTEGRATION)
+        kind = self.mujoco.mjtState.mjSTATE_INTEGRATION
+        self.mujoco.mj_setState(self.model, self.data, saved, kind)
+        self.mujoco.mj_forward(self.model, self.data)  # computes derived values
+        # Once more, so that nothing that `mj_forward` writes is left in the restored state.
+        self.mujoco.mj_setState(self.model, self.data, saved, kind)
 
 
 def _towards(start: Vector, end: Vector) -> Vector:
-    """The action that goes there in one step, or as far as one step goes."""
-    wanted = (end - start) / (SPEED * 0.01 * SUBSTEPS)
-    moved: Vector = wanted / max(1.0, float(np.abs(wanted).max()))
-    return moved
+    """The action that reaches `end` in one step, or goes as far as one step can."""
+    wanted = (end - start) / (SPEED * TIMESTEP * SUBSTEPS)
+    limited: Vector = wanted / max(1.0, float(np.abs(wanted).max()))
+    return limited

@@ -1,4 +1,4 @@
-"""TextWorld: generated text games with ground-truth facts: see docs/text_games.md."""
+"""TextWorld: generated text games with ground-truth facts; see docs/text_games.md."""
 
 from terrella.worlds.textworld.env import TextWorld
 

@@ -1,4 +1,4 @@
-"""WebArena tasks as a world."""
+"""WebArena tasks in real Chromium; see env.py."""
 
 from terrella.worlds.webarena.env import WebArena
 

@@ -1,9 +1,13 @@
-"""The mini-arena: real web applications from PyPI on SQLite, on loopback, with a reset that takes milliseconds.
+"""The mini-arena: real web applications from PyPI on loopback, with a reset in milliseconds.
 
-A shop with its back office (django-oscar), a forum (django-spirit) and a tracker with a wiki (trac), each in a virtual
-environment of its own and filled by a script in `sites/`. A reset copies the snapshot into the live database through
-SQLite's own backup, so that a running server sees it; `checksum` proves it.
-    arena = Arena(); arena.up(); arena.reset(); arena.down()
+It has a shop with its back office (django-oscar), a forum (django-spirit) and a tracker with a wiki
+(trac). Each runs on SQLite in its own virtual environment and is filled by a script in `sites/`. A
+reset copies the snapshot into the live database through SQLite's backup API, so that a running
+server sees it; `checksum` proves it.
+    arena = Arena()
+    arena.up()
+    arena.reset()
+    arena.down()
 """
 
 from __future__ import annotations
@@ -35,58 +39,69 @@ START_SECONDS = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One application: its packages, its database, and what tasks call it."""
+    """A web application: its packages, its database and its names in tasks."""
 
     name: str
     packages: tuple[str, ...]
     database: str
-    """Path of the SQLite file below the site's home."""
+    """Path of the SQLite file, relative to the site's home."""
     host: str
     placeholders: Mapping[str, str]
-    """Placeholder in a task's addresses -> path on the site."""
+    """Placeholder in the addresses of tasks -> path on the site."""
     ready: str = "/"
+    """Path that is requested until it answers after a start."""
 
 
 SITES = (
     Site(
-        name="shop", packages=("django-oscar==4.2.1", "django-tables2", "whoosh", "waitress"), database="site.sqlite",
-        host="shop.test", placeholders={"__SHOPPING_ADMIN__": "/dashboard", "__SHOPPING__": ""}, ready="/catalogue/",
+        name="shop",
+        packages=("django-oscar==4.2.1", "django-tables2", "whoosh", "waitress"),
+        database="site.sqlite",
+        host="shop.test",
+        placeholders={"__SHOPPING_ADMIN__": "/dashboard", "__SHOPPING__": ""},
+        ready="/catalogue/",
     ),
     Site(
-        name="forum", packages=("django-spirit==0.14.3", "setuptools<81", "waitress"), database="site.sqlite",
-        host="forum.test", placeholders={"__REDDIT__": ""},
+        name="forum",
+        packages=("django-spirit==0.14.3", "setuptools<81", "waitress"),
+        database="site.sqlite",
+        host="forum.test",
+        placeholders={"__REDDIT__": ""},
     ),
     Site(
-        name="tracker", packages=("trac==1.6", "jinja2", "setuptools<81", "waitress"), database="trac/db/trac.db",
-        host="tracker.test", placeholders={"__GITLAB__": ""}, ready="/wiki",
+        name="tracker",
+        packages=("trac==1.6", "jinja2", "setuptools<81", "waitress"),
+        database="trac/db/trac.db",
+        host="tracker.test",
+        placeholders={"__GITLAB__": ""},
+        ready="/wiki",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A site that is up."""
+    """A running site."""
 
     port: int
     pid: int
     cookies: dict[str, dict[str, str]]
-    """Login (as a task's site is called) -> cookie name -> value."""
+    """Login (the site name in tasks) -> cookie name -> value."""
 
 
 def default_folder() -> Path:
-    """Where the sites live: below the cache folder."""
+    """The folder of the sites, below the cache folder."""
     return Path(os.environ.get("TERRELLA_CACHE", "~/.cache/terrella")).expanduser() / "sites"
 
 
 class Arena:
-    """The sites of one folder."""
+    """The sites of one folder; `up` starts them."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Nothing is started."""
         self.folder = folder or default_folder()
 
     def home(self, site: Site) -> Path:
-        """Where a site keeps its files."""
+        """The folder of a site's files."""
         return self.folder / site.name
 
     def live(self, site: Site) -> Path:
@@ -94,13 +109,13 @@ class Arena:
         return self.home(site) / "home" / site.database
 
     def snapshot(self, site: Site) -> Path:
-        """The database as it was built."""
+        """The database as it was after the build."""
         return self.home(site) / "snapshot.sqlite"
 
-    # --- up and down ------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def up(self, names: tuple[str, ...] = ()) -> dict[str, Running]:
-        """Install, build and start what is not there yet; returns what is up."""
+        """Install, build and start sites that are not running; returns all running sites."""
         for site in SITES:
             if (not names or site.name in names) and site.name not in self.running():
                 self._install(site)
@@ -112,30 +127,33 @@ class Arena:
         return self.home(site) / "venv" / "bin" / "python"
 
     def _install(self, site: Site) -> None:
-        done = self.home(site) / "installed"
-        if done.exists() and done.read_text("utf-8") == "\n".join(site.packages):
+        marker = self.home(site) / "installed"
+        if marker.exists() and marker.read_text("utf-8") == "\n".join(site.packages):
             return
         self.home(site).mkdir(parents=True, exist_ok=True)
         _run([sys.executable, "-m", "venv", str(self.home(site) / "venv")], site)
         _run([str(self._python(site)), "-m", "pip", "install", "--quiet", *site.packages], site)
-        done.write_text("\n".join(site.packages), "utf-8")
+        marker.write_text("\n".join(site.packages), "utf-8")
 
     def _build(self, site: Site) -> None:
-        """Fill the database once; a build that was cut off is begun again."""
+        """Fill the database once; an interrupted build starts over."""
         if (self.home(site) / "cookies.json").exists():
             return
         home = self.home(site) / "home"
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
-        told = _run([str(self._python(site)), str(SCRIPTS / f"{site.name}_build.py")], site, self._environment(site))
-        cookies = json.loads(told.strip().splitlines()[-1])
+        command = [str(self._python(site)), str(SCRIPTS / f"{site.name}_build.py")]
+        output = _run(command, site, self._environment(site))
+        cookies = json.loads(output.strip().splitlines()[-1])
         shutil.copy(self.live(site), self.snapshot(site))
         (self.home(site) / "cookies.json").write_text(json.dumps(cookies), "utf-8")
 
     def _environment(self, site: Site) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "TMPDIR")}
+        inherited = {
+            key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ
+        }
         return {
-            **kept,
+            **inherited,
             "SITE_HOME": str(self.home(site) / "home"),
             "PYTHONPATH": str(SCRIPTS),
             "PYTHONWARNINGS": "ignore",
@@ -145,27 +163,30 @@ class Arena:
         port = _free_port()
         with (self.home(site) / "server.log").open("ab") as log:
             server = subprocess.Popen(
-                [str(self._python(site)), str(SCRIPTS / "serve.py"), site.name, str(port)], env=self._environment(site),
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [str(self._python(site)), str(SCRIPTS / "serve.py"), site.name, str(port)],
+                env=self._environment(site),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         _wait_for(f"http://127.0.0.1:{port}{site.ready}", site, server)
         cookies = json.loads((self.home(site) / "cookies.json").read_text("utf-8"))
         state = Running(port=port, pid=server.pid, cookies=cookies)
         (self.home(site) / "running.json").write_text(json.dumps(asdict(state)), "utf-8")
 
     def running(self) -> dict[str, Running]:
-        """Sites whose server is alive, by name."""
-        found = {}
+        """The sites whose server is alive, by name."""
+        alive = {}
         for site in SITES:
             file = self.home(site) / "running.json"
             if file.exists():
                 state = record_from_json(Running, json.loads(file.read_text("utf-8")))
-                if _is_ours(state.pid, site):
-                    found[site.name] = state
-        return found
+                if _is_server(state.pid, site):
+                    alive[site.name] = state
+        return alive
 
     def down(self) -> list[str]:
-        """Stop all servers; what they had changed stays until the next reset."""
+        """Stop all servers; changes to their databases stay until the next reset."""
         stopped = []
         for name, state in self.running().items():
             with contextlib.suppress(ProcessLookupError):
@@ -174,19 +195,21 @@ class Arena:
             stopped.append(name)
         return stopped
 
-    # --- reset ------------------------------------------------------------------------------------------------------
+    # --- reset ------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Every running site as it was built."""
+        """Restore every site to its state after the build."""
         for site in SITES:
             if self.snapshot(site).exists():
-                source, target = sqlite3.connect(self.snapshot(site)), sqlite3.connect(self.live(site), timeout=10)
+                source = sqlite3.connect(self.snapshot(site))
+                target = sqlite3.connect(self.live(site), timeout=10)
                 with contextlib.closing(source), contextlib.closing(target):
-                    target.execute("PRAGMA synchronous = OFF")  # a snapshot needs no protection from a power cut
+                    # A copy of a snapshot needs no protection from a power cut.
+                    target.execute("PRAGMA synchronous = OFF")
                     source.backup(target)
 
     def checksum(self, site: Site, *, snapshot: bool = False) -> str:
-        """SHA-256 of everything in a database."""
+        """SHA-256 of the whole content of a database."""
         file = self.snapshot(site) if snapshot else self.live(site)
         digest = hashlib.sha256()
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as source:
@@ -194,41 +217,55 @@ class Arena:
                 digest.update(line.encode() + b"\n")
         return digest.hexdigest()
 
-    # --- for a browser ----------------------------------------------------------------------------------------------
+    # --- for a browser ----------------------------------------------------------------------------
 
     def require(self, needed: set[str]) -> dict[str, Running]:
-        """The running sites; says what to do when one is missing."""
+        """Return the running sites; the error for a missing one says what to do."""
         up = self.running()
         missing = needed - up.keys()
         if missing:
-            raise MissingExtraError("web", f"the sites {', '.join(sorted(missing))} (then: terrella sites up)")
+            raise MissingExtraError(
+                "web", f"the sites {', '.join(sorted(missing))} (then: terrella sites up)"
+            )
         return up
 
     def allow(self) -> tuple[Allow, ...]:
-        """What a browser may reach: each site under its name, pinned to its loopback port."""
+        """The allow-list for a browser: each site by name, pinned to its loopback port."""
         up = self.running()
-        return tuple(Allow(host=s.host, at=f"127.0.0.1:{up[s.name].port}") for s in SITES if s.name in up)
+        return tuple(
+            Allow(host=site.host, at=f"127.0.0.1:{up[site.name].port}")
+            for site in SITES
+            if site.name in up
+        )
 
     def addresses(self) -> dict[str, str]:
-        """Placeholder -> address, as tasks use them."""
-        return {key: f"http://{s.host}{path}" for s in SITES for key, path in s.placeholders.items()}
+        """Placeholder in tasks -> address."""
+        addresses = {}
+        for site in SITES:
+            for placeholder, path in site.placeholders.items():
+                addresses[placeholder] = f"http://{site.host}{path}"
+        return addresses
 
     def cookies(self, logins: list[str]) -> list[dict[str, str]]:
-        """Cookies that log a browser in, in Playwright's form."""
-        found = []
+        """Cookies that log a browser in, in Playwright's format."""
+        cookies = []
         for site in SITES:
             state = self.running().get(site.name)
-            for login in logins if state else ():
-                for name, value in (state.cookies.get(login, {}) if state else {}).items():
-                    found.append({"name": name, "value": value, "domain": site.host, "path": "/"})
-        return found
+            if state is None:
+                continue
+            for login in logins:
+                for name, value in state.cookies.get(login, {}).items():
+                    cookies.append({"name": name, "value": value, "domain": site.host, "path": "/"})
+        return cookies
 
 
 def _run(command: list[str], site: Site, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode != 0:
-        raise WorldError(f"site {site.name}", f"{Path(command[1]).name} failed: {done.stderr.strip()[-600:]}")
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if result.returncode != 0:
+        raise WorldError(
+            f"site {site.name}", f"{Path(command[1]).name} failed: {result.stderr.strip()[-600:]}"
+        )
+    return result.stdout
 
 
 def _free_port() -> int:
@@ -247,14 +284,17 @@ def _wait_for(url: str, site: Site, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
     server.kill()
     raise WorldError(
-        f"site {site.name}", "its server did not come up", f"see {site.name}/server.log in the sites folder"
+        f"site {site.name}",
+        "its server did not start",
+        f"see {site.name}/server.log in the sites folder",
     )
 
 
-def _is_ours(pid: int, site: Site) -> bool:
-    """Whether the process is (still) this site's server, not another one that got its number."""
+def _is_server(pid: int, site: Site) -> bool:
+    """Whether the process is still this site's server, not another one that got its id."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return site.name.encode() in words and any(word.endswith(b"serve.py") for word in words)
+    runs_server = any(argument.endswith(b"serve.py") for argument in arguments)
+    return runs_server and site.name.encode() in arguments

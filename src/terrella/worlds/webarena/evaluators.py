@@ -1,8 +1,11 @@
-"""How a finished web task is judged: strings, addresses, pages and databases, by the rules of the task's dialect.
+"""The checks of a finished web task: strings, addresses, pages and databases.
 
-No `eval`: expressions of task files are parsed (`expressions.py`) and call named helpers. Checks that ask for an
-opinion go to a pluggable judge; without one the task is masked, and `judge_free` says what the other checks found.
-    verdict = evaluate(task, Ending(answer="42", url="http://shop.test/", page=page, addresses=arena.addresses()))
+Each task is judged by the rules of its dialect. There is no `eval`: the expressions of task files
+are parsed (`expressions.py`) and can only call named helpers. Checks that need an opinion go to a
+pluggable judge. Without one the task is masked, and the part `judge_free` holds the result of the
+other checks.
+    ending = Ending(answer="42", url="http://shop.test/", page=page, addresses=arena.addresses())
+    verdict = evaluate(task, ending)
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import html
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlparse
@@ -21,17 +24,17 @@ from terrella.core.errors import WorldError
 from terrella.core.types import Status, Verdict
 from terrella.worlds.webarena.expressions import PAGE, parse_call
 from terrella.worlds.webarena.network import judge_verified
-from terrella.worlds.webarena.tasks import PageCheck, Query, WebTask
+from terrella.worlds.webarena.tasks import PageCheck, Query, WebTask, fill_placeholders
 
 OR = " |OR| "
 LAST_URL = "__last_url__"
 
 
 class PageProbe(Protocol):
-    """A page that checks can look at; it is the checks' own, not the agent's."""
+    """A page that checks can read; it is not the agent's page."""
 
     def open(self, url: str) -> None:
-        """Load an address and wait until it is there."""
+        """Load an address and wait until the page has settled."""
         ...
 
     def read(self, expression: str) -> str:
@@ -44,43 +47,44 @@ class PageProbe(Protocol):
 
 
 Judge = Callable[[str, str, str], bool]
-"""(what was asked, reference, answer) -> right or not. The answer is untrusted text."""
+"""(task, reference, answer) -> whether the answer is right. The answer is untrusted text."""
 
 
 @dataclass(kw_only=True)
 class Ending:
-    """What is left of an episode when it is judged."""
+    """The end of an episode, as the checks see it."""
 
     answer: str
     url: str
     page: PageProbe
     addresses: Mapping[str, str] = field(default_factory=dict[str, str])
-    rows: Callable[[str, str], list[tuple[Any, ...]]] | None = None
-    """(site, SELECT) -> rows, read-only."""
+    query_rows: Callable[[str, str], list[tuple[Any, ...]]] | None = None
+    """(site, SELECT statement) -> rows, read-only."""
     events: Sequence[NetworkEvent] = ()
     judge: Judge | None = None
     fetch: Callable[[str], Any] | None = None
-    """Path on the shop's REST interface -> JSON; only helpers of the original shop need it."""
+    """Path on the shop's REST API -> JSON; only needed by helpers of the original shop."""
 
-    def place(self, text: str) -> str:
-        """An address of a task file with its placeholders filled in."""
-        for name, address in sorted(self.addresses.items(), key=lambda pair: -len(pair[0])):
-            text = text.replace(name, address)
-        return text
+    def resolve(self, text: str) -> str:
+        """Fill in the placeholders of an address from a task file."""
+        return fill_placeholders(text, self.addresses)
 
 
 class NeedsJudgeError(Exception):
-    """A check asks for an opinion and there is nobody to give it."""
+    """A check needs an opinion, but there is no judge."""
 
 
 def evaluate(task: WebTask, ending: Ending) -> Verdict:
-    """The verdict: the product of all checks, each of them a part."""
+    """The verdict on a task: the product of its checks, each reported as a part."""
     checks: dict[str, Callable[[], float]] = {
-        "string_match": lambda: match_answer(task, ending), "url_match": lambda: match_url(task, ending),
+        "string_match": lambda: match_answer(task, ending),
+        "url_match": lambda: match_url(task, ending),
         "program_html": lambda: _all(check_page(page, task, ending) for page in task.pages),
         "db_query": lambda: _all(check_rows(query, ending) for query in task.queries),
-        "verified": lambda: judge_verified(task.evaluators, ending.answer, ending.url, ending.events, ending.place),
-    }  # fmt: skip
+        "verified": lambda: judge_verified(
+            task.evaluators, ending.answer, ending.url, ending.events, ending.resolve
+        ),
+    }
     wanted = ("verified",) if task.dialect == "verified" else task.eval_types
     parts: dict[str, float] = {}
     missing = ""
@@ -90,20 +94,21 @@ def evaluate(task: WebTask, ending: Ending) -> Verdict:
         except NeedsJudgeError as error:
             missing = str(error)
     judge_free = math.prod(parts.values())
+    parts["judge_free"] = judge_free
     if missing and judge_free > 0:
-        return Verdict(value=None, parts={**parts, "judge_free": judge_free}, status=Status.ERROR, evidence=missing)
-    return Verdict(value=judge_free, parts={**parts, "judge_free": judge_free})
+        return Verdict(value=None, parts=parts, status=Status.ERROR, evidence=missing)
+    return Verdict(value=judge_free, parts=parts)
 
 
-def _all(found: Any) -> float:
-    return float(all(list(found)))
+def _all(results: Iterable[bool]) -> float:
+    return float(all(list(results)))  # all checks run, also after one has failed
 
 
-# --- strings ------------------------------------------------------------------------------------------------------
+# --- strings --------------------------------------------------------------------------------------
 
 
 def clean(text: str, dialect: str) -> str:
-    """Lower case, without quotes around it (and, in the first dialect, without spaces)."""
+    """Lower case, without enclosing quotes and, except in `vab`, without outer spaces."""
     text = text.strip() if dialect != "vab" else text
     for mark in ("'", '"'):
         if len(text) > 1 and text.startswith(mark) and text.endswith(mark):
@@ -111,91 +116,115 @@ def clean(text: str, dialect: str) -> str:
     return text.lower()
 
 
-def _words(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
 def includes(reference: str, text: str, dialect: str, *, alone: bool) -> bool:
-    """Whether a text holds the reference; very short ones must be a word of their own."""
-    wanted, found = clean(reference, dialect), clean(text, dialect)
-    is_short = len(wanted) == 1 if dialect != "vab" else len(_words(wanted)) == 1
-    return wanted in _words(found) if alone and is_short else wanted in found
+    """Whether a text contains the reference; `alone` makes short ones match whole words only."""
+    wanted = clean(reference, dialect)
+    shown = clean(text, dialect)
+    is_short = len(wanted) == 1 if dialect != "vab" else len(_tokens(wanted)) == 1
+    return wanted in _tokens(shown) if alone and is_short else wanted in shown
 
 
-def holds(rule: str, wanted: Any, text: str, task: WebTask, ending: Ending, *, strings: bool) -> bool:
-    """One rule of a reference against a text; `strings` is False for what was read from a page."""
+def holds(
+    rule: str, wanted: Any, text: str, task: WebTask, ending: Ending, *, strings: bool
+) -> bool:
+    """Check a text against one rule; `strings` is False for text that was read from a page."""
     dialect = task.dialect
-    several = [wanted] if isinstance(wanted, str) else list(wanted)
+    references = [wanted] if isinstance(wanted, str) else list(wanted)
     if rule == "exact_match":
-        return clean(several[0], dialect) == clean(text, dialect)
+        return clean(references[0], dialect) == clean(text, dialect)
     if rule == "must_include":
-        alone = strings and len(several) == 1 if dialect != "vab" else strings
-        return all(any(includes(one, text, dialect, alone=alone) for one in each.split(OR)) for each in several)
+        alone = strings and len(references) == 1 if dialect != "vab" else strings
+        return all(
+            any(includes(option, text, dialect, alone=alone) for option in reference.split(OR))
+            for reference in references
+        )
     if rule == "must_exclude":
-        return not any(includes(one, text, dialect, alone=strings) for one in several)
+        return not any(includes(item, text, dialect, alone=strings) for item in references)
     if rule == "one_of":
-        return any(clean(one, dialect) == clean(text, dialect) for one in several)
+        return any(clean(item, dialect) == clean(text, dialect) for item in references)
     if rule == "required_values":
-        return all(any(_inequality(one, text) for one in each.split(OR)) for each in several)
-    return _judged(several, text, task, ending)
+        return all(
+            any(_inequality(option, text) for option in reference.split(OR))
+            for reference in references
+        )
+    return _judged(references, text, task, ending)
 
 
 def _inequality(rule: str, text: str) -> bool:
-    signs = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
-    found = re.fullmatch(r"\s*(>=|<=|==|>|<)?\s*(-?[\d.,]+)\s*", rule)
+    signs = {
+        ">=": operator.ge,
+        "<=": operator.le,
+        ">": operator.gt,
+        "<": operator.lt,
+        "==": operator.eq,
+    }
+    match = re.fullmatch(r"\s*(>=|<=|==|>|<)?\s*(-?[\d.,]+)\s*", rule)
     number = re.search(r"-?\d[\d,]*\.?\d*", text)
-    if found is None or number is None:
+    if match is None or number is None:
         return False
-    value, bound = float(number.group().replace(",", "")), float(found[2].replace(",", ""))
-    return bool(signs[found[1] or "=="](value, bound))
+    value = float(number.group().replace(",", ""))
+    bound = float(match[2].replace(",", ""))
+    return bool(signs[match[1] or "=="](value, bound))
 
 
 def _judged(references: list[str], text: str, task: WebTask, ending: Ending) -> bool:
-    """An opinion: `N/A` may be said outright; in the Lite dialect all references are one question."""
+    """Ask the judge; an explicit `N/A` needs none.
+
+    In the `vab` dialect all references are judged in one call.
+    """
     if references == ["N/A"] and clean(text, task.dialect) == "n/a":
         return True
     if ending.judge is None:
-        raise NeedsJudgeError(f"task {task.task_id} needs a judge")
-    asked = [task.string_note] if references == ["N/A"] else references
+        raise NeedsJudgeError(f"task {task.task_id} needs a judge: WebArena(config, judge=...)")
+    judged = [task.string_note] if references == ["N/A"] else references
     if task.dialect == "vab":
-        asked = [", ".join(asked)]
-    return all(ending.judge(task.intent, reference, text) for reference in asked)
+        judged = [", ".join(judged)]
+    return all(ending.judge(task.intent, reference, text) for reference in judged)
 
 
 def match_answer(task: WebTask, ending: Ending) -> float:
-    """All rules of the reference answers hold."""
-    return _all(holds(rule, want, ending.answer, task, ending, strings=True) for rule, want in task.answers.items())
+    """1 when the answer fulfils all rules of the reference."""
+    return _all(
+        holds(rule, want, ending.answer, task, ending, strings=True)
+        for rule, want in task.answers.items()
+    )
 
 
-# --- addresses ----------------------------------------------------------------------------------------------------
+# --- addresses ------------------------------------------------------------------------------------
 
 
 def match_url(task: WebTask, ending: Ending) -> float:
-    """Where the agent ended: exactly there, or below there with these parameters."""
-    references = [ending.place(one).rstrip("/") for one in task.reference_url.split(OR)]
+    """1 when the final address equals a reference, or lies below it with its parameters."""
+    references = [ending.resolve(url).rstrip("/") for url in task.reference_url.split(OR)]
     url = ending.url.rstrip("/")
     if task.dialect == "vab":
         url = url.replace("localhost", "127.0.0.1")
-        references = [one.replace("localhost", "127.0.0.1") for one in references]
-        rule = (lambda one: one in url) if task.url_note == "GOLD in PRED" else (lambda one: one == url)
-        return float(any(rule(one) for one in references))
-    parsed = urlparse(url)
-    query = parse_qs(parsed.query)
-    bases = [urlparse(one).netloc + urlparse(one).path for one in references]
-    allowed: dict[str, set[str]] = {}
-    for one in references:
-        for key, values in parse_qs(urlparse(one).query).items():
-            allowed.setdefault(key, set()).update(values)
-    at_base = any(base in parsed.netloc + parsed.path for base in bases)
-    return float(at_base and all(values & set(query.get(key, ())) for key, values in allowed.items()))
+        references = [reference.replace("localhost", "127.0.0.1") for reference in references]
+        if task.url_note == "GOLD in PRED":
+            return float(any(reference in url for reference in references))
+        return float(url in references)
+    actual = urlparse(url)
+    query = parse_qs(actual.query)
+    required: dict[str, set[str]] = {}
+    at_base = False
+    for reference in map(urlparse, references):
+        at_base = at_base or reference.netloc + reference.path in actual.netloc + actual.path
+        for key, values in parse_qs(reference.query).items():
+            required.setdefault(key, set()).update(values)
+    has_query = all(values & set(query.get(key, ())) for key, values in required.items())
+    return float(at_base and has_query)
 
 
-# --- pages and databases ------------------------------------------------------------------------------------------
+# --- pages and databases --------------------------------------------------------------------------
 
 
 def check_page(check: PageCheck, task: WebTask, ending: Ending) -> bool:
-    """What a page shows after the episode."""
-    address = ending.place(check.url).replace(LAST_URL, ending.url)
+    """Check the content of a page after the episode."""
+    address = ending.resolve(check.url).replace(LAST_URL, ending.url)
     if address.startswith("func:"):
         address = str(call_helper(address, ending))
     ending.page.open(ending.url if address == "last" else address)
@@ -208,30 +237,40 @@ def check_page(check: PageCheck, task: WebTask, ending: Ending) -> bool:
     else:
         shown = ending.page.read(check.locator)
     shown = html.unescape(shown) if task.dialect == "webarena" else shown
-    return all(holds(rule, want, shown, task, ending, strings=False) for rule, want in check.required.items())
+    return all(
+        holds(rule, want, shown, task, ending, strings=False)
+        for rule, want in check.required.items()
+    )
 
 
 def check_rows(query: Query, ending: Ending) -> bool:
-    """What a site's database holds after the episode."""
-    if ending.rows is None:
-        raise WorldError("webarena", f"cannot look into the database of {query.site}", "run the mini-arena's sites")
-    return [tuple(row) for row in ending.rows(query.site, query.query)] == [tuple(row) for row in query.expected]
+    """Check the content of a site's database after the episode."""
+    if ending.query_rows is None:
+        raise WorldError(
+            "webarena",
+            f"cannot query the database of {query.site}",
+            "run the mini-arena: terrella sites up",
+        )
+    rows = [tuple(row) for row in ending.query_rows(query.site, query.query)]
+    return rows == [tuple(row) for row in query.expected]
 
 
-# --- helpers that task files may call -----------------------------------------------------------------------------
+# --- helpers that task files may call -------------------------------------------------------------
 
 
 def call_helper(expression: str, ending: Ending) -> Any:
-    """The value of a `func:` expression; only the helpers below can be called."""
+    """Evaluate a `func:` expression; only the helpers below can be called."""
     call = parse_call(expression)
     if call.name not in HELPERS:
-        raise WorldError("webarena", f"unknown helper {call.name!r}", f"known: {', '.join(HELPERS)}")
+        raise WorldError(
+            "webarena", f"unknown helper {call.name!r}", f"known: {', '.join(HELPERS)}"
+        )
     arguments = [argument for argument in call.arguments if argument != PAGE]
     return HELPERS[call.name](ending, *map(str, arguments))
 
 
 def post_url(ending: Ending, url: str) -> str:
-    """The address of the forum post that a comment's address belongs to."""
+    """The address of the forum post to which a comment's address belongs."""
     parsed = urlparse(url)
     parts = parsed.path.split("/")
     if len(parts) < 4 or parts[1] != "f":
@@ -241,14 +280,15 @@ def post_url(ending: Ending, url: str) -> str:
 
 def member_role(ending: Ending, account: str) -> str:
     """The role of a project member on the members page."""
-    names = "[...document.querySelectorAll(\"td[data-label='Account'] span.gl-avatar-labeled-sublabel\")]"
-    index = f"{names}.findIndex(one => one.outerText === '@' + {account!r})"
+    selector = "td[data-label='Account'] span.gl-avatar-labeled-sublabel"
+    accounts = f'[...document.querySelectorAll("{selector}")]'
+    index = f"{accounts}.findIndex(one => one.outerText === '@' + {account!r})"
     return ending.page.read(f"document.querySelectorAll('td.col-max-role span')[{index}].outerText")
 
 
 def _fetch(ending: Ending, path: str) -> Any:
     if ending.fetch is None:
-        raise WorldError("webarena", "a check asks the shop's REST interface", "give the world a `fetch`")
+        raise WorldError("webarena", "a check needs the shop's REST API", "pass `fetch` to Ending")
     return ending.fetch(path)
 
 
@@ -259,27 +299,29 @@ def latest_order_url(ending: Ending) -> str:
         "searchCriteria[sortOrders][0][direction]=DESC&searchCriteria[pageSize]=1"
     )
     order = int(_fetch(ending, path)["items"][0]["increment_id"])
-    return ending.place(f"__SHOPPING__/sales/order/view/order_id/{order}/")
+    return ending.resolve(f"__SHOPPING__/sales/order/view/order_id/{order}/")
 
 
 def _latest_review(ending: Ending, sku: str) -> Mapping[str, Any]:
-    found = _fetch(ending, f"/rest/V1/products/{sku}/reviews")
-    return dict(found[-1]) if found else {}
+    reviews = _fetch(ending, f"/rest/V1/products/{sku}/reviews")
+    return dict(reviews[-1]) if reviews else {}
 
 
 def review_author(ending: Ending, sku: str) -> str:
-    """Who wrote the newest review of a product."""
+    """The author of the newest review of a product."""
     return str(_latest_review(ending, sku).get("nickname", ""))
 
 
 def review_rating(ending: Ending, sku: str) -> str:
-    """What the newest review of a product gave it."""
+    """The rating of the newest review of a product, in percent."""
     ratings = _latest_review(ending, sku).get("ratings") or [{}]
     return str(ratings[0].get("percent", ""))
 
 
 HELPERS: dict[str, Callable[..., str]] = {
-    "reddit_get_post_url": post_url, "gitlab_get_project_memeber_role": member_role,
-    "shopping_get_latest_order_url": latest_order_url, "shopping_get_sku_latest_review_author": review_author,
+    "reddit_get_post_url": post_url,
+    "gitlab_get_project_memeber_role": member_role,
+    "shopping_get_latest_order_url": latest_order_url,
+    "shopping_get_sku_latest_review_author": review_author,
     "shopping_get_sku_latest_review_rating": review_rating,
-}  # fmt: skip
+}

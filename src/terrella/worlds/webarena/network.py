@@ -1,8 +1,9 @@
-"""The evaluators of WebArena-Verified: the agent's structured answer, and what its browser sent.
+"""The evaluators of WebArena-Verified: the agent's structured answer and its browser's requests.
 
-An answer is JSON: {"task_type": ..., "status": ..., "retrieved_data": ...}; values are compared by the task's schema
-(numbers, money, dates, durations, plain text). Requests are compared by address, method, parameters and status.
-    judge_verified(task.evaluators, answer, url, events, place)
+An answer is JSON: {"task_type": ..., "status": ..., "retrieved_data": ...}. Its values are compared
+by the task's schema (numbers, money, dates, durations, plain text). Requests are compared by
+address, method, parameters and status.
+    judge_verified(task.evaluators, answer, url, events, resolve)
 """
 
 from __future__ import annotations
@@ -17,44 +18,48 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from terrella.browser.events import NetworkEvent
 
-LONGEST_ANSWER = 100_000
+MAX_ANSWER_LENGTH = 100_000
 
-
-Place = Callable[[str], str]
+Resolve = Callable[[str], str]
+"""Fills in the placeholders of an address."""
 
 
 def judge_verified(
-    evaluators: Sequence[Mapping[str, Any]], answer: str, url: str, events: Sequence[NetworkEvent], place: Place
+    evaluators: Sequence[Mapping[str, Any]],
+    answer: str,
+    url: str,
+    events: Sequence[NetworkEvent],
+    resolve: Resolve,
 ) -> float:
-    """1 when every evaluator of the task is satisfied."""
-    seen = [*events, NetworkEvent(url=url, status=200)] if not events else list(events)
-    for one in evaluators:
-        if one["evaluator"] == "AgentResponseEvaluator":
-            right = answer_fits(one, answer)
+    """1 when the episode satisfies every evaluator of the task."""
+    requests = list(events) or [NetworkEvent(url=url, status=200)]
+    for evaluator in evaluators:
+        if evaluator["evaluator"] == "AgentResponseEvaluator":
+            passed = answer_fits(evaluator, answer)
         else:
-            right = event_fits(one, seen, place)
-        if not right:
+            passed = event_fits(evaluator, requests, resolve)
+        if not passed:
             return 0.0
     return 1.0
 
 
-# --- the answer ---------------------------------------------------------------------------------------------------
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def answer_fits(evaluator: Mapping[str, Any], answer: str) -> bool:
     """Whether the structured answer is the expected one."""
     try:
-        told = json.loads(answer) if len(answer) <= LONGEST_ANSWER else None
+        reply = json.loads(answer) if len(answer) <= MAX_ANSWER_LENGTH else None
     except ValueError:
         return False
-    if not isinstance(told, dict):
+    if not isinstance(reply, dict):
         return False
     expected = evaluator["expected"]
-    if str(told.get("status", "")).upper() != expected["status"]:
+    if str(reply.get("status", "")).upper() != expected["status"]:
         return False
-    if str(told.get("task_type", "")).lower() != expected["task_type"]:
+    if str(reply.get("task_type", "")).lower() != expected["task_type"]:
         return False
-    wanted, given = expected.get("retrieved_data"), told.get("retrieved_data")
+    wanted, given = expected.get("retrieved_data"), reply.get("retrieved_data")
     if expected["status"] != "SUCCESS" or wanted is None:
         return given in (None, [], "")
     schema = evaluator["results_schema"].get("items", {})
@@ -62,39 +67,46 @@ def answer_fits(evaluator: Mapping[str, Any], answer: str) -> bool:
     return _same_list(wanted, given, schema, bool(evaluator.get("ordered", False)))
 
 
-def _same_list(wanted: Sequence[Any], given: Sequence[Any], schema: Mapping[str, Any], ordered: bool) -> bool:
+def _same_list(
+    wanted: Sequence[Any], given: Sequence[Any], schema: Mapping[str, Any], ordered: bool
+) -> bool:
     if len(wanted) != len(given):
         return False
     if ordered:
         return all(same_value(w, g, schema) for w, g in zip(wanted, given, strict=True))
-    left = list(given)
+    unmatched = list(given)
     for value in wanted:
-        place = next((i for i, other in enumerate(left) if same_value(value, other, schema)), None)
-        if place is None:
+        matches = [i for i, other in enumerate(unmatched) if same_value(value, other, schema)]
+        if not matches:
             return False
-        del left[place]
+        del unmatched[matches[0]]
     return True
 
 
 def same_value(wanted: Any, given: Any, schema: Mapping[str, Any]) -> bool:
-    """Equality in the sense of the schema; a list where one value is expected holds alternatives."""
+    """Whether two values are equal under the schema.
+
+    A list in place of a single value lists alternatives.
+    """
     if isinstance(wanted, Mapping):
         kinds = schema.get("properties", {})
         return isinstance(given, Mapping) and all(
-            same_value(v, given.get(k), kinds.get(k, {})) for k, v in wanted.items()
+            same_value(value, given.get(key), kinds.get(key, {})) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         if schema.get("type") == "array":
-            return isinstance(given, list) and _same_list(wanted, given, schema.get("items", {}), False)
-        return any(same_value(one, given, schema) for one in wanted)
-    return bool(normal(wanted, schema) == normal(given, schema))
+            return isinstance(given, list) and _same_list(
+                wanted, given, schema.get("items", {}), False
+            )
+        return any(same_value(alternative, given, schema) for alternative in wanted)
+    return bool(normalize(wanted, schema) == normalize(given, schema))
 
 
-def normal(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A value in the form in which it is compared."""
+def normalize(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Convert a value to the form in which it is compared."""
     if schema.get("type") == "number" or schema.get("format") == "currency":
-        found = re.search(r"-?\d+(?:\.\d+)?", str(value).replace(",", ""))
-        return float(found.group()) if found else str(value)
+        number = re.search(r"-?\d+(?:\.\d+)?", str(value).replace(",", ""))
+        return float(number.group()) if number else str(value)
     if schema.get("type") == "boolean":
         return str(value).strip().lower() in ("true", "yes", "1")
     if schema.get("format") in ("duration", "distance"):
@@ -103,73 +115,89 @@ def normal(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _amount(text: str) -> Any:
-    """Minutes or metres, from the ways people write them; the text itself when there is no number."""
+    """Parse minutes or metres in common notations; the text itself when it has no number."""
     clock = re.fullmatch(r"\s*(\d+):(\d{2})(?::\d{2})?\s*(h|hours?)?\s*", text)
     if clock:
         return float(60 * int(clock[1]) + int(clock[2]))
     scale = {"h": 60.0, "d": 1440.0, "s": 1 / 60, "km": 1000.0, "mi": 1609.344}
-    total, found = 0.0, False
-    for number, unit in re.findall(r"(-?\d+(?:\.\d+)?)\s*(km|mi(?!n)|[a-z])?", text.lower().replace(",", "")):
-        total, found = total + float(number) * scale.get(unit, 1.0), True
-    return round(total, 3) if found else text.strip().casefold()
+    pattern = r"(-?\d+(?:\.\d+)?)\s*(km|mi(?!n)|[a-z])?"
+    amounts = re.findall(pattern, text.lower().replace(",", ""))
+    if not amounts:
+        return text.strip().casefold()
+    total = 0.0
+    for number, unit in amounts:
+        total += float(number) * scale.get(unit, 1.0)
+    return round(total, 3)
 
 
-# --- what the browser sent ----------------------------------------------------------------------------------------
+# --- the requests ---------------------------------------------------------------------------------
 
 
-def event_fits(evaluator: Mapping[str, Any], events: Sequence[NetworkEvent], place: Place) -> bool:
-    """Whether some request (or the last one) is the expected one; or none, where none is wanted."""
+def event_fits(
+    evaluator: Mapping[str, Any], events: Sequence[NetworkEvent], resolve: Resolve
+) -> bool:
+    """Whether the expected request was sent (or was not, for `should_not_exist`).
+
+    With `last_event_only` only the last request counts.
+    """
     chosen = events[-1:] if evaluator.get("last_event_only") else events
-    found = any(_is_expected(evaluator, event, place) for event in chosen)
-    return not found if evaluator.get("should_not_exist") else found
+    exists = any(_is_expected(evaluator, event, resolve) for event in chosen)
+    return not exists if evaluator.get("should_not_exist") else exists
 
 
-def _is_expected(evaluator: Mapping[str, Any], event: NetworkEvent, place: Place) -> bool:
+def _is_expected(evaluator: Mapping[str, Any], event: NetworkEvent, resolve: Resolve) -> bool:
     expected = evaluator["expected"]
     urls = expected["url"] if isinstance(expected["url"], list) else [expected["url"]]
-    if not any(_same_url(url, evaluator, event, place) for url in urls):
+    if not any(_same_url(url, evaluator, event, resolve) for url in urls):
         return False
     if event.method != expected.get("http_method", event.method):
         return False
     if event.status and event.status != expected.get("response_status", event.status):
         return False
     headers = {key.lower(): value for key, value in event.headers.items()}
+    wanted_headers = expected.get("headers", {})
+    wanted_cookies = expected.get("response_cookies", {})
     checks = [
-        all(_text_fits(place(v), headers.get(k.lower(), "")) for k, v in expected.get("headers", {}).items()),
+        all(_text_fits(resolve(v), headers.get(k.lower(), "")) for k, v in wanted_headers.items()),
         _holds_all(expected.get("post_data", {}), _fields(event.post_data)),
         _holds_all(expected.get("response_content", {}), _json(event.content)),
-        all(_text_fits(v, unquote(event.cookies.get(k, ""))) for k, v in expected.get("response_cookies", {}).items()),
+        all(_text_fits(v, unquote(event.cookies.get(k, ""))) for k, v in wanted_cookies.items()),
     ]
     return all(checks)
 
 
-def _same_url(url: str, evaluator: Mapping[str, Any], event: NetworkEvent, place: Place) -> bool:
-    wanted, found = place(url), event.url
-    query = _query(found, evaluator)
+def _same_url(
+    url: str, evaluator: Mapping[str, Any], event: NetworkEvent, resolve: Resolve
+) -> bool:
+    wanted = resolve(url)
+    query = _query(event.url, evaluator)
     if wanted.startswith("^"):
-        if not re.search(wanted, found) and not re.search(wanted, found.split("?")[0]):
+        if not re.search(wanted, event.url) and not re.search(wanted, event.url.split("?")[0]):
             return False
         return _query_fits(evaluator["expected"].get("query_params", {}), query, exact=False)
-    ours, theirs = urlsplit(wanted), urlsplit(found)
-    if (ours.netloc, ours.path.rstrip("/")) != (theirs.netloc, theirs.path.rstrip("/")):
+    expected, actual = urlsplit(wanted), urlsplit(event.url)
+    if expected.netloc != actual.netloc or expected.path.rstrip("/") != actual.path.rstrip("/"):
         return False
     params = {**_query(wanted, evaluator), **evaluator["expected"].get("query_params", {})}
     return _query_fits(params, query, exact=event.method == "GET")
 
 
 def _query(url: str, evaluator: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Parameters of an address, without those that the task ignores."""
+    """The parameters of an address, without those that the task ignores."""
     text = urlsplit(url).query
     if evaluator.get("decode_base64_query"):
         text = _decoded(url) or text
-    patterns = [re.compile(one) for one in evaluator.get("ignored_query_params_patterns", ())]
-    names = set(evaluator.get("ignored_query_params", ()))
-    found = parse_qs(text, keep_blank_values=True)
-    return {k: v for k, v in found.items() if k not in names and not any(one.search(k) for one in patterns)}
+    ignored = set(evaluator.get("ignored_query_params", ()))
+    patterns = [re.compile(text) for text in evaluator.get("ignored_query_params_patterns", ())]
+    query = {}
+    for name, values in parse_qs(text, keep_blank_values=True).items():
+        if name not in ignored and not any(pattern.search(name) for pattern in patterns):
+            query[name] = values
+    return query
 
 
 def _decoded(url: str) -> str:
-    """Parameters that an address hides in base64 (the shop's back office does)."""
+    """Parameters that are base64-encoded in the path, as in the shop's back office."""
     for part in reversed(urlsplit(url).path.split("/")):
         try:
             text = base64.b64decode(unquote(part) + "=" * (-len(part) % 4), validate=True).decode()
@@ -180,24 +208,22 @@ def _decoded(url: str) -> str:
     return ""
 
 
-def _query_fits(wanted: Mapping[str, Any], found: Mapping[str, list[str]], *, exact: bool) -> bool:
-    if exact and set(found) - set(wanted):
+def _query_fits(wanted: Mapping[str, Any], query: Mapping[str, list[str]], *, exact: bool) -> bool:
+    if exact and set(query) - set(wanted):
         return False
-    return all(
-        any(_text_fits(str(one), value) for value in found.get(key, []))
-        for key, values in wanted.items()
-        for one in values
-    )
+    for key, expected in wanted.items():
+        values = query.get(key, [])
+        if not all(any(_text_fits(str(text), value) for value in values) for text in expected):
+            return False
+    return True
 
 
 def _fields(data: str) -> Any:
     """A request's body: JSON, or the fields of a form."""
     parsed = _json(data)
-    return (
-        parsed
-        if parsed is not None
-        else {key: values[-1] for key, values in parse_qs(data, keep_blank_values=True).items()}
-    )
+    if parsed is not None:
+        return parsed
+    return {key: values[-1] for key, values in parse_qs(data, keep_blank_values=True).items()}
 
 
 def _json(text: str) -> Any:
@@ -207,29 +233,35 @@ def _json(text: str) -> Any:
         return None
 
 
-def _holds_all(wanted: Mapping[str, Any], found: Any) -> bool:
-    return all(_holds(key, value, found) for key, value in wanted.items())
+def _holds_all(wanted: Mapping[str, Any], body: Any) -> bool:
+    return all(_holds(key, value, body) for key, value in wanted.items())
 
 
-def _holds(key: str, value: Any, found: Any) -> bool:
-    """Whether a body holds a value under a key, or under a path such as `$.items[0].name` (parts may be patterns)."""
+def _holds(key: str, value: Any, body: Any) -> bool:
+    """Whether a body holds a value under a key or a path such as `$.items[0].name`.
+
+    A part of the path may be a pattern: `^...$`.
+    """
     parts = re.findall(r"\^[^$]*\$|[^.\[\]]+", key[2:]) if key.startswith("$.") else [key]
-    here = found
+    current = body
     for part in parts:
-        if isinstance(here, list) and part.isdigit() and int(part) < len(here):
-            here = here[int(part)]
-        elif isinstance(here, Mapping):
-            here = next(
-                (v for k, v in here.items() if k == part or (part.startswith("^") and re.search(part, k))), None
-            )
+        if isinstance(current, list) and part.isdigit() and int(part) < len(current):
+            current = current[int(part)]
+        elif isinstance(current, Mapping):
+            names = [name for name in current if name == part or _is_match(part, name)]
+            current = current[names[0]] if names else None
         else:
             return value is None
-    if isinstance(value, str) and isinstance(here, str | int | float):
-        return _text_fits(value, str(here))
-    if isinstance(value, int | float) and isinstance(here, str):
-        return bool(normal(here, {"type": "number"}) == float(value))
-    return bool(here == value)
+    if isinstance(value, str) and isinstance(current, str | int | float):
+        return _text_fits(value, str(current))
+    if isinstance(value, int | float) and isinstance(current, str):
+        return bool(normalize(current, {"type": "number"}) == float(value))
+    return bool(current == value)
 
 
-def _text_fits(wanted: str, found: str) -> bool:
-    return re.search(wanted, found) is not None if wanted.startswith("^") else wanted == found
+def _is_match(pattern: str, name: str) -> bool:
+    return pattern.startswith("^") and re.search(pattern, name) is not None
+
+
+def _text_fits(wanted: str, text: str) -> bool:
+    return re.search(wanted, text) is not None if wanted.startswith("^") else wanted == text

@@ -1,4 +1,4 @@
-"""WebShop as a world."""
+"""WebShop as a text world; see env.py."""
 
 from terrella.worlds.webshop.env import WebShop
 

@@ -1,8 +1,10 @@
 """The shop's products, goals and search, read from the files of WebShop's small setting.
 
-The data is not part of the package: `products_1000.json.xz` and `instructions_1000.json.xz` in a folder of yours.
-Search is BM25 over the products' texts. A goal is a product with an instruction written for it by a person.
-    shop = load_catalogue(Path("data/webshop")); shop.search("console table")[:10]
+The data is not part of the package: `products_1000.json.xz` and `instructions_1000.json.xz` must be
+in a folder of yours. Search is BM25 over the texts of the products. A goal is a product with an
+instruction that a person wrote for it.
+    shop = load_catalogue(Path("data/webshop"))
+    shop.search("console table")[:10]
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from typing import Any
 from terrella.core.errors import MissingExtraError
 
 K1, B = 0.9, 0.4
-"""BM25 as Lucene's users of WebShop set it."""
-MOST_PRICE = 1_000_000.0
+"""The BM25 parameters of WebShop's Lucene index."""
+MAX_PRICE = 1_000_000.0
 
 
 @dataclass(frozen=True)
 class Product:
-    """One product, as a page shows it."""
+    """A product, as its page shows it."""
 
     asin: str
     title: str
@@ -42,82 +44,108 @@ class Product:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a customer wants."""
+    """A customer's wish."""
 
     asin: str
     instruction: str
     attributes: tuple[str, ...]
     options: tuple[str, ...]
     price: float
-    """The most that may be paid."""
+    """The highest acceptable price."""
 
 
 class Catalogue:
-    """Products by number, goals, and a search."""
+    """Products by ASIN, goals, and a search over the products' texts."""
 
     def __init__(self, products: list[Product], goals: list[Goal], texts: list[str]) -> None:
-        """Index the texts."""
         self.products = {product.asin: product for product in products}
-        self.order = [product.asin for product in products]
+        self.asins = [product.asin for product in products]
         self.goals = goals
-        self.counts = [Counter(words(text)) for text in texts]
+        self.counts = [Counter(tokenize(text)) for text in texts]
         self.lengths = [counts.total() for counts in self.counts]
-        self.mean = sum(self.lengths) / max(1, len(self.lengths))
-        self.holders = Counter(word for counts in self.counts for word in counts)
+        self.mean_length = sum(self.lengths) / max(1, len(self.lengths))
+        self.document_counts = Counter(token for counts in self.counts for token in counts)
 
-    @functools.lru_cache(maxsize=4096)  # noqa: B019  one catalogue per folder lives as long as the process
+    # One catalogue per folder lives as long as the process, so the cache keeps nothing else alive.
+    @functools.lru_cache(maxsize=4096)  # noqa: B019
     def search(self, query: str) -> tuple[str, ...]:
-        """Product numbers, best first, at most fifty."""
-        wanted, total = set(words(query)), len(self.order)
+        """The ASINs of at most fifty products, best first."""
+        wanted = set(tokenize(query))
         scores = []
-        for place, counts in enumerate(self.counts):
+        for index, counts in enumerate(self.counts):
+            matched = wanted & counts.keys()
+            if not matched:
+                continue
+            norm = K1 * (1 - B + B * self.lengths[index] / self.mean_length)
             score = 0.0
-            for word in wanted & counts.keys():
-                weight = math.log(1 + (total - self.holders[word] + 0.5) / (self.holders[word] + 0.5))
-                norm = K1 * (1 - B + B * self.lengths[place] / self.mean)
-                score += weight * counts[word] * (K1 + 1) / (counts[word] + norm)
-            if score:
-                scores.append((-score, place))
-        return tuple(self.order[place] for _, place in sorted(scores)[:50])
+            for token in matched:
+                score += self._weight(token) * counts[token] * (K1 + 1) / (counts[token] + norm)
+            scores.append((-score, index))
+        return tuple(self.asins[index] for _, index in sorted(scores)[:50])
+
+    def _weight(self, token: str) -> float:
+        """Inverse document frequency."""
+        holders = self.document_counts[token]
+        return math.log(1 + (len(self.asins) - holders + 0.5) / (holders + 0.5))
 
 
-def words(text: str) -> list[str]:
-    """Lower-case words without a plural s."""
+def tokenize(text: str) -> list[str]:
+    """Split a text into lower-case words without a plural s."""
     return [re.sub(r"(?<=\w\w)s$", "", word) for word in re.findall(r"[a-z0-9]+", text.lower())]
 
 
 @functools.lru_cache(maxsize=2)
 def load_catalogue(folder: Path) -> Catalogue:
-    """The catalogue in a folder, read once."""
-    products_file, goals_file = folder / "products_1000.json.xz", folder / "instructions_1000.json.xz"
+    """Read the catalogue of a folder, once per process."""
+    products_file = folder / "products_1000.json.xz"
+    goals_file = folder / "instructions_1000.json.xz"
     if not products_file.is_file() or not goals_file.is_file():
-        raise MissingExtraError("web", f"WebShop's data (looked in {folder}; set webshop.data to the folder)")
+        raise MissingExtraError(
+            "web", f"WebShop's data (looked in {folder}; set webshop.data to the folder)"
+        )
     rows = json.loads(lzma.decompress(products_file.read_bytes()))
-    told: Mapping[str, Any] = json.loads(lzma.decompress(goals_file.read_bytes()))
+    instructions: Mapping[str, Any] = json.loads(lzma.decompress(goals_file.read_bytes()))
     products = [_product(row["product"]) for row in rows]
-    known = {product.asin: product for product in products}
-    goals = [_goal(known[asin], one) for asin, one in told.items() if asin in known and one.get("instruction")]
+    by_asin = {product.asin: product for product in products}
+    goals = []
+    for asin, instruction in instructions.items():
+        if asin in by_asin and instruction.get("instruction"):
+            goals.append(_goal(by_asin[asin], instruction))
     return Catalogue(products, goals, [row["contents"] for row in rows])
 
 
 def _product(row: Mapping[str, Any]) -> Product:
     prices = [float(price) for price in row.get("pricing") or ()]
-    options = tuple((str(k), tuple(map(str, v))) for k, v in (row.get("options") or {}).items())
+    options = row.get("options") or {}
+    category = str(row.get("product_category", "")).split("\u203a")
     return Product(
-        asin=row["asin"], title=row.get("Title") or row["name"], query=str(row.get("query", "")).lower(),
-        category=tuple(part.strip() for part in str(row.get("product_category", "")).split("\u203a")),
-        price=min(prices, default=100.0), options=options, attributes=tuple(row.get("Attributes") or ()),
-        description=str(row.get("Description") or ""), bullets=tuple(map(str, row.get("BulletPoints") or ())),
-    )  # fmt: skip
+        asin=row["asin"],
+        title=row.get("Title") or row["name"],
+        query=str(row.get("query", "")).lower(),
+        category=tuple(part.strip() for part in category),
+        price=min(prices, default=100.0),
+        options=tuple((str(name), tuple(map(str, values))) for name, values in options.items()),
+        attributes=tuple(row.get("Attributes") or ()),
+        description=str(row.get("Description") or ""),
+        bullets=tuple(map(str, row.get("BulletPoints") or ())),
+    )
 
 
 def _goal(product: Product, row: Mapping[str, Any]) -> Goal:
-    """The written instruction; the price limit is the next step of ten above the product's price."""
-    limit = next((float(step) for step in range(10, 10_000, 10) if step > product.price), MOST_PRICE)
+    """A goal with a written instruction.
+
+    The price limit is the next multiple of ten above the product's price.
+    """
+    limits = (float(step) for step in range(10, 10_000, 10) if step > product.price)
+    limit = next(limits, MAX_PRICE)
     text = str(row["instruction"]).strip().rstrip(".")
-    wanted = row.get("instruction_options") or ()
-    options = tuple(str(one) for one in (wanted.values() if isinstance(wanted, Mapping) else wanted))
+    options = row.get("instruction_options") or ()
+    if isinstance(options, Mapping):
+        options = options.values()
     return Goal(
-        asin=product.asin, instruction=f"{text}, and price lower than {limit:.2f} dollars", options=options,
-        attributes=tuple(row.get("instruction_attributes") or row.get("attributes") or ()), price=limit,
-    )  # fmt: skip
+        asin=product.asin,
+        instruction=f"{text}, and price lower than {limit:.2f} dollars",
+        options=tuple(map(str, options)),
+        attributes=tuple(row.get("instruction_attributes") or row.get("attributes") or ()),
+        price=limit,
+    )

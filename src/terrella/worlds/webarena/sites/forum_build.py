@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Fills the forum: categories, topics, comments, a moderator and a member with a session each. Prints the sessions."""
+"""Fills the forum with categories, topics, comments and users, and prints two login sessions."""
 
 import json
 import os
@@ -17,33 +17,48 @@ from spirit.comment.models import Comment
 from spirit.topic.models import Topic
 
 TOPICS = {
-    "Gardening": [("When to sow tomatoes?", ["Late March, indoors.", "Not before the frost is over."]), ("Slugs again", ["Copper tape helps."]),
-                  ("Best compost bin", [])],
-    "Cooking": [("Bread without kneading", ["Wait twelve hours.", "Use a hot pot.", "It worked!"]), ("Salt or sugar first?", ["Salt."])],
-    "Travel": [("Night trains in Europe", ["Book early."]), ("Ferry to Norway", []), ("Packing light", ["Two shirts are enough."])],
-    "Computers": [("Which editor?", ["Any that you know."]), ("Old laptop, new system", ["Try a light desktop."])],
-}  # fmt: skip
+    "Gardening": [
+        ("When to sow tomatoes?", ["Late March, indoors.", "Not before the frost is over."]),
+        ("Slugs again", ["Copper tape helps."]),
+        ("Best compost bin", []),
+    ],
+    "Cooking": [
+        ("Bread without kneading", ["Wait twelve hours.", "Use a hot pot.", "It worked!"]),
+        ("Salt or sugar first?", ["Salt."]),
+    ],
+    "Travel": [
+        ("Night trains in Europe", ["Book early."]),
+        ("Ferry to Norway", []),
+        ("Packing light", ["Two shirts are enough."]),
+    ],
+    "Computers": [
+        ("Which editor?", ["Any that you know."]),
+        ("Old laptop, new system", ["Try a light desktop."]),
+    ],
+}
 
 
 def session_of(user):
-    """A logged-in session, as a cookie value."""
+    """Create a logged-in session; returns its cookie value."""
     store = SessionStore()
-    store[SESSION_KEY], store[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
+    store[SESSION_KEY] = str(user.pk)
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
     store[BACKEND_SESSION_KEY] = "spirit.user.auth.backends.UsernameAuthBackend"
     store.create()
     return store.session_key
 
 
 def fill():
-    """Everything."""
+    """Create all content; returns the session cookies by login."""
     call_command("migrate", verbosity=0)
     users = get_user_model().objects
-    mod = users.create_superuser("moderator", "moderator@forum.test", "moderator-password")
+    moderator = users.create_superuser("moderator", "moderator@forum.test", "moderator-password")
     ida = users.create_user("ida", "ida@forum.test", "ida-password")
     bo = users.create_user("bo", "bo@forum.test", "bo-password")
-    for user in (mod, ida, bo):
+    for user in (moderator, ida, bo):
         user.st.is_verified = True
-        user.st.is_administrator = user.st.is_moderator = user is mod
+        user.st.is_administrator = user is moderator
+        user.st.is_moderator = user is moderator
         user.st.save()
     for name, topics in TOPICS.items():
         category = Category.objects.create(title=name, description=f"All about {name.lower()}.")
@@ -52,10 +67,16 @@ def fill():
             bodies = [f"{title} Tell me what you think.", *comments]
             for number, body in enumerate(bodies):
                 Comment.objects.create(
-                    user=bo if number % 2 == 0 else mod, topic=topic, comment=body, comment_html=f"<p>{body}</p>"
+                    user=bo if number % 2 == 0 else moderator,
+                    topic=topic,
+                    comment=body,
+                    comment_html=f"<p>{body}</p>",
                 )
             Topic.objects.filter(pk=topic.pk).update(comment_count=len(bodies))
-    return {"reddit": {"sessionid": session_of(ida)}, "reddit_admin": {"sessionid": session_of(mod)}}
+    return {
+        "reddit": {"sessionid": session_of(ida)},
+        "reddit_admin": {"sessionid": session_of(moderator)},
+    }
 
 
 print(json.dumps(fill()))

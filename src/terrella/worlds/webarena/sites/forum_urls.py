@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Addresses of the forum."""
+"""URL routes of the forum."""
 
 from django.http import HttpResponse
 from django.urls import include, path

@@ -1,5 +1,8 @@
 # mypy: ignore-errors
-"""Serves one site on loopback: `python serve.py shop|forum|tracker PORT`, run by the sites' own Python."""
+"""Serves one site on loopback; runs in the site's own Python.
+
+python serve.py shop|forum|tracker PORT
+"""
 
 import os
 import sys
@@ -13,7 +16,7 @@ if name == "tracker":
     os.environ["TRAC_ENV"] = os.path.join(os.environ["SITE_HOME"], "trac")  # noqa: PTH118
 
     def application(environ, start_response):
-        """Trac, told where its environment is."""
+        """Trac's WSGI application, with the path of its environment."""
         environ["trac.env_path"] = os.environ["TRAC_ENV"]
         return dispatch_request(environ, start_response)
 else:

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Addresses of the shop."""
+"""URL routes of the shop."""
 
 from django.apps import apps
 from django.http import HttpResponse

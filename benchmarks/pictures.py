@@ -1,0 +1,132 @@
+"""Draws docs/pictures/ and results/trust_plan.png from results/*.json. Needs matplotlib.
+
+python benchmarks/pictures.py
+"""
+
+import common
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73")  # safe for colour-blind readers
+SMOOTH = 10
+"""Steps that one point of a reward curve averages over."""
+
+
+def engine_curves():
+    """Reward by step of the tiny recipes, one line per seed.
+
+    Dots are the held-out reward before and after; the dotted line is the baseline without a model.
+    """
+    recipes = common.read_results("engine")["curves"]["recipes"]
+    figure, axes = plt.subplots(
+        1, len(recipes), figsize=(4.2 * len(recipes), 3.2), sharey=True, squeeze=False
+    )
+    for axis, (name, seeds) in zip(axes[0], recipes.items(), strict=True):
+        for (seed, run), colour in zip(seeds.items(), COLOURS, strict=False):
+            draw_run(axis, run, colour, f"seed {seed}")
+        baselines = run["baselines"]
+        axis.axhline(
+            baselines.get("random_exact", baselines.get("no_change")),
+            color="0.5",
+            linestyle=":",
+            label="random" if "random" in baselines else "no change",
+        )
+        axis.set(title=name, xlabel="RLVR step", ylim=(0, 1.02))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axes[0][0].set_ylabel(f"reward (mean of {SMOOTH} steps)")
+    figure.tight_layout()
+    figure.savefig(common.PICTURES / "engine_curves.png", dpi=110)
+
+
+def draw_run(axis, run, colour, label):
+    curve = run["curve"]
+    means = [sum(curve[i : i + SMOOTH]) / SMOOTH for i in range(len(curve) - SMOOTH + 1)]
+    axis.plot(range(SMOOTH // 2, SMOOTH // 2 + len(means)), means, color=colour, label=label)
+    for step, held_out in ((0, run["before"]), (len(curve), run["after"])):
+        spread = [[held_out["mean"] - held_out["low"]], [held_out["high"] - held_out["mean"]]]
+        axis.errorbar([step], [held_out["mean"]], spread, fmt="o", color=colour, markersize=4)
+
+
+def spa_arms():
+    """pass@1 of every arm of SPA, one dot per seed, compared with exact random play."""
+    names = ("spa_frozen_lake", "spa_sokoban")
+    figure, axes = plt.subplots(1, len(names), figsize=(9.5, 3.6), sharex=True)
+    for axis, name in zip(axes, names, strict=True):
+        record = common.read_results(name)
+        arms = list(record["arms"].items())[::-1]
+        for height, (_, metrics) in enumerate(arms):
+            draw_arm(axis, metrics["pass@1"], height)
+        axis.axvline(
+            record["reference_scores"]["random"]["1"],
+            color="0.5",
+            linestyle=":",
+            label="random play (exact)",
+        )
+        axis.set_yticks(
+            range(len(arms)), [f"{arm} ({len(metrics['seeds'])})" for arm, metrics in arms]
+        )
+        axis.set(title=name, xlabel="pass@1: each seed, and the mean", xlim=(0, 1))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(common.PICTURES / "spa_arms.png", dpi=110)
+
+
+def draw_arm(axis, scores, height):
+    values = scores["per_seed"]
+    axis.plot(values, [height] * len(values), "o", color=COLOURS[0], alpha=0.6, markersize=5)
+    axis.plot([scores["mean"]], [height], "|", color=COLOURS[1], markersize=16, markeredgewidth=2)
+
+
+def draw_plan():
+    """Success and cost of planning by depth; results/trust_plan.png."""
+    metrics = common.read_results("trust_plan")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    rows = [row for row in metrics["rows"] if row["method"] == "enumerate"]
+    depths = [row["depth"] for row in rows]
+    means = [row["success"]["mean"] for row in rows]
+    left.plot(depths, means, color="#0072B2", marker="o", label="MPC, enumeration")
+    left.fill_between(
+        depths,
+        [row["success"]["low"] for row in rows],
+        [row["success"]["high"] for row in rows],
+        alpha=0.15,
+    )
+    left.axhline(
+        metrics["random"]["success"]["mean"], color="#777777", linestyle=":", label="random"
+    )
+    left.axhline(
+        metrics["expert"]["success"]["mean"], color="#009E73", linestyle="--", label="optimal"
+    )
+    marks = {"beam": ("^", "#D55E00"), "best_of_n": ("s", "#CC79A7")}
+    for row in metrics["rows"]:
+        if row["method"] in marks:
+            mark, colour = marks[row["method"]]
+            left.plot(row["depth"], row["success"]["mean"], mark, color=colour, label=row["method"])
+    left.set(
+        xlabel="depth",
+        ylabel="success",
+        ylim=(0, 1.05),
+        title=f"sokoban 6x6, {metrics['rooms']} test rooms",
+    )
+    left.legend(fontsize=8)
+    right.plot(
+        depths,
+        [row["different_questions"] / metrics["rooms"] for row in rows],
+        color="#0072B2",
+        marker="o",
+    )
+    right.set(xlabel="depth", ylabel="distinct queries per room", title="cost", yscale="log")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(common.RESULTS / "trust_plan.png", dpi=110)
+
+
+if __name__ == "__main__":
+    common.PICTURES.mkdir(parents=True, exist_ok=True)
+    engine_curves()
+    spa_arms()
+    draw_plan()

@@ -1,0 +1,1 @@
+"""What each command of the CLI does, one module per command."""

@@ -1,0 +1,94 @@
+"""`terrella doctor`: report this machine, the core dependencies, and what each extra misses.
+
+Versions come from package metadata, so nothing heavy is imported.
+    for finding in diagnose(): print(finding.subject, finding.good, finding.detail)
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+MIN_MEMORY_GIB = 4
+MIN_DISK_GIB = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the report; `good` is False if something must be done."""
+
+    topic: str
+    subject: str
+    good: bool
+    detail: str
+
+
+def diagnose() -> Iterator[Finding]:
+    """Report on the machine, the core dependencies and the extras."""
+    yield from _machine()
+    for extra, packages in sorted(requirements().items()):
+        missing = [name for name in packages if installed(name) is None]
+        present = ", ".join(f"{name} {installed(name)}" for name in packages if name not in missing)
+        remedy = ""
+        if missing:
+            remedy = f"missing: {', '.join(missing)} -> pip install 'terrella[{extra}]'"
+        yield Finding(
+            topic="extra" if extra else "core",
+            subject=extra or "terrella",
+            good=not missing,
+            detail=" | ".join(filter(None, (present, remedy))),
+        )
+
+
+def installed(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def requirements() -> dict[str, list[str]]:
+    """Return package names by extra, from our own metadata; those of the core are under ''."""
+    packages: dict[str, list[str]] = {"": []}
+    for line in requires("terrella") or []:
+        name = re.split(r"[\s;<>=!~\[]", line, maxsplit=1)[0]
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        packages.setdefault(extra.group(1) if extra else "", []).append(name)
+    return packages
+
+
+def _machine() -> Iterator[Finding]:
+    python = f"{platform.python_version()} on {platform.platform()}"
+    yield _machine_finding("python", python)
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
+    yield _machine_finding("cores", str(cores))
+    memory = memory_gib()
+    yield _machine_finding(
+        "memory",
+        f"{memory:.0f} GiB" if memory else "unknown on this system",
+        good=memory is None or memory >= MIN_MEMORY_GIB,
+    )
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    yield _machine_finding("disk here", f"{free:.0f} GiB free", good=free >= MIN_DISK_GIB)
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    yield _machine_finding("gpu", f"{len(gpus)} NVIDIA" if gpus else "none found")
+
+
+def _machine_finding(subject: str, detail: str, *, good: bool = True) -> Finding:
+    return Finding(topic="machine", subject=subject, good=good, detail=detail)
+
+
+def memory_gib() -> float | None:
+    """Return the memory of the machine in GiB, or None if the system does not report it."""
+    table = Path("/proc/meminfo")
+    if not table.exists():
+        return None
+    total = re.search(r"MemTotal:\s+(\d+) kB", table.read_text())
+    return int(total.group(1)) / 2**20 if total else None

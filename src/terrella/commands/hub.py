@@ -1,0 +1,130 @@
+"""`terrella push FOLDER REPO` and `terrella pull REPO FOLDER`: runs on a Hugging Face hub.
+
+Only known kinds of files are pushed (safetensors, JSON, Parquet, pages, pictures), with a card made
+from the run's own manifest. A pulled run is pinned to a commit, and a repository with files that
+could run code is refused.
+    push(Path("runs/lake"), "me/lake")
+    pull("me/lake", Path("runs/lake"), revision="abc123")
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from terrella.core.errors import ConfigError, MissingExtraError, StoreError
+from terrella.core.files import write_atomic
+from terrella.data.store import EpisodeStore
+from terrella.show.cards import card
+from terrella.show.runs import read_run
+
+ALLOWED = (
+    "*.safetensors",
+    "*.json",
+    "*.jsonl",
+    "*.parquet",
+    "*.md",
+    "*.html",
+    "*.png",
+    "*.txt",
+    "*.jinja",
+)
+LEFT_OUT = ("sft/*", "rlvr/*", "fitted/*", "warm/*", "served/*", "view/*", "*.tmp", "*.log")
+"""Checkpoints and scratch files, which nobody else needs."""
+CODE_SUFFIXES = (".py", ".pkl", ".pickle", ".pt", ".pth", ".bin", ".so", ".sh")
+"""Files that Python could run or unpickle."""
+Kind = Literal["model", "dataset"]
+
+
+def push(folder: Path, repo: str, *, private: bool = True, message: str = "") -> str:
+    """Upload a run with its card; return the URL of the commit.
+
+    The token is `HF_TOKEN`, or that of your login.
+    """
+    run = read_run(folder)
+    api = _hub().HfApi()
+    kind: Kind = "dataset" if run.kind == "store" else "model"
+    api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        staged = _stage(folder, Path(scratch), card(run))
+        commit = api.upload_folder(
+            repo_id=repo,
+            repo_type=kind,
+            folder_path=staged,
+            commit_message=message or f"terrella: {run.name}",
+        )
+    return str(commit.commit_url)
+
+
+def _stage(folder: Path, scratch: Path, card_text: str) -> Path:
+    """Link the files to upload into a folder of their own, and write the card there."""
+    files = [path for path in sorted(folder.rglob("*")) if _is_uploaded(path, folder)]
+    if not files:
+        raise ConfigError(
+            str(folder), "holds nothing to push", f"known kinds: {', '.join(ALLOWED)}"
+        )
+    for path in files:
+        target = scratch / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path.resolve())
+    readme = scratch / "README.md"
+    readme.unlink(missing_ok=True)
+    readme.write_text(card_text, "utf-8")
+    return scratch
+
+
+def _is_uploaded(path: Path, folder: Path) -> bool:
+    name = path.relative_to(folder).as_posix()
+    allowed = any(fnmatch.fnmatch(path.name, pattern) for pattern in ALLOWED)
+    left_out = any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
+    return path.is_file() and allowed and not left_out
+
+
+def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None = None) -> str:
+    """Download a run into a new folder; return the commit that it is pinned to."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(str(folder), "is not empty", "choose a new folder")
+    hub = _hub()
+    info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    _refuse_code(repo, [file.rfilename for file in info.siblings or ()])
+    hub.snapshot_download(
+        repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
+    )
+    _verify(folder)
+    write_atomic(folder / "pulled.json", f'{{"repo": "{repo}", "commit": "{info.sha}"}}\n'.encode())
+    return str(info.sha)
+
+
+def _refuse_code(repo: str, names: list[str]) -> None:
+    """Refuse the whole repository: a file that could run code is not just skipped."""
+    code = [name for name in names if Path(name).suffix in CODE_SUFFIXES]
+    if code:
+        raise ConfigError(
+            repo,
+            f"holds files that could run code: {', '.join(code[:3])}",
+            "ask its owner for safetensors",
+        )
+    climbing = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+    if climbing:
+        raise ConfigError(repo, f"holds paths that leave the folder: {climbing[0]}")
+
+
+def _verify(folder: Path) -> None:
+    """Check the hashes in the manifest of the run's episode store."""
+    run = read_run(folder)
+    if run.kind == "store":
+        EpisodeStore.open(folder).verify()
+    elif run.store is not None:
+        run.store.verify()
+    elif run.kind == "world model":
+        raise StoreError(str(folder), "the model's data is missing from the download", "pull again")
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtraError("hub", "pushing and pulling") from error
+    return huggingface_hub

@@ -1,0 +1,79 @@
+"""`terrella plan MODEL`: play test instances by planning in a world model.
+
+Random play and, where there is one, the expert play the same instances.
+    metrics = Plan(Plan.Config(world=Sokoban.Config(), folder=Path("runs/sokoban"))).run()
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from terrella.core.config import Configurable
+from terrella.core.protocols import Policy
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.evals.policy_eval import evaluate_policy
+from terrella.policies.basic import Expert, Random
+from terrella.show.progress import show_metrics
+from terrella.show.tables import interval_text
+from terrella.trust.horizon import mean_row
+from terrella.world_models.certified import load_certified_model
+from terrella.world_models.planner import Planner
+
+
+class Plan(Configurable):
+    """The command; `run` returns the metrics."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """The world to play, the model to plan in, and the planner."""
+
+        world: World.Config
+        folder: Path
+        planner: Planner.Config = field(default_factory=lambda: Planner.Config(depth=8))
+        samples: int = 1
+        """Samples per query.
+
+        1 follows the most likely result, which is enough in a deterministic world.
+        """
+        instances: int = 40
+        seed: int = 0
+
+    config: Config
+
+    def run(self) -> dict[str, Any]:
+        """Measure the success of the planner, random play and the expert."""
+        config = self.config
+        risk_estimator = load_certified_model(config.folder, config.samples).risk_estimator
+        planner = Planner(config.planner, risk_estimator)
+        began = time.monotonic()
+        metrics: dict[str, Any] = {planner.name: self._success(planner)}
+        metrics["seconds"] = time.monotonic() - began
+        metrics["questions"] = planner.cost.queries
+        metrics["random"] = self._success(Random.Config().build())
+        if config.world.build().has_expert:
+            metrics["expert"] = self._success(Expert.Config().build())
+        return metrics
+
+    def _success(self, policy: Policy) -> dict[str, Any]:
+        seeds = range(self.config.seed, self.config.seed + self.config.instances)
+        evaluation = evaluate_policy(
+            self.config.world.build, policy, seeds=seeds, split=Split.TEST, num_envs=1
+        )
+        return dict(mean_row(evaluation.successes))
+
+
+def run(config: Plan.Config) -> dict[str, Any]:
+    """Plan and show the metrics."""
+    metrics = Plan(config).run()
+    rows = []
+    for name, metric in metrics.items():
+        if isinstance(metric, dict) and "mean" in metric:
+            rows.append((f"success: {name}", f"{interval_text(metric)}, n = {metric['n']}"))
+    rows.append(("queries to the model", f"{metrics['questions']:,}"))
+    rows.append(("seconds", f"{metrics['seconds']:.1f}"))
+    show_metrics(f"planned in {config.folder}", rows)
+    return metrics

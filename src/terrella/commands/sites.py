@@ -1,0 +1,36 @@
+"""`terrella sites up|reset|down|status`: manage the web applications of the mini-arena.
+
+They are installed from PyPI into virtual environments below the cache folder (a few minutes, once)
+and listen on loopback only. `reset` restores their initial state in well under a second.
+    run("up", ())
+    run("reset", ())
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from terrella.show.progress import show_metrics
+from terrella.worlds.webarena.arena import SITES, Arena
+
+Verb = Literal["up", "reset", "down", "status"]
+
+
+def run(verb: Verb, names: tuple[str, ...]) -> None:
+    """Carry out the command, then show which sites are running."""
+    arena = Arena()
+    began = time.monotonic()
+    if verb == "up":
+        arena.up(names)
+    elif verb == "reset":
+        arena.reset()
+    elif verb == "down":
+        arena.down()
+    seconds = time.monotonic() - began
+    running = arena.running()
+    rows = []
+    for site in SITES:
+        server = running.get(site.name)
+        rows.append((site.name, f"http://127.0.0.1:{server.port}" if server else "down"))
+    show_metrics(f"sites {verb}: {seconds:.2f} s", rows)

@@ -1,0 +1,103 @@
+"""Held-out clips of a video model for a page: the real video beside the predicted one.
+
+Each clip is predicted frame by frame from its first frame with the recorded actions, so later steps
+of a page are deeper in imagination.
+    for number, episode, extras in predicted_clips(read_run(Path("runs/video")), limit=60): ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from terrella.codecs.frames import FrameCodec
+from terrella.core.config import load
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import Task, TokenEpisode
+from terrella.core.types import Episode, Prediction, Split, Stop, Transition, Verdict
+from terrella.engines.local.local_sampler import LocalSampler
+from terrella.models.presets import load_model
+from terrella.pipelines.video.clips import ClipTasks
+from terrella.pipelines.video.pipeline import VideoModel, video_episodes
+from terrella.show.counterfactuals import StepPrediction
+from terrella.show.page_data import Extras
+from terrella.show.runs import Run
+from terrella.world_models.video import generated_by_turn, generated_frames, read_codec
+
+
+def predicted_clips(run: Run, limit: int) -> Iterator[tuple[int, Episode, Extras]]:
+    """Yield one clip of each held-out episode in turn, with predictions of its frames."""
+    config = load(run.config)
+    assert isinstance(config, VideoModel.Config)
+    videos = config.videos.out
+    if not videos.exists():
+        raise ConfigError(
+            str(videos),
+            "the videos of this model are not here",
+            "run this where the model was trained",
+        )
+    codec = read_codec(videos, window=config.window)
+    clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
+    tasks = clips.in_turn(min(limit, config.evaluate_on))
+    sampler = LocalSampler(load_model(str(run.folder / "model"))[0].eval())
+    rollout = VideoModel(config).rollout(codec)
+    episodes = rollout.run(sampler, tasks, group_size=1, seed=config.seed + 1)
+    for number, (task, episode) in enumerate(zip(tasks, episodes, strict=True)):
+        predictions = frame_predictions(codec, task, episode)
+        extras = Extras(predictions=predictions, note="held-out clip")
+        yield number, _clip_episode(run, task, episode.outcome), extras
+
+
+def _clip_episode(run: Run, task: Task, outcome: Verdict) -> Episode:
+    steps = _steps(task)
+    return Episode(
+        world=run.name,
+        instance="",
+        split=task.split,
+        seed=task.seed,
+        noise_seed=0,
+        policy="as recorded",
+        first=steps[0].observation,
+        transitions=steps,
+        stop=Stop.OUT_OF_STEPS,
+        outcome=outcome,
+    )
+
+
+def _steps(task: Task) -> tuple[Transition, ...]:
+    assert task.transition is not None
+    return (task.transition, *task.following)
+
+
+def frame_predictions(codec: FrameCodec, task: Task, episode: TokenEpisode) -> list[StepPrediction]:
+    """Return the prediction of each frame of a clip.
+
+    The risk of a frame is 1 minus the geometric mean of the probabilities of its ids. In a masked
+    clip every frame is masked: its turn rewards are placeholders, not scores.
+    """
+    assert task.situation is not None
+    frames = codec.read_rollout(task.situation, generated_frames(episode))
+    turn_logprobs = generated_by_turn(episode, episode.logprobs)
+    columns = zip(_steps(task), frames, episode.turn_rewards, turn_logprobs, strict=True)
+    predictions = []
+    for step, frame, score, logprobs in columns:
+        if frame is None:
+            unreadable = Verdict.unparsable("not a frame's ids")
+            predictions.append(StepPrediction(None, 1.0, "", unreadable))
+            continue
+        risk = 1.0 - math.exp(sum(logprobs) / len(logprobs))
+        prediction = Prediction(
+            observation=frame,
+            reward=step.reward,
+            terminated=step.terminated,
+            logprob=sum(logprobs),
+            risk=risk,
+        )
+        predictions.append(StepPrediction(prediction, risk, "", _verdict(score, episode.outcome)))
+    return predictions
+
+
+def _verdict(score: float, outcome: Verdict) -> Verdict:
+    if outcome.masked:
+        return Verdict.failed(outcome.status, outcome.evidence)
+    return Verdict.of(score)

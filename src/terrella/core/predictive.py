@@ -1,0 +1,67 @@
+"""What a world model is asked and what it answers: a query, and a distribution over results.
+
+A `WorldModel` (see `protocols.py`) maps each `Query` to a `PredictiveDistribution`. Learned models,
+baselines and the exact dynamics of a world all use these two records, whatever the modality.
+    distribution = model.predict([Query(situation, "Right")])[0]; distribution.draw(uniform=0.3)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrella.core.types import Prediction, Situation
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Asks a world model for the result of an action in a situation."""
+
+    situation: Situation
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictiveDistribution:
+    """Distinct predictions, most likely first.
+
+    The `logprob` of a prediction is its log-probability under the model.
+    """
+
+    predictions: tuple[Prediction, ...]
+    counts: tuple[int, ...] = ()
+    """Number of samples that gave each prediction; empty if nothing was sampled (exact models)."""
+    unreadable: int = 0
+    """Samples that could not be parsed as an observation and an outcome."""
+
+    @property
+    def chances(self) -> NDArray[np.float64]:
+        """Probability of each prediction under the model.
+
+        They sum to less than 1 if the model can say something that was not sampled.
+        """
+        probabilities: NDArray[np.float64] = np.exp(
+            np.array([min(p.logprob, 0.0) for p in self.predictions], float)
+        )
+        return probabilities
+
+    @property
+    def missing(self) -> float:
+        """Probability mass of everything that was not sampled or could not be parsed."""
+        return max(0.0, 1.0 - float(self.chances.sum()))
+
+    @property
+    def disagreement(self) -> float:
+        """Share of the samples that differ from the most frequent prediction."""
+        sampled = sum(self.counts) + self.unreadable
+        return 1.0 - max(self.counts, default=0) / sampled if sampled else 0.0
+
+    def draw(self, uniform: float) -> Prediction | None:
+        """Draw a prediction with a uniform number in [0, 1); None if nothing could be parsed."""
+        if not self.predictions:
+            return None
+        edges = np.cumsum(self.chances)
+        index = int(np.searchsorted(edges, uniform * edges[-1], side="right"))
+        return self.predictions[min(index, len(self.predictions) - 1)]

@@ -1,0 +1,269 @@
+"""A run's folder: one writer, one spec, parts that are made once, the manifest last.
+
+A folder is whole (it has a manifest) or unfinished (the same command continues it). The spec is
+compared before anything old is believed, so a changed setting is refused by name and never answered
+with old numbers.
+    with RunFolder(Path("runs/x"), config, progress=progress) as run:
+        before = run.part("before", Metric, lambda: evaluate(model))
+        run.finish(result)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from terrella.core.config import Configurable, dump, record_from_json
+from terrella.core.errors import StoreError
+from terrella.core.files import SCRATCH, locked, read_json, write_json
+from terrella.core.instances import plain
+from terrella.core.protocols import Progress
+from terrella.core.types import canonical_json
+
+T = TypeVar("T")
+
+SPEC, MANIFEST = "spec.json", "manifest.json"
+OLD_SPEC = "plan.json"
+"""What releases before schema 2 wrote in place of the spec."""
+FORMAT, SCHEMA = "terrella-run", 2
+PACKAGES = ("terrella", "numpy", "torch", "transformers", "trl", "verl", "vllm")
+"""Packages whose versions a manifest records, where they are installed."""
+WAIT_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a finished run says about itself. It describes; it never decides what runs here."""
+
+    format: str
+    schema: int
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    """The pipeline's result, as plain JSON."""
+    versions: dict[str, str]
+    seconds: float
+    """Wall time of the session that finished the run."""
+
+
+class RunFolder:
+    """A folder held for one run; use it as a context manager.
+
+    Several processes of one run (ranks) share a folder: rank 0 locks, writes and decides, the
+    others wait for what it writes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Configurable.Config,
+        *,
+        ignored: Sequence[str] = ("out",),
+        wait: bool = False,
+        barrier: Callable[[], None] = lambda: None,
+        progress: Progress,
+    ) -> None:
+        """`ignored` are the settings that change no result: where to write, what to keep.
+
+        `wait` is for a folder that several runs use: wait while another process writes there.
+        `barrier` makes the ranks of one run wait for each other.
+        """
+        self.path = path
+        self.config = config
+        self.ignored = ignored
+        self.progress = progress
+        self.wait = wait
+        self.barrier = barrier
+        self.is_main = rank() == 0
+        self.manifest: Manifest | None = None
+        self._open = contextlib.ExitStack()
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(held(self.path, wait=self.wait, barrier=self.barrier))
+        try:
+            self._begin()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        check_spec(self.path, run_spec(self.config, self.ignored))
+        if (self.path / MANIFEST).exists():
+            self.manifest = read_manifest(self.path)
+        self._started = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def part(
+        self, name: str, kind: type[T], make: Callable[[], T], *, collective: bool = False
+    ) -> T:
+        """A value that is made once and kept as JSON; a resumed run reads it back.
+
+        Rank 0 makes it and the other ranks wait for the file. A `collective` part, such as
+        training, is made by all ranks together.
+        """
+        path = self.path / f"{name}.json"
+        if not path.exists() and (self.is_main or collective):
+            value = make()
+            if self.is_main:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, plain(value))
+        wait_for(path)
+        return record_from_json(kind, read_json(path))
+
+    def model(self, name: str, make: Callable[[Path], object]) -> Path:
+        """A folder of weights that is made once. `make` writes it whole; all ranks call it."""
+        return make_once(self.path / name, make)
+
+    @contextlib.contextmanager
+    def shared(self, folder: Path, spec: Mapping[str, Any]) -> Iterator[Path]:
+        """A folder that several runs use, such as a common base model: held while it is made."""
+        with held(folder, wait=True, barrier=self.barrier):
+            check_spec(folder, spec)
+            yield folder
+
+    def finish(self, result: Any) -> Manifest:
+        """Write the manifest. From now on the run is whole."""
+        self.manifest = Manifest(
+            format=FORMAT,
+            schema=SCHEMA,
+            config=dump(self.config),
+            metrics=plain(result),
+            versions=installed_versions(),
+            seconds=round(time.perf_counter() - self._started, 3),
+        )
+        if self.is_main:
+            write_json(self.path / MANIFEST, dataclasses.asdict(self.manifest))
+        return self.manifest
+
+
+def run_spec(config: Configurable.Config, ignored: Sequence[str]) -> dict[str, Any]:
+    """The spec of a run: every setting that its result depends on.
+
+    `ignored` names the others; a name such as `videos.out` is a setting of a nested config.
+    """
+    settings = dump(config)
+    for name in ignored:
+        *path, key = name.split(".")
+        nested = settings
+        for part in path:
+            nested = nested[part]
+        nested.pop(key, None)
+    return {"config": settings}
+
+
+def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Call `make` unless the folder already holds a whole model."""
+    if not (folder / "config.json").exists():
+        make(folder)
+    return folder
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a finished run; one of an older schema is refused."""
+    data = read_json(folder / MANIFEST)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise _too_old(folder)
+    if data.get("schema") != SCHEMA:
+        raise StoreError(
+            str(folder),
+            f"has run schema {data.get('schema')}; this terrella reads {SCHEMA}",
+            "use the terrella that wrote it, or start a new folder",
+        )
+    return record_from_json(Manifest, data)
+
+
+def check_spec(folder: Path, spec: Mapping[str, Any], *, ignore: Sequence[str] = ()) -> str:
+    """Write the spec, or check that the folder was begun with the same one; return its hash.
+
+    Every setting that differs is named. `ignore` holds top-level keys that may differ.
+    """
+    path, wanted = folder / SPEC, {"schema": SCHEMA, **spec}
+    if not path.exists() and rank() == 0:
+        _refuse_foreign(folder)
+        write_json(path, wanted)
+    wait_for(path)
+    lines = differences(read_json(path), wanted)
+    changed = [line for line in lines if line.split(".")[0].split(" ")[0] not in ignore]
+    if changed:
+        what = "was started with other settings: " + "; ".join(changed)
+        raise StoreError(str(folder), what, "choose another folder, or use the same settings")
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder that already holds something is not ours to fill."""
+    if (folder / OLD_SPEC).exists():
+        raise _too_old(folder)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.suffix != SCRATCH)
+    if names:
+        what = f"holds other files ({', '.join(names[:3])}) and no {SPEC}"
+        raise StoreError(str(folder), what, "choose an empty or a new folder")
+
+
+def _too_old(folder: Path) -> StoreError:
+    return StoreError(
+        str(folder),
+        "was made by an earlier terrella (before run schema 2), whose settings have other names",
+        "start a new folder; the old one can be read with the version that wrote it",
+    )
+
+
+def differences(known: Any, asked: Any, where: str = "") -> list[str]:
+    """One line for each value that differs between two nested mappings."""
+    if not (isinstance(known, Mapping) and isinstance(asked, Mapping)):
+        return [] if known == asked else [f"{where} is {known!r} there, {asked!r} here"]
+    lines: list[str] = []
+    if known.keys() == asked.keys() and list(known) != list(asked):
+        lines.append(f"{where} has another order: {list(known)} there, {list(asked)} here")
+    for key in sorted(known.keys() | asked.keys()):
+        lines += differences(known.get(key), asked.get(key), f"{where}.{key}" if where else key)
+    return lines
+
+
+@contextlib.contextmanager
+def held(
+    folder: Path, *, wait: bool = False, barrier: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Lock a folder for this run: rank 0 holds the lock, the other ranks wait until it does."""
+    with locked(folder, wait=wait) if rank() == 0 else contextlib.nullcontext():
+        barrier()
+        yield
+
+
+def rank() -> int:
+    """This process among those of the run, as the launcher numbered them."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def wait_for(path: Path) -> None:
+    """Wait for a file that rank 0 writes. A launcher ends all ranks when one of them fails."""
+    while not path.exists():
+        time.sleep(WAIT_SECONDS)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that decide what a run computes."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -1,0 +1,93 @@
+"""What engines exchange: token ids, masks and verdicts, never the inside of a world.
+
+Ids that were sampled are the ids that are trained; nothing is tokenised again on the way.
+    request = TokenRequest(prompt_ids=(1, 2), max_new_tokens=8, seed=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from terrella.core.types import Episode, Situation, Split, Transition, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """One continuation to sample. Requests with the same `prompt_ids` share one prefill."""
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    seed: int
+    """Same seed, same sample, whatever else is in the batch."""
+    temperature: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+    allowed_ids: tuple[int, ...] | None = None
+    session: str | None = None
+    """Requests of one session extend each other, so a sampler may keep the prefix cached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """A sampled continuation. Exactly these ids are trained on."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+    """True if a stop id (the last token) ended it, False if the limit did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEpisode:
+    """An episode as an engine trains on it: model tokens and world tokens, interleaved.
+
+    It holds a multi-turn agent (observations forced between replies) as well as a multi-step video
+    model (actions forced between frames).
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    model_mask: tuple[bool, ...]
+    """True for the model's tokens; world tokens carry no policy gradient."""
+    logprobs: tuple[float, ...]
+    """Of the sampler, per completion token; 0.0 on world tokens."""
+    turn_ends: tuple[int, ...]
+    """Index after the last token of each turn, where the turn's reward is given."""
+    turn_rewards: tuple[float, ...]
+    """Reward of each turn, in the world's own units."""
+    outcome: Verdict
+    group: str
+    """Episodes of one group share a task; their verdicts are compared."""
+    record: Episode | None = None
+    """The episode in the world; None for a prediction task."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
+        if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_rewards):
+            raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A task for a model: play an instance, or predict the result of a step."""
+
+    seed: int
+    noise_seed: int = 0
+    split: Split = Split.TRAIN
+    situation: Situation | None = None
+    """For a world model: where the episode stood."""
+    transition: Transition | None = None
+    """For a world model: the step to predict. None asks for actions in the live world."""
+    following: tuple[Transition, ...] = ()
+    """For a world model: further steps, each predicted from the model's own last prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainExample:
+    """A training example: a mask and named columns of numbers per completion token."""
+
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    mask: Sequence[bool]
+    """True for tokens that are targets."""
+    columns: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -1,0 +1,168 @@
+"""Settings of the engines. Nothing here imports torch, so a config can be read anywhere.
+
+RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
+from terrella.models.configs import FrameTokenizerConfig
+
+Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig(Configurable.Config):
+    """Supervised fine-tuning: sizes and optimiser."""
+
+    epochs: int = 1
+    batch_size: int = 64
+    """Examples per optimiser step, over all processes."""
+    learning_rate: float = 1e-3
+    warmup_steps: int = 10
+    max_grad_norm: float = 1.0
+    pack_tokens: int = 1024
+    """Tokens in one forward pass; bounds memory, changes no result."""
+    save_every: int = 0
+    """Optimiser steps between checkpoints; 0 saves none."""
+    bf16: bool = False
+    lora_rank: int = 0
+    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
+    report_to: tuple[str, ...] = ()
+    """Trackers of transformers, such as `tensorboard`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlvrConfig(Configurable.Config):
+    """RL with verifiable rewards: sizes, algorithm, optimiser."""
+
+    steps: int = 100
+    groups: int = 16
+    """Tasks per step, over all processes."""
+    group_size: int = 8
+    """Episodes per task."""
+    algorithm: Algorithm = "grpo"
+    reward: Literal["outcome", "return"] = "outcome"
+    """outcome: the verdict on the episode; return: the sum of its rewards, paid turn by turn."""
+    credit: Literal["episode", "turn"] = "episode"
+    """episode: one advantage for all tokens; turn: each turn has its own, from its reward-to-go."""
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    """Above `clip_low` this is DAPO's clip-higher."""
+    kl: float = 0.0
+    """Weight of the KL penalty to the starting model; 0 loads no reference model."""
+    updates: int = 1
+    """Optimiser steps per batch of episodes; above 1 the old log-probs are computed once."""
+    refill: int = 0
+    """Extra rounds of tasks that replace groups without variance; 0 only drops those groups."""
+    keep_share: float = 1.0
+    """Train on this share of the groups, those with the largest spread (StarPO-S: 0.25)."""
+    keep_top_p: float = 1.0
+    """Train on the groups that hold this share of all spread, largest first (RAGEN-2: 0.9)."""
+    critic: Literal["shared", "separate"] = "shared"
+    """PPO: a value head on the policy's hidden states, or on a second trunk."""
+    gamma: float = 1.0
+    lam: float = 0.95
+    value_coefficient: float = 0.5
+    """Weight of the critic's loss; 0 leaves the critic at zero, where it starts."""
+    value_clip: float = 0.2
+    whiten: bool = False
+    """PPO: normalise advantages to zero mean and unit variance over the batch."""
+    world_loss: float = 0.0
+    """Weight of cross-entropy on the tokens of the world between the model's turns (ECHO)."""
+    learning_rate: float = 3e-4
+    warmup_steps: int = 0
+    max_grad_norm: float = 1.0
+    pack_tokens: int = 1024
+    """Tokens in one forward pass; bounds memory, changes no result."""
+    share_prefix: bool = True
+    """A group's prompt goes through the model once; changes no result."""
+    mismatch_limit: float = 0.5
+    """Stop when sampler and trainer differ by more than this in a token's log-prob, on average."""
+    importance_cap: float = 0.0
+    """Weight tokens by trainer / sampler probability, at most this; 0 is off."""
+    hang_limit: float = 30.0
+    """Seconds without a heartbeat after which the watchdog reports what is hanging."""
+    save_every: int = 0
+    """Optimiser steps between checkpoints; 0 saves none."""
+    bf16: bool = False
+    lora_rank: int = 0
+    report_to: tuple[str, ...] = ()
+
+    def check(self, *, processes: int, sharded: bool = False) -> None:
+        """Refuse what cannot be run, before anything is loaded."""
+        if self.groups % processes:
+            raise ConfigError(
+                "groups", f"{self.groups} tasks cannot be shared by {processes} processes"
+            )
+        if self.save_every % self.updates:
+            raise ConfigError(
+                "save_every",
+                f"{self.save_every} is not a multiple of updates = {self.updates}",
+                "a checkpoint is written between two batches of episodes",
+            )
+        if self.credit == "turn" and self.algorithm == "ppo":
+            raise ConfigError(
+                "credit", "a critic already gives each token its own value", "use a group estimator"
+            )
+        if self.world_loss and self.algorithm == "ppo":
+            raise ConfigError(
+                "world_loss", "a critic values the model's own tokens only", "use a group estimator"
+            )
+        if self.lora_rank and sharded:
+            raise ConfigError(
+                "lora_rank",
+                "adapters on sharded weights cannot be sampled in-process",
+                "train adapters with DDP: they are small",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlConfig(Configurable.Config):
+    """What a verl run needs beyond `RlvrConfig`. The rest is verl's default.
+
+    Any key of verl's own can be set, such as `--set verl.trainer.log_val_generations=5`. It is
+    checked against verl's schema before anything starts.
+    """
+
+    nodes: int = 1
+    devices: int = 0
+    """Per node; 0 uses all that this machine has."""
+    tensor_parallel: int = 1
+    """Devices that share one rollout server."""
+    server_memory: float = 0.5
+    """Share of a device's memory that its rollout server may use."""
+    episode_workers: int = 8
+    """Processes that play episodes, over the whole cluster."""
+    prompt_tokens: int = 1024
+    """The longest prompt; with the rollout's `episode_tokens` it bounds a server's context."""
+    restarts: int = 1
+    """How often a run that lost a process starts again from its last checkpoint."""
+    keys: tuple[str, ...] = ()
+    """verl's own keys as `path=value`; later ones win, and all win over derived ones."""
+
+    def open_key(self, path: str, text: str) -> Self:
+        """`--set verl.<path>=<text>` for a path that is not one of the fields above."""
+        return self.replace(keys=(*self.keys, f"{path}={text}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerTrainConfig(Configurable.Config):
+    """Training of a frame tokenizer: sizes and optimiser."""
+
+    tokenizer: FrameTokenizerConfig = field(default_factory=FrameTokenizerConfig)
+    steps: int = 2500
+    batch: int = 6
+    learning_rate: float = 3e-3
+    lpips: float = 0.0
+    """Weight of the perceptual loss; above 0 the LPIPS weights must be installed."""
+    lpips_every: int = 2
+    """Steps between two uses of the perceptual loss."""
+    least_codes: int = 4
+    """Training stops when fewer codes than this are in use: the tokenizer has collapsed."""
+    save_every: int = 500
+    bf16: bool = False

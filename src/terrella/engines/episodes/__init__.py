@@ -1,1 +1,0 @@
-"""Episodes at the level of tokens: the driver, and where their worlds live."""

@@ -1,0 +1,1 @@
+"""Sampling in the trainer's own process."""

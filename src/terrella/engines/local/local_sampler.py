@@ -1,0 +1,354 @@
+"""The in-process sampler: continuous batching, cached sessions, shared prefills.
+
+The model object is the trainer's own, so weights are never copied and never stale. The sample of a
+request depends on its ids and its seed, not on the other requests in the batch. Requests with the
+same prompt are computed once for as long as they sample the same tokens.
+    sampler = LocalSampler(model)
+    sampled = await sampler.sample(TokenRequest(prompt_ids=(1, 2), max_new_tokens=8, seed=1))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.local.slot_cache import SlotCache
+
+READ_TOKENS = 8192
+"""Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A sequence in a slot of the cache, and the request it serves while it is busy."""
+
+    slot: int
+    session: str | None
+    request: TokenRequest
+    done: asyncio.Future[Sampled]
+    busy: bool = True
+    cached: list[int] = field(default_factory=list[int])
+    pending: list[int] = field(default_factory=list[int])
+    uniforms: Any = None
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    leader: _Row | None = None
+    """The row that is computed in place of this one: same prompt, same tokens so far.
+
+    A leader has no leader itself.
+    """
+
+    @property
+    def stopped(self) -> bool:
+        return self.tokens[-1] in self.request.stop_ids
+
+    @property
+    def ended(self) -> bool:
+        return self.stopped or len(self.tokens) == self.request.max_new_tokens
+
+
+class LocalSampler:
+    """Serves any number of concurrent requests; each step is one forward pass over all of them."""
+
+    def __init__(
+        self, model: Any, *, max_rows: int = 512, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        """`max_rows` bounds the sequences held at once, idle sessions included.
+
+        `beat` is called after each pass.
+        """
+        self.model = model
+        self.max_rows = max_rows
+        self.beat = beat
+        weight = next(model.parameters())
+        self.device = weight.device
+        self.cache = SlotCache(model.config, device=weight.device, dtype=weight.dtype)
+        self.rows: list[_Row] = []  # rows[i].slot == i
+        self.sessions: dict[str, _Row] = {}
+        self.waiting: list[tuple[TokenRequest, asyncio.Future[Sampled]]] = []
+        self._pump: asyncio.Task[None] | None = None
+        self.prefilled = 0
+        """Prompt tokens read; a prompt that several requests share counts once."""
+        self.decoded = 0
+        """Tokens sampled."""
+        self.passes = 0
+        """Forward passes."""
+
+    async def sample(self, request: TokenRequest) -> Sampled:
+        """One continuation; concurrent calls share forward passes."""
+        done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self.waiting.append((request, done))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._serve())
+        return await done
+
+    def release(self, session: str) -> None:
+        """Forget a session and free its slot."""
+        row = self.sessions.pop(session, None)
+        if row is not None and not row.busy:
+            self._drop(row)
+        elif row is not None:
+            row.session = None
+
+    def forget(self) -> None:
+        """Forget all sessions. Call it when the weights change: the cache is stale then."""
+        for session in list(self.sessions):
+            self.release(session)
+
+    async def _serve(self) -> None:
+        try:
+            while self.waiting or self._busy():
+                # Callers that are ready to run can add requests before the next pass, which keeps
+                # batches full.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                self._admit()
+                self._step()
+        except Exception as error:  # noqa: BLE001  the callers that wait get it
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Pass the error to all waiting requests, and drop all rows and sessions."""
+        for done in [*(row.done for row in self._busy()), *(done for _, done in self.waiting)]:
+            if not done.done():
+                done.set_exception(error)
+        self.rows, self.waiting = [], []
+        self.sessions.clear()
+
+    # --- slots ------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Give waiting requests a row; evict idle sessions when there is no room."""
+        while self.waiting and len(self._busy()) < self.max_rows:
+            request, done = self.waiting.pop(0)
+            row = self.sessions.get(request.session) if request.session else None
+            if row is None:
+                row = self._new_row(request, done)
+            self._start(row, request, done)
+
+    def _new_row(self, request: TokenRequest, done: asyncio.Future[Sampled]) -> _Row:
+        if len(self.rows) >= self.max_rows:
+            # An evicted session is read again in full at its next turn.
+            idle = next(row for row in self.rows if not row.busy)
+            self.sessions.pop(idle.session or "", None)
+            self._drop(idle)
+        row = _Row(slot=len(self.rows), session=request.session, request=request, done=done)
+        self.rows.append(row)
+        self.cache.reserve(len(self.rows), 1)
+        if request.session:
+            self.sessions[request.session] = row
+        return row
+
+    def _start(self, row: _Row, request: TokenRequest, done: asyncio.Future[Sampled]) -> None:
+        """Start a request on a row: keep the cached prefix, read the rest."""
+        common = _common_prefix(row.cached, request.prompt_ids)
+        # The last token is read again for its logits.
+        common = min(common, len(request.prompt_ids) - 1)
+        del row.cached[common:]
+        row.request = request
+        row.done = done
+        row.busy = True
+        row.pending = list(request.prompt_ids[common:])
+        row.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
+        row.tokens = []
+        row.logprobs = []
+        self.cache.reserve(len(self.rows), len(request.prompt_ids) + request.max_new_tokens)
+
+    def _busy(self) -> list[_Row]:
+        return [row for row in self.rows if row.busy]
+
+    def _to_front(self, rows: Sequence[_Row]) -> list[_Row]:
+        """Move these rows to the first slots with the fewest swaps; return them in slot order."""
+        wanted = {id(row) for row in rows}
+        late = [row for row in rows if row.slot >= len(rows)]
+        holes = [row for row in self.rows[: len(rows)] if id(row) not in wanted]
+        for row, hole in zip(late, holes, strict=True):
+            self._exchange(row, hole)
+        return self.rows[: len(rows)]
+
+    def _exchange(self, row: _Row, other: _Row) -> None:
+        self.cache.swap(row.slot, other.slot, max(len(row.cached), len(other.cached)))
+        self.rows[row.slot], self.rows[other.slot] = other, row
+        row.slot, other.slot = other.slot, row.slot
+
+    def _finish(self, row: _Row, stopped: bool) -> None:
+        if not row.done.done():
+            row.done.set_result(
+                Sampled(token_ids=tuple(row.tokens), logprobs=tuple(row.logprobs), stopped=stopped)
+            )
+        row.busy = False
+        if row.session is None:
+            self._drop(row)
+
+    def _drop(self, row: _Row) -> None:
+        last = self.rows[-1]
+        if last is not row:
+            self.cache.copy(last.slot, row.slot, len(last.cached))
+            self.rows[row.slot], last.slot = last, row.slot
+        self.rows.pop()
+
+    # --- passes -----------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Read new prompts (each distinct one once), then sample one token for every row."""
+        reading = [row for row in self._busy() if not row.tokens]
+        if reading:
+            self._read(reading)
+        rows = self._to_front([row for row in self._busy() if row.leader is None])
+        if rows:
+            logits = self._forward(rows)
+            for row in rows:
+                row.cached.extend(row.pending)
+            self._write(self._busy(), rows, logits)
+        self.beat()
+
+    def _read(self, reading: list[_Row]) -> None:
+        """Read prompts. Rows with the same uncached prompt follow a leader, which reads it once."""
+        leaders: dict[tuple[int, ...], _Row] = {}
+        for row in reading:
+            first = row if row.cached else leaders.setdefault(tuple(row.pending), row)
+            row.leader = None if first is row else first
+        read: list[_Row] = []
+        logits: list[Tensor] = []
+        computed = [row for row in reading if row.leader is None]
+        for rows in _batches(sorted(computed, key=lambda row: len(row.pending))):
+            batch = self._to_front(rows)
+            self.prefilled += sum(len(row.pending) for row in batch)
+            logits.append(self._forward(batch))
+            for row in batch:
+                # Now, not later: the next batch may swap slots together with their columns.
+                row.cached.extend(row.pending)
+            read += batch
+        self._write(reading, read, torch.cat(logits))
+
+    def _forward(self, rows: Sequence[_Row]) -> Tensor:
+        """Logits after the last pending token of each row. Adds the tokens to the cache."""
+        counts = torch.tensor([len(row.pending) for row in rows], device=self.device)
+        starts = torch.tensor([len(row.cached) for row in rows], device=self.device)
+        longest = int(counts.max())
+        ids = torch.tensor(
+            [row.pending + [0] * (longest - len(row.pending)) for row in rows], device=self.device
+        )
+        # Padding is written behind each row's tokens, where it is masked, and where the next real
+        # tokens overwrite it.
+        columns = starts[:, None] + torch.arange(longest, device=self.device)
+        self.cache.reserve(len(self.rows), int(columns.max()) + 1)
+        self.cache.write_at(columns)
+        self.passes += 1
+        positions, which = torch.unique(counts - 1, return_inverse=True)
+        with torch.inference_mode():
+            logits: Tensor = self.model(
+                input_ids=ids,
+                position_ids=columns,
+                attention_mask=self.cache.mask(),
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=positions,
+            ).logits
+            return logits[torch.arange(len(rows), device=self.device), which].float()
+
+    def _write(self, rows: Sequence[_Row], computed: Sequence[_Row], logits: Tensor) -> None:
+        """Sample one token per row, from its own logits or its leader's; finish rows that end."""
+        index = {id(row): position for position, row in enumerate(computed)}
+        scores = logits[[index[id(row.leader or row)] for row in rows]]
+        tokens, logprobs = sample_tokens(
+            scores, [row.request for row in rows], [row.uniforms[len(row.tokens)] for row in rows]
+        )
+        self.decoded += len(rows)
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.pending = [token]
+        self._split(rows)
+        for row in rows:
+            if row.ended:
+                self._finish(row, row.stopped)
+
+    def _split(self, rows: Sequence[_Row]) -> None:
+        """Separate rows whose last token differs from their leader's.
+
+        The first row with a new token becomes the leader of the others with the same token.
+        """
+        first: dict[tuple[int, int], _Row] = {}
+        for row in rows:
+            leader = row.leader
+            if leader is None:
+                continue
+            if row.ended and row.session:
+                self._detach(row, leader)  # its next turn starts from these columns
+            elif not row.ended and (leader.ended or row.tokens[-1] != leader.tokens[-1]):
+                row.leader = first.setdefault((id(leader), row.tokens[-1]), row)
+                if row.leader is row:
+                    self._detach(row, leader)
+
+    def _detach(self, row: _Row, leader: _Row) -> None:
+        """Give a row its own copy of its leader's cache."""
+        self.cache.copy(leader.slot, row.slot, len(leader.cached))
+        row.cached = list(leader.cached)
+        row.leader = None
+
+
+def sample_tokens(
+    logits: Tensor, requests: Sequence[TokenRequest], uniforms: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Inverse-CDF sampling with one uniform number per row.
+
+    A row's token therefore depends on nothing but its own logits. Log-probabilities are those of
+    the tempered distribution *before* the allowed-token mask, as a trainer computes them.
+    """
+    temperature = torch.tensor([r.temperature or 1.0 for r in requests], device=logits.device)[
+        :, None
+    ]
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    scores = _allow(logprobs, requests)
+    cumulative = scores.double().exp().cumsum(-1)
+    target = (
+        torch.tensor(uniforms, dtype=torch.double, device=logits.device)[:, None]
+        * cumulative[:, -1:]
+    )
+    drawn = (cumulative <= target).sum(-1).clamp(max=logits.shape[-1] - 1)
+    greedy = torch.tensor([r.temperature == 0 for r in requests], device=logits.device)
+    tokens = torch.where(greedy, scores.argmax(-1), drawn)
+    return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+
+
+def _allow(logprobs: Tensor, requests: Sequence[TokenRequest]) -> Tensor:
+    if all(request.allowed_ids is None for request in requests):
+        return logprobs
+    # Few masks, many rows: the requests of a video model all allow the same thousand ids.
+    by_mask: dict[tuple[int, ...], list[int]] = {}
+    for row, request in enumerate(requests):
+        if request.allowed_ids is not None:
+            by_mask.setdefault(request.allowed_ids, []).append(row)
+    scores = logprobs.clone()
+    for allowed, rows in by_mask.items():
+        bias = torch.full_like(logprobs[0], -torch.inf)
+        bias[list(allowed)] = 0.0
+        scores[rows] += bias
+    return scores
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    count = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _batches(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Batches of rows sorted by length, each of at most `READ_TOKENS` padded tokens."""
+    batches: list[list[_Row]] = []
+    for row in rows:
+        if not batches or (len(batches[-1]) + 1) * len(row.pending) > READ_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return batches

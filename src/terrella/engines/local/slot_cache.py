@@ -1,0 +1,85 @@
+"""A key/value cache with one slot per sequence, for rows of different lengths.
+
+Rows that take part in a forward pass occupy the first slots, so that attention reads a view and
+nothing is copied. The model calls the two methods it needs of a cache (`update`, `get_seq_length`);
+masks and positions are passed to it.
+    cache.write_at(columns)
+    model(ids, position_ids=columns, attention_mask=cache.mask(), past_key_values=cache)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class SlotCache:
+    """Keys and values of all layers, [layer, slot, head, column, dimension]."""
+
+    is_compileable = False
+
+    def __init__(self, config: Any, *, device: torch.device, dtype: torch.dtype) -> None:
+        """Starts empty; `reserve` grows it."""
+        heads = config.num_key_value_heads
+        size = config.head_dim or config.hidden_size // config.num_attention_heads
+        self.keys = torch.zeros(
+            config.num_hidden_layers, 0, heads, 0, size, device=device, dtype=dtype
+        )
+        self.values = self.keys.clone()
+        self.columns = torch.zeros(0, 0, dtype=torch.long, device=device)
+        self.width = 0
+
+    def reserve(self, slots: int, columns: int) -> None:
+        """Make room. Sizes are doubled, so that growing is cheap on average."""
+        layers, have_slots, heads, have_columns, size = self.keys.shape
+        if slots <= have_slots and columns <= have_columns:
+            return
+        slots, columns = max(have_slots, _double(slots)), max(have_columns, _double(columns))
+        for name in ("keys", "values"):
+            old: Tensor = getattr(self, name)
+            new = old.new_zeros(layers, slots, heads, columns, size)
+            new[:, :have_slots, :, :have_columns] = old
+            setattr(self, name, new)
+
+    def write_at(self, columns: Tensor) -> None:
+        """Make the next pass write token j of row i at `columns[i, j]`; row i is slot i."""
+        self.columns = columns
+        self.width = int(columns.max()) + 1
+
+    def mask(self) -> Tensor:
+        """The attention mask of the next pass: each token attends to columns up to its own."""
+        return (
+            torch.arange(self.width, device=self.columns.device) <= self.columns[:, None, :, None]
+        )
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store the new columns and return all columns so far. Called by the model's attention."""
+        rows = torch.arange(len(self.columns), device=self.columns.device)
+        self.keys[layer][rows[:, None], :, self.columns] = keys.transpose(1, 2)
+        self.values[layer][rows[:, None], :, self.columns] = values.transpose(1, 2)
+        all_keys = self.keys[layer, : len(rows), :, : self.width]
+        all_values = self.values[layer, : len(rows), :, : self.width]
+        return all_keys, all_values
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        """Always 0: positions are passed to the model, so it does not need a common length."""
+        return 0
+
+    def copy(self, source: int, target: int, columns: int) -> None:
+        """Copy the first columns of one slot to another: a prompt read once serves its group."""
+        self.keys[:, target, :, :columns] = self.keys[:, source, :, :columns]
+        self.values[:, target, :, :columns] = self.values[:, source, :, :columns]
+
+    def swap(self, first: int, second: int, columns: int) -> None:
+        pair = [first, second]
+        swapped = [second, first]
+        self.keys[:, pair, :, :columns] = self.keys[:, swapped, :, :columns]
+        self.values[:, pair, :, :columns] = self.values[:, swapped, :, :columns]
+
+
+def _double(needed: int) -> int:
+    return 1 << max(4, (needed - 1).bit_length())

@@ -1,0 +1,207 @@
+"""Plays practice tasks in several worlds at once, one batch of policy inputs at a time.
+
+The order of everything follows from the tasks alone, so the same tasks and weights give the same
+attempts, bit for bit. A world that fails leaves a masked attempt, and the others continue.
+    with BatchRollout(families, slots=32) as rollout:
+        attempts = rollout.play(expert_actions, tasks, split=Split.TRAIN)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from terrella.core.episode import EpisodeRun
+from terrella.core.errors import ConfigError
+from terrella.core.types import Split, Stop, show_text
+from terrella.core.world import World
+from terrella.data.attempts import Attempt, Choice, PracticeTask
+from terrella.models.policy_input import PolicyInput
+
+MAX_IDLE = 48
+"""Worlds kept open between episodes: a web page is slow to open, but costs memory while open."""
+
+
+@dataclass(slots=True)
+class WorldSlot:
+    """A task that is being played."""
+
+    index: int
+    task: PracticeTask
+    world: World
+    run: EpisodeRun | None
+    """None where the world could not be reset."""
+    choices: list[Choice] = field(default_factory=list[Choice])
+
+    @property
+    def over(self) -> bool:
+        return self.run is None or self.run.over
+
+
+ActionSampler = Callable[[Sequence[PolicyInput], Sequence[WorldSlot]], list[tuple[int, float]]]
+"""For each situation: the index of the chosen action and its log-probability."""
+
+
+class BatchRollout:
+    """Worlds of several families, reused between episodes."""
+
+    def __init__(
+        self,
+        families: Mapping[str, World.Config],
+        *,
+        slots: int = 32,
+        read_instruction: bool = False,
+    ) -> None:
+        """`read_instruction` puts the instruction before the text: it may hold the goal."""
+        self.families = families
+        self.slots = slots
+        self.read_instruction = read_instruction
+        self._idle: list[tuple[str, World]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for _, world in self._idle:
+            world.close()
+        self._idle.clear()
+
+    # --- worlds -----------------------------------------------------------------------------------
+
+    def _borrow(self, family: str) -> World:
+        for index, (name, world) in enumerate(self._idle):
+            if name == family:
+                del self._idle[index]
+                return world
+        if family not in self.families:
+            raise ConfigError(
+                family, "no such family of tasks", f"known: {', '.join(self.families)}"
+            )
+        built: World = self.families[family].build()
+        return built
+
+    def _give_back(self, family: str, world: World) -> None:
+        """Keep the world for the next task of its family; close the oldest of too many."""
+        self._idle.append((family, world))
+        if len(self._idle) > MAX_IDLE:
+            self._idle.pop(0)[1].close()
+
+    def first_inputs(self, tasks: Sequence[PracticeTask], split: Split) -> list[PolicyInput | None]:
+        """The first policy input of each task; None where the world cannot be reset."""
+        inputs = []
+        for index, task in enumerate(tasks):
+            slot = self._start(index, task, split)
+            inputs.append(self.policy_input(slot) if slot.run is not None else None)
+            self._finish(slot)
+        return inputs
+
+    def policy_input(self, slot: WorldSlot) -> PolicyInput:
+        """What the policy sees now."""
+        assert slot.run is not None
+        situation = slot.run.situation
+        text = show_text(situation.observation)
+        if self.read_instruction:
+            text = f"{situation.instruction}\n{text}"
+        past_actions = tuple(choice.action for choice in slot.choices)
+        return PolicyInput(text, situation.actions, past_actions, situation.steps_left)
+
+    # --- play -------------------------------------------------------------------------------------
+
+    def play(
+        self,
+        sampler: ActionSampler,
+        tasks: Sequence[PracticeTask],
+        *,
+        split: Split,
+        max_env_steps: int = 0,
+    ) -> list[Attempt]:
+        """Attempts in the order of the tasks.
+
+        No task is started once `max_env_steps` are used; 0 plays all tasks.
+        """
+        waiting = list(enumerate(tasks))
+        active: list[WorldSlot] = []
+        finished: dict[int, Attempt] = {}
+        env_steps = 0
+        while waiting or active:
+            while waiting and len(active) < self.slots and not 0 < max_env_steps <= env_steps:
+                index, task = waiting.pop(0)
+                active.append(self._start(index, task, split))
+            live = [slot for slot in active if not slot.over]
+            if live:
+                self._step(sampler, live)
+                env_steps += len(live)
+            for slot in [slot for slot in active if slot.over]:
+                finished[slot.index] = self._finish(slot)
+                active.remove(slot)
+            if not active and 0 < max_env_steps <= env_steps:
+                break
+        return [finished[index] for index in sorted(finished)]
+
+    def _start(self, index: int, task: PracticeTask, split: Split) -> WorldSlot:
+        world = self._borrow(task.family)
+        try:
+            run = EpisodeRun(
+                world, seed=task.seed, noise_seed=task.noise_seed, split=split, policy="pointer"
+            )
+        except Exception:  # noqa: BLE001  a world that cannot be reset masks its attempt, not the phase
+            return WorldSlot(index, task, world, None)
+        return WorldSlot(index, task, world, run)
+
+    def _step(self, sampler: ActionSampler, slots: Sequence[WorldSlot]) -> None:
+        inputs = [self.policy_input(slot) for slot in slots]
+        sampled = sampler(inputs, slots)
+        for slot, shown, (taken, logprob) in zip(slots, inputs, sampled, strict=True):
+            assert slot.run is not None
+            choice = Choice(
+                observation=shown.text,
+                offered=shown.offered,
+                taken=taken,
+                logprob=logprob,
+                steps_left=shown.steps_left,
+            )
+            slot.choices.append(choice)
+            try:
+                slot.run.advance(shown.offered[taken])
+            except Exception as error:  # noqa: BLE001  as in `_start`
+                slot.run.end(Stop.WORLD_ERROR, f"{type(error).__name__}: {error}")
+
+    def _finish(self, slot: WorldSlot) -> Attempt:
+        self._give_back(slot.task.family, slot.world)
+        run = slot.run
+        if run is None or not run.over:
+            return Attempt(
+                task=slot.task,
+                instruction="",
+                choices=tuple(slot.choices),
+                last="",
+                success=None,
+                stop=str(Stop.WORLD_ERROR),
+            )
+        value = run.episode.outcome.value
+        return Attempt(
+            task=slot.task,
+            instruction=run.instruction,
+            choices=tuple(slot.choices),
+            last=self.policy_input(slot).text,
+            success=None if value is None else value == 1.0,
+            stop=str(run.stop or Stop.WORLD_ERROR),
+        )
+
+
+def expert_actions(
+    inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]
+) -> list[tuple[int, float]]:
+    """Actions of the world's expert.
+
+    An action that is not offered ends the attempt with a policy error.
+    """
+    chosen = []
+    for shown, slot in zip(inputs, slots, strict=True):
+        assert slot.run is not None
+        action = slot.run.moment.expert()
+        if action not in shown.offered:
+            slot.run.end(Stop.POLICY_ERROR, f"the expert chose {action!r}, which is not offered")
+        chosen.append((shown.offered.index(action) if action in shown.offered else 0, 0.0))
+    return chosen

@@ -1,0 +1,71 @@
+"""Translates an `RlvrConfig` into TRL's training arguments.
+
+arguments = training_arguments(RlvrConfig(steps=100), Path("runs/x"), seed=0)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import parse_flag_from_env
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+from trl import GRPOConfig
+
+from terrella.engines.configs import RlvrConfig
+from terrella.engines.trl.packed_steps import processes
+
+
+def sharded() -> bool:
+    """Whether accelerate will shard the model. Works before there is a trainer."""
+    return bool(parse_flag_from_env("ACCELERATE_USE_FSDP"))
+
+
+def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
+    """TRL's arguments for an RLVR run.
+
+    `beta` stays 0: TRL would load its reference model from disk, where a warmed-up model is not.
+    """
+    episodes = config.groups * config.group_size
+    return GRPOConfig(
+        output_dir=str(out),
+        max_steps=config.steps,
+        num_generations=config.group_size,
+        per_device_train_batch_size=episodes // processes(),
+        steps_per_generation=1,
+        gradient_accumulation_steps=1,
+        num_iterations=config.updates,
+        beta=0.0,
+        learning_rate=config.learning_rate,
+        disable_dropout=True,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=config.warmup_steps,
+        max_grad_norm=config.max_grad_norm,
+        logging_steps=1,
+        save_strategy="steps" if config.save_every else "no",
+        save_steps=config.save_every or 500,
+        report_to=list(config.report_to) or "none",
+        seed=seed,
+        bf16=config.bf16,
+        gradient_checkpointing=False,
+        use_cpu=not torch.cuda.is_available(),
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        max_completion_length=None,
+        ddp_find_unused_parameters=False,
+    )
+
+
+def lora(rank: int) -> Any:
+    """LoRA adapters of this rank on all linear layers; None (full training) for rank 0."""
+    if not rank:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )

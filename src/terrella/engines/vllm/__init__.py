@@ -1,0 +1,1 @@
+"""vLLM: a server beside the trainer, and a sampler on it."""

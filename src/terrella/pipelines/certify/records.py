@@ -1,0 +1,80 @@
+"""The settings of a certificate, and the records that its sections share.
+
+config = CertifyConfig(world=FrozenLake.Config(size=3), folder=Path("runs/lake"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from terrella.core.config import Configurable
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import WorldModel
+from terrella.core.world import World
+from terrella.trust.nearness import NearestData
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyConfig(Configurable.Config):
+    """What to measure, on how much data, and which errors are acceptable."""
+
+    world: World.Config
+    folder: Path
+    """What `train-world-model` wrote; the certificate goes into it."""
+    policy: Configurable.Config | None = None
+    """Takes the steps that the model predicts; the certificate holds for steps like these.
+
+    The default is the policy that took the steps the model was fitted to.
+    """
+    policies: tuple[Configurable.Config, ...] | None = None
+    """Policies to rank; `()` skips the section.
+
+    The default is a ladder from the expert, if there is one, down to random play.
+    """
+    samples: int = 8
+    level: float = 0.9
+    """Fraction of steps whose prediction set must hold the true result."""
+    step_error: float = 0.03
+    """Acceptable error among the steps that the gate imagines."""
+    horizon_error: float = 0.15
+    """Acceptable error after as many imagined steps as the safe horizon."""
+    calibration: int = 1500
+    held_out: int = 1500
+    horizon_episodes: int = 150
+    depth: int = 8
+    ranked_on: int = 100
+    exploited_on: int = 100
+    plan_depth: int = 6
+    least: int = 100
+    """Fewest calibration and held-out steps with which anything is certified."""
+    least_episodes: int = 10
+    """Fewest episodes that must reach a depth for that depth to count."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The model that is certified, its world, and the data it was fitted to."""
+
+    world: World
+    model: WorldModel
+    data: NearestData
+
+
+@dataclass(frozen=True)
+class StepPredictions:
+    """Real steps, one per instance, with the model's predictions of them and their errors."""
+
+    queries: list[Query]
+    changed: np.ndarray
+    """Whether the step changed the observation."""
+    signals: np.ndarray
+    wrong: np.ndarray
+    """Mass of the true distribution that the model would not produce."""
+    probs: np.ndarray
+    """What the model gives to the result that really followed."""
+    distributions: list[PredictiveDistribution]
+    truths: list[PredictiveDistribution]

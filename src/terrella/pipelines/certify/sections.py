@@ -1,0 +1,214 @@
+"""The sections of a certificate, one method each, and the real env steps that each one takes.
+
+sections = Sections(config, Evidence(world, model, data))
+sections.risk()["coverage"], sections.real_steps
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from terrella.core.episode import play
+from terrella.core.protocols import Policy, WorldModel
+from terrella.core.seeds import CERTIFY_FIRST, instance_seed
+from terrella.core.stats import mean_interval
+from terrella.core.types import Split
+from terrella.evals.policy_eval import PolicyResult, evaluate_policy
+from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
+from terrella.pipelines.certify.risk import risk_section
+from terrella.pipelines.certify.steps import predict_steps
+from terrella.trust.coverage import describe_coverage
+from terrella.trust.horizon import accuracies, closed_loop, mean_row, open_loop, safe_horizon
+from terrella.trust.ranking import compare_rankings
+from terrella.trust.risk import RiskEstimator, RiskModel, fit_risk, least_calibration
+from terrella.trust.truth import NearestCopy, NoChange
+from terrella.world_models.certified import CertifiedModel
+from terrella.world_models.imagine import imagine
+from terrella.world_models.planner import Planner
+
+
+class Sections:
+    """Measures when asked; each public method is one section."""
+
+    def __init__(self, config: CertifyConfig, evidence: Evidence) -> None:
+        self.config = config
+        self.evidence = evidence
+        self.real_steps: Counter[str] = Counter()
+
+    # --- risk -------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def calibration(self) -> StepPredictions:
+        """Steps on validation instances."""
+        return self._predict(Split.VALIDATION, self.config.calibration, "calibration")
+
+    @functools.cached_property
+    def held_out(self) -> StepPredictions:
+        """Steps on test instances."""
+        return self._predict(Split.TEST, self.config.held_out, "held_out")
+
+    def _predict(self, split: Split, count: int, name: str) -> StepPredictions:
+        predictions, env_steps = predict_steps(self.config, self.evidence, split, count)
+        self.real_steps[name] += env_steps
+        return predictions
+
+    @functools.cached_property
+    def risk_model(self) -> RiskModel | None:
+        """The calibrated risk; None with too few steps to calibrate it."""
+        steps = self.calibration
+        if len(steps.wrong) < 2 * least_calibration(self.config.level):
+            return None
+        return fit_risk(steps.signals, steps.wrong, steps.probs, level=self.config.level)
+
+    def risk(self) -> dict[str, Any]:
+        """Prediction sets on held-out instances, and the risk below which to imagine."""
+        return risk_section(
+            self.risk_model,
+            self.calibration,
+            self.held_out,
+            self.evidence.world.verifier,
+            step_error=self.config.step_error,
+        )
+
+    # --- accuracy ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _baselines(self) -> Mapping[str, WorldModel]:
+        return {"no_change": NoChange(), "nearest": NearestCopy(self.evidence.data)}
+
+    def one_step(self) -> dict[str, Any]:
+        """Held-out accuracy of model and baselines, on changed and unchanged steps apart."""
+        test, world = self.held_out, self.evidence.world
+        accuracy = {"model": 1 - test.wrong}
+        for name, baseline in self._baselines.items():
+            distributions = baseline.predict(test.queries)
+            accuracy[name] = np.array(accuracies(distributions, test.truths, test.queries, world))
+        kinds = {
+            "all": np.ones(len(test.changed), bool),
+            "changed": test.changed,
+            "unchanged": ~test.changed,
+        }
+        return {
+            kind: {name: mean_row(list(values[chosen])) for name, values in accuracy.items()}
+            for kind, chosen in kinds.items()
+        }
+
+    def horizon(self) -> list[dict[str, Any]]:
+        """Accuracy by depth on test instances, open and closed loop, with open-loop baselines."""
+        config, world, model = self.config, self.evidence.world, self.evidence.model
+        assert config.policy is not None  # set by the pipeline
+        policy = config.policy.build()
+        seeds = self._instance_seeds(config.horizon_episodes)
+        episodes = [play(world, policy, seed=seed, split=Split.TEST) for seed in seeds]
+        self.real_steps["horizon"] += sum(len(episode.transitions) for episode in episodes)
+        depth = min(config.depth, config.world.max_steps)
+        tracks = {
+            "open": open_loop(model, episodes, world, depth),
+            "closed": closed_loop(model, episodes, world, depth),
+        }
+        for name, baseline in self._baselines.items():
+            tracks[name] = open_loop(baseline, episodes, world, depth)
+        return [
+            {
+                "depth": index + 1,
+                **{name: mean_row(values[index]) for name, values in tracks.items()},
+            }
+            for index in range(depth)
+        ]
+
+    def safe_horizon(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Depth to which the open loop keeps to the acceptable error, by its lower bound."""
+        return safe_horizon(
+            [dict(row["open"]) for row in rows],
+            error=self.config.horizon_error,
+            min_episodes=self.config.least_episodes,
+        )
+
+    def _instance_seeds(self, count: int) -> list[int]:
+        return [instance_seed(self.config.seed, CERTIFY_FIRST + index) for index in range(count)]
+
+    # --- coverage, ranking, exploitability --------------------------------------------------------
+
+    def coverage(self) -> dict[str, Any]:
+        """How near the held-out steps are to the data."""
+        test = self.held_out
+        return describe_coverage(self.evidence.data, test.queries, list(test.wrong))
+
+    @property
+    def _certified_model(self) -> CertifiedModel:
+        return CertifiedModel(
+            RiskEstimator(self.evidence.model, self.evidence.data, self.risk_model)
+        )
+
+    def _play_real(self, policy: Policy, count: int) -> PolicyResult:
+        return evaluate_policy(
+            self.config.world.build,
+            policy,
+            seeds=self._instance_seeds(count),
+            split=Split.TEST,
+            num_envs=1,
+        )
+
+    def _play_imagined(self, policy: Policy, count: int) -> PolicyResult:
+        certified_model = self._certified_model
+        return evaluate_policy(
+            lambda: imagine(self.config.world, certified_model=certified_model),
+            policy,
+            seeds=self._instance_seeds(count),
+            split=Split.TEST,
+        )
+
+    def ranking(self) -> dict[str, Any] | None:
+        """Policies of graded quality, real and imagined, on the same instances."""
+        if not self.config.policies:
+            return None
+        policies = [policy.build() for policy in self.config.policies]
+        real = [self._play_real(policy, self.config.ranked_on) for policy in policies]
+        imagined = [self._play_imagined(policy, self.config.ranked_on) for policy in policies]
+        self.real_steps["ranking"] += sum(result.steps for result in real)
+        return compare_rankings(
+            [policy.name for policy in policies],
+            [result.returns for result in real],
+            [result.returns for result in imagined],
+            seed=self.config.seed,
+        )
+
+    def exploitability(self) -> dict[str, Any] | None:
+        """Imagined minus real return of a planner, an agent that knows only the model."""
+        config = self.config
+        if not config.exploited_on:
+            return None
+        risk_estimator = self._certified_model.risk_estimator
+        planner = Planner(Planner.Config(depth=config.plan_depth), risk_estimator)
+        real = self._play_real(planner, config.exploited_on)
+        imagined = self._play_imagined(planner, config.exploited_on)
+        self.real_steps["exploitability"] += real.steps
+        returns = zip(imagined.returns, real.returns, strict=True)
+        gaps = [imagined_return - real_return for imagined_return, real_return in returns]
+        low, high = mean_interval(gaps)
+        return {
+            "agent": planner.name,
+            "n": len(gaps),
+            "imagined": _return_row(imagined.returns),
+            "real": _return_row(real.returns),
+            "gap": {"mean": float(np.mean(gaps)), "low": low, "high": high},
+            "real_success": float(np.mean(real.successes)),
+            "imagined_success": float(np.mean(imagined.successes)),
+        }
+
+
+def _return_row(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and interval of values that need not be in [0, 1]."""
+    low, high = mean_interval(values)
+    return {
+        "mean": float(np.mean(values)),
+        "low": low if math.isfinite(low) else None,
+        "high": high if math.isfinite(high) else None,
+        "n": len(values),
+    }

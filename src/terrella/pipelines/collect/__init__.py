@@ -1,0 +1,1 @@
+"""Play episodes into a store."""

@@ -1,0 +1,288 @@
+"""`terrella reproduce NAME`: run the arms of a published comparison and test its claims.
+
+Each arm x seed is a job with a folder of its own. A finished job is not run again, so a comparison
+that takes hours can be killed, resumed and extended. Claims are tested on paired instances. An arm
+is the config of any pipeline whose result has `test` and `rl` (`evals/results.py`) and that has
+`reference_scores()`.
+    table = Reproduce(spa_frozen_lake()).run(print)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from terrella.core.config import (
+    Configurable,
+    Named,
+    field_types,
+    known_names,
+    override,
+    record_from_json,
+)
+from terrella.core.errors import ConfigError
+from terrella.core.files import read_json, write_atomic, write_json
+from terrella.core.instances import plain
+from terrella.core.metric import Metric
+from terrella.core.run_folder import MANIFEST, check_spec, read_manifest, run_spec
+from terrella.core.stats import mean_interval
+from terrella.evals.pass_at_k import FloatArray, paired_difference, pass_at_k
+from terrella.evals.results import ArmResult, TestScores
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.reproduce.jobs import log_file, run_jobs
+
+TABLE = "table.json"
+REFERENCE_SCORES = "reference_scores.json"
+
+
+class Claim(NamedTuple):
+    """`better` scores higher than `worse` at pass@k or, with `not_below`, not lower."""
+
+    better: str
+    worse: str
+    k: int
+    not_below: bool = False
+
+    def holds(self, difference: Metric) -> bool:
+        """Whether the interval of the difference supports the claim."""
+        assert difference.low is not None and difference.high is not None  # it is bootstrapped
+        return difference.high >= 0.0 if self.not_below else difference.low > 0.0
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    """The result of one arm with one seed."""
+
+    result: ArmResult
+    seconds: float
+
+
+Finished = Mapping[str, Mapping[int, FinishedJob]]
+"""Finished jobs by arm and seed."""
+
+
+class Reproduce(Configurable):
+    """A comparison of arms, and the claims that it should support."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        arms: Mapping[str, Pipeline.Config]
+        first: tuple[str, ...]
+        """Arms that run first, for all seeds."""
+        seeds: int = 5
+        claims: tuple[tuple[str, str, int, bool], ...] = ()
+        """(better, worse, k, not_below): see `Claim`."""
+        brief: tuple[str, ...] = ()
+        """What `quick` sets in each arm, written as on the command line."""
+        paper: Mapping[str, str] = field(default_factory=dict[str, str])
+        """Published numbers, for the reader: from other models of other sizes."""
+        at_once: int = 1
+        """Jobs that run at the same time, one core each."""
+        out: Path = Path("runs/reproduce")
+
+        def quick(self) -> Reproduce.Config:
+            """The first arms with one seed: a check of the direction.
+
+            If it shortens the arms, they have a folder of their own.
+            """
+            arms = {name: override(self.arms[name], self.brief) for name in self.first}
+            out = self.out.with_name(f"{self.out.name}_quick") if self.brief else self.out
+            claims = tuple(claim for claim in self.claims if {claim[0], claim[1]} <= arms.keys())
+            return self.replace(arms=arms, seeds=1, claims=claims, out=out)
+
+        def with_overrides(self, assignments: Sequence[str], named: Named) -> Reproduce.Config:
+            """Apply `--set`: `arms.NAME.FIELD=x` to one arm, `FIELD=x` to all that have it."""
+            config = self
+            for assignment in assignments:
+                arms = override_arms(config.arms, assignment, named)
+                config = config.replace(arms=arms)
+            return config
+
+    config: Config
+
+    def run(self, log: Callable[[str], None]) -> dict[str, Any]:
+        """Run the jobs that are not finished; the table is written again after each of them."""
+        jobs = [self.job_config(arm, seed) for arm, seed in self.jobs()]
+        numbers = {job.out.name: number for number, job in enumerate(jobs, 1)}
+        missing = [job for job in jobs if read_finished(job) is None]
+
+        def started(job: Pipeline.Config) -> None:
+            number = f"job {numbers[job.out.name]} of {len(jobs)}"
+            log(f"{job.out.name}: started, {number}; progress is in {log_file(job.out)}")
+
+        for job in run_jobs(missing, at_once=self.config.at_once, started=started):
+            finished = read_finished(job)
+            assert finished is not None
+            log(f"{job.out.name}: {_one_line(finished)}")
+            self.write_table()
+        return self.write_table()
+
+    def jobs(self) -> Iterator[tuple[str, int]]:
+        """(arm, seed) in the order in which they run."""
+        rest = [name for name in self.config.arms if name not in self.config.first]
+        for names in (self.config.first, *([name] for name in rest)):
+            yield from ((name, seed) for seed in range(self.config.seeds) for name in names)
+
+    def job_config(self, arm: str, seed: int) -> Pipeline.Config:
+        """The arm with this seed, in its own folder; shared base models lie beside the arms."""
+        config = self.config.arms[arm].replace(seed=seed, out=self.config.out / f"{arm}-{seed}")
+        if hasattr(config, "base_cache"):
+            return config.replace(base_cache=self.config.out / "bases")
+        return config
+
+    # --- the table --------------------------------------------------------------------------------
+
+    def write_table(self) -> dict[str, Any]:
+        """Write the table of the jobs that are finished so far."""
+        finished = self.finished()
+        table = {
+            "arms": {name: arm_metrics(runs) for name, runs in finished.items() if runs},
+            "reference_scores": self._reference_scores(),
+            "claims": [self.check_claim(Claim(*claim), finished) for claim in self.config.claims],
+            "paper": dict(self.config.paper),
+        }
+        write_atomic(self.config.out / TABLE, json.dumps(table, indent=1).encode())
+        return table
+
+    def finished(self) -> dict[str, dict[int, FinishedJob]]:
+        jobs: dict[str, dict[int, FinishedJob]] = {}
+        for arm in self.config.arms:
+            by_seed = {
+                seed: read_finished(self.job_config(arm, seed)) for seed in range(self.config.seeds)
+            }
+            jobs[arm] = {seed: job for seed, job in by_seed.items() if job is not None}
+        return jobs
+
+    def _reference_scores(self) -> dict[str, Any]:
+        """Scores of random and optimal play on the same instances, where the arms have them.
+
+        Computed once.
+        """
+        path = self.config.out / REFERENCE_SCORES
+        if not path.exists():
+            any_arm = next(iter(self.config.arms.values()))
+            scores = any_arm.build().reference_scores()
+            write_json(path, plain(scores) if scores else {})
+        return dict(read_json(path))
+
+    def check_claim(self, claim: Claim, finished: Finished) -> dict[str, Any]:
+        """The paired difference over the seeds that both arms have, and whether the claim holds."""
+        better = finished.get(claim.better, {})
+        worse = finished.get(claim.worse, {})
+        seeds = sorted(better.keys() & worse.keys())
+        if not seeds:
+            return {**claim._asdict(), "seeds": 0, "holds": None}
+        values = [
+            np.stack([instance_values(runs[seed].result.test, claim.k) for seed in seeds])
+            for runs in (better, worse)
+        ]
+        estimate = paired_difference(*values)
+        per_seed = (values[0] - values[1]).mean(axis=1).tolist()
+        return {
+            **claim._asdict(),
+            "seeds": len(seeds),
+            "mean": estimate.mean,
+            "low": estimate.low,
+            "high": estimate.high,
+            "n": estimate.n,
+            "per_seed": per_seed,
+            "over_seeds": _finite(mean_interval(per_seed)),
+            "holds": claim.holds(estimate),
+        }
+
+
+def read_finished(job: Pipeline.Config) -> FinishedJob | None:
+    """The result of a job, or None if it has not finished.
+
+    A folder that another config has filled is refused: its numbers are not this job's.
+    """
+    if not (job.out / MANIFEST).exists():
+        return None
+    pipeline = job.owner
+    assert issubclass(pipeline, Pipeline)
+    check_spec(job.out, run_spec(job, pipeline.ignored))
+    manifest = read_manifest(job.out)
+    if not pipeline(job).is_finished(manifest):
+        return None
+    result = record_from_json(pipeline.result_type, manifest.metrics)
+    return FinishedJob(result, manifest.seconds)
+
+
+def instance_values(scores: TestScores, k: int) -> FloatArray:
+    """pass@k of each test instance of one run."""
+    return pass_at_k(scores.successes, samples=scores.samples, k=k)
+
+
+def arm_metrics(runs: Mapping[int, FinishedJob]) -> dict[str, Any]:
+    """Means over seeds with Student's interval, and the values of each seed."""
+    results = [run.result for run in runs.values()]
+    tests = [result.test for result in results]
+    metrics: dict[str, Any] = {"seeds": sorted(runs)}
+    for k in tests[0].passes:
+        metrics[f"pass@{k}"] = _over_seeds([test.passes[k].mean for test in tests])
+    for name in tests[0].means():
+        metrics[name] = sum(test.means()[name] for test in tests) / len(tests)
+    return {
+        **metrics,
+        "env_steps": [result.rl.env_steps for result in results],
+        "iterations": [result.rl.iterations for result in results],
+        "collapsed": [seed for seed, run in runs.items() if run.result.rl.collapse],
+        "after_sft": _after_sft(results),
+        "seconds": [round(run.seconds) for run in runs.values()],
+    }
+
+
+def _after_sft(results: Sequence[ArmResult]) -> list[dict[str, float]]:
+    """Validation scores before RL, of arms that have an SFT part."""
+    rows = []
+    for result in results:
+        scores: TestScores | None = getattr(result, "after_sft", None)
+        if scores is not None:
+            passes = {f"pass@{k}": scores.passes[k].mean for k in ("1", "8") if k in scores.passes}
+            predictions = {
+                name: value for name, value in scores.means().items() if name.startswith("true_")
+            }
+            rows.append({**passes, **predictions})
+    return rows
+
+
+def _over_seeds(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "mean": sum(values) / len(values),
+        "interval": _finite(mean_interval(values)),
+        "per_seed": list(values),
+    }
+
+
+def _finite(interval: tuple[float, float]) -> list[float] | None:
+    return list(interval) if np.isfinite(interval).all() else None
+
+
+def _one_line(job: FinishedJob) -> str:
+    passes = job.result.test.passes
+    means = ", ".join(f"pass@{k} {metric.mean:.3f}" for k, metric in passes.items())
+    return f"{means}; {job.result.rl.env_steps:,} env steps, {job.seconds:.0f} s"
+
+
+def override_arms(
+    arms: Mapping[str, Pipeline.Config], assignment: str, named: Named
+) -> dict[str, Pipeline.Config]:
+    """The arms with one assignment applied."""
+    if assignment.startswith("arms."):
+        name, _, rest = assignment.removeprefix("arms.").partition(".")
+        if name not in arms:
+            raise ConfigError(assignment, f"no arm {name!r}", known_names(name, arms))
+        return {**arms, name: override(arms[name], [rest], named=named)}
+    field_name = assignment.partition("=")[0].partition(".")[0].strip()
+    having = [name for name, arm in arms.items() if field_name in field_types(type(arm))]
+    if not having:
+        fields_known = {field for arm in arms.values() for field in field_types(type(arm))}
+        remedy = known_names(field_name, sorted(fields_known))
+        raise ConfigError(assignment, f"no arm has a field {field_name!r}", remedy)
+    changed = {name: override(arms[name], [assignment], named=named) for name in having}
+    return {**arms, **changed}

@@ -1,0 +1,1 @@
+"""SPA: self-play, then SFT on true states, then RL."""

@@ -1,0 +1,1 @@
+"""World models of recorded text games."""

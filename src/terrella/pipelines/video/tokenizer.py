@@ -1,0 +1,183 @@
+"""Record videos of worlds and train a frame tokenizer on them: what every video model begins with.
+
+The folder holds `data/` (an episode store for each world and each graded policy), `held_out/` (the
+same on test instances), `tokenizer/`, and a manifest with the reconstruction error on held-out
+episodes. Runs with other seeds share it. The same call resumes.
+    config = TrainTokenizer.Config(worlds=(Tabletop.Config(),), out=Path("runs/videos"))
+    TrainTokenizer(config).run(progress)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from terrella.core.metric import Metric
+from terrella.core.run_folder import RunFolder
+from terrella.core.types import Episode, Split
+from terrella.core.world import World
+from terrella.data.store import EpisodeStore
+from terrella.data.videos import FrameArray, video_of
+from terrella.engines.configs import TokenizerTrainConfig
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.policies.basic import Mixture
+from terrella.verify.frame_metrics import frame_metrics
+
+if TYPE_CHECKING:
+    from terrella.models.frame_tokenizer import FrameTokenizer
+
+LEAST_FRAMES = 2
+CHUNK_EPISODES = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionMetrics:
+    """What is lost on the way from frames to ids and back."""
+
+    metrics: dict[str, Metric]
+    """Means over videos. Those named `still_*` are of repeating the first frame for ever."""
+    videos: int
+    codes: int
+    codes_used: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerResult:
+    """What the tokenizer was trained on, and its error on held-out videos."""
+
+    videos: int
+    frames: int
+    held_out: ReconstructionMetrics
+
+
+class TrainTokenizer(Pipeline[TokenizerResult]):
+    """Videos and a frame tokenizer, in a folder that several runs share."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Pipeline.Config):
+        worlds: tuple[World.Config, ...] = ()
+        stores: tuple[Path, ...] = ()
+        """Episode stores of frames that exist already: imported recordings, split by instance."""
+        shares: tuple[float, ...] = (0.2, 0.5, 1.0)
+        """Graded policies: the world's expert with this share of random actions, one store each."""
+        episodes: int = 100
+        """Of each world with each policy."""
+        held_out: int = 20
+        """Episodes on test instances, of each world with each policy."""
+        trainer: TokenizerTrainConfig = field(default_factory=TokenizerTrainConfig)
+        workers: int = 0
+        """Ray actors that play; 0 plays in this process."""
+        out: Path = Path("runs/video")
+
+    config: Config
+    result_type = TokenizerResult
+    ignored: ClassVar[tuple[str, ...]] = ("out", "workers")
+    waits = True
+
+    def train(self, run: RunFolder) -> TokenizerResult:
+        # One part: rank 0 plays and trains, the other ranks wait for the result.
+        return run.part("result", TokenizerResult, lambda: self._make(run))
+
+    def _make(self, run: RunFolder) -> TokenizerResult:
+        for split in (Split.TRAIN, Split.TEST):
+            self.collect(run, split)
+        videos = [video_of(episode) for episode in self.episodes(Split.TRAIN)]
+        tokenizer = self.train_tokenizer(run, videos)
+        held_out = [video_of(episode) for episode in self.episodes(Split.TEST)]
+        return TokenizerResult(
+            videos=len(videos),
+            frames=sum(map(len, videos)),
+            held_out=reconstruction_metrics(tokenizer, held_out),
+        )
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def collect(self, run: RunFolder, split: Split) -> None:
+        config = self.config
+        episodes = config.episodes if split is Split.TRAIN else config.held_out
+        for number, (out, world, share) in enumerate(self._stores(split)):
+            store = Collect.Config(
+                world=world,
+                policy=Mixture.Config(share=share),
+                out=out,
+                episodes=episodes,
+                split=split,
+                seed=config.seed * 1000 + number,
+                chunk_episodes=CHUNK_EPISODES,
+                workers=config.workers,
+            )
+            Collect(store).run(run.progress)
+
+    def train_tokenizer(self, run: RunFolder, videos: Sequence[FrameArray]) -> FrameTokenizer:
+        from terrella.engines.trl.tokenizer_trainer import TokenizerTrainer
+
+        trainer = TokenizerTrainer(
+            self.config.trainer, videos, run / "tokenizer", seed=self.config.seed
+        )
+        return trainer.train(run.progress)
+
+    def _stores(self, split: Split) -> list[tuple[Path, World.Config, float]]:
+        folder = self.config.out / ("data" if split is Split.TRAIN else "held_out")
+        return [
+            (folder / f"{number}-{share:g}", world, share)
+            for number, world in enumerate(self.config.worlds)
+            for share in self.config.shares
+        ]
+
+    def episodes(self, split: Split) -> list[Episode]:
+        """All episodes of a split that have a step and did not break; stores count the others."""
+        episodes: list[Episode] = []
+        for out, *_ in self._stores(split):
+            episodes += EpisodeStore.open(out).episodes()
+        for out in self.config.stores:
+            recorded = EpisodeStore.open(out).episodes()
+            episodes += [episode for episode in recorded if episode.split is split]
+        return [
+            episode for episode in episodes if episode.transitions and not episode.stop.is_broken
+        ]
+
+    def summary(self, result: TokenizerResult) -> list[tuple[str, str]]:
+        rows = [("videos", f"{result.videos:,}"), ("frames", f"{result.frames:,}")]
+        rows += [(name, str(metric)) for name, metric in result.held_out.metrics.items()]
+        return [*rows, ("codes used", f"{result.held_out.codes_used} of {result.held_out.codes}")]
+
+
+def reconstruction_metrics(
+    tokenizer: FrameTokenizer, videos: Sequence[FrameArray]
+) -> ReconstructionMetrics:
+    """Encode and decode each video; beside it, the error of repeating its first frame for ever."""
+    by_video = []
+    codes_used: set[int] = set()
+    for video in videos:
+        if len(video) < LEAST_FRAMES:
+            continue
+        _, ids = tokenizer.write(video[1:], video[0])
+        codes_used.update(code for frame in ids for code in frame)
+        by_video.append(_video_metrics(tokenizer.read(video[0], ids), video))
+    names = sorted({name for metrics in by_video for name in metrics})
+    return ReconstructionMetrics(
+        metrics={name: Metric.of([metrics[name] for metrics in by_video]) for name in names},
+        videos=len(by_video),
+        codes=tokenizer.codes,
+        codes_used=len(codes_used),
+    )
+
+
+def _video_metrics(rebuilt: FrameArray, video: FrameArray) -> dict[str, float]:
+    from terrella.models.lpips import has_lpips, lpips
+
+    made, real = rebuilt / 255.0, video[1:] / 255.0
+    still = np.broadcast_to(video[0] / 255.0, real.shape)
+    metrics = {
+        **frame_metrics(made, real),
+        **{f"still_{name}": value for name, value in frame_metrics(still, real).items()},
+    }
+    if has_lpips():
+        metrics["lpips"] = float(lpips(made, real).mean())
+        metrics["still_lpips"] = float(lpips(still, real).mean())
+    return metrics

@@ -1,0 +1,102 @@
+"""Warm-up rows for a model made from scratch: how a reply looks, and a hint of what is right.
+
+RLVR can push up only answers that are right now and then, and different ones for the same question.
+So a fifth of the warm-up answers are right (the expert's action, what really came next) and the
+others are random: the model learns the format, what can happen, and a slight leaning that RLVR then
+sharpens. `learn_world` also fits what the agent saw.
+    rows = warmup_examples(world_config, codec, ask="action", count=2000, seed=0)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Literal
+
+from terrella.core.episode import EpisodeRun
+from terrella.core.protocols import Codec, Policy
+from terrella.core.seeds import SEED_STRIDE
+from terrella.core.tokens import TrainExample
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.policies.basic import Expert, Mixture, Random
+
+CORRECT_FRACTION = 0.2
+"""Share of the warm-up answers that are right, unless a recipe says otherwise.
+
+The rest RLVR must find.
+"""
+FIRST = 2**31
+"""Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
+
+
+def warmup_examples(
+    world: World.Config,
+    codec: Codec,
+    *,
+    ask: Literal["action", "observation"],
+    count: int,
+    seed: int,
+    learn_world: bool = False,
+    correct_fraction: float = CORRECT_FRACTION,
+) -> list[TrainExample]:
+    """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
+    built: World = world.build()
+    seeds = itertools.count(seed * SEED_STRIDE + FIRST)
+    rows: Iterator[TrainExample]
+    if ask == "action":
+        policy = Mixture.Config(
+            first=Random.Config(), second=Expert.Config(), share=correct_fraction
+        ).build()
+        rows = (
+            _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
+            for number in seeds
+        )
+    else:
+        rows = itertools.chain.from_iterable(
+            _doubtful_answers(built, codec, correct_fraction, seed=number) for number in seeds
+        )
+    return list(itertools.islice(rows, count))
+
+
+def _doubtful_play(
+    world: World, codec: Codec, policy: Policy, *, seed: int, learn_world: bool
+) -> TrainExample:
+    """An episode of mostly random actions, in the words of a model."""
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    prompt = codec.ask_action(run.situation)
+    ids: list[int] = []
+    mask: list[bool] = []
+    while True:
+        action = policy.act(run.moment)
+        run.advance(action)
+        for forced, span in (
+            (False, codec.answer_action([action])),
+            (True, _next_turn(run, codec)),
+        ):
+            ids += span
+            mask += [learn_world or not forced] * len(span)
+        if run.over:
+            return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+
+
+def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
+    return () if run.over else codec.world_turn(run.situation)
+
+
+def _doubtful_answers(
+    world: World, codec: Codec, correct_fraction: float, *, seed: int
+) -> Iterator[TrainExample]:
+    """Each step of a random episode as a question.
+
+    The answer is true now and then, else another action's.
+    """
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    policy = Random.Config().build()
+    while not run.over:
+        asked, other = policy.act(run.moment), policy.act(run.moment)
+        done = asked if run.rng.random() < correct_fraction else other
+        prompt = codec.ask_observation(run.situation, asked)
+        reply = codec.answer_observation(world.fork().step(done)[0])
+        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+        run.advance(asked)

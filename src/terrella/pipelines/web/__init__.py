@@ -1,0 +1,1 @@
+"""Page world models and web agents from recorded episodes."""

@@ -1,0 +1,1 @@
+"""WebRL: reinforcement learning with a self-evolving curriculum."""

@@ -1,0 +1,199 @@
+"""The curriculum: propose tasks from failures, admit those that are neither hopeless nor mastered.
+
+A family whose success stays at zero rests, because admission by difficulty alone would keep drawing
+what cannot be learnt. Every decision is counted by family.
+    curriculum = Curriculum.Config().build()
+    proposals = curriculum.propose(record, count=200, rng=rng)
+    phase_tasks = curriculum.admit(proposals, values, record, rollout, count=200)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from terrella.core.config import Configurable
+from terrella.core.types import Split
+from terrella.data.attempts import PracticeTask
+from terrella.engines.pointer.batch_rollout import BatchRollout, expert_actions
+from terrella.pipelines.webrl.proposers import (
+    MAX_SEED,
+    AskModel,
+    PracticeRecord,
+    TaskProposer,
+    Vary,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumLog:
+    """What happened to every proposal of a phase; counts are by family."""
+
+    proposed: dict[str, int]
+    tried_before: int
+    too_easy: dict[str, int]
+    too_hard: dict[str, int]
+    admitted: dict[str, int]
+    outside_band: int
+    """Admitted tasks outside the band, because the band had too few."""
+    mean_value: float | None
+    """The critic's mean value of the admitted tasks; None without a critic."""
+    resting: list[str]
+    infeasible: int
+    checked_steps: int
+    """Env steps that the expert used to check tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseTasks:
+    """The tasks of a phase, and how they were chosen; a fixed curriculum has no log."""
+
+    tasks: list[PracticeTask]
+    log: CurriculumLog | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposals:
+    """New tasks from the proposed families; tasks that were tried before are dropped."""
+
+    families: list[str]
+    tasks: list[PracticeTask]
+    tried_before: int
+
+
+@dataclass(frozen=True)
+class ValuedTask:
+    """A task with the critic's value of its first state."""
+
+    task: PracticeTask
+    value: float
+
+
+class Curriculum(Configurable):
+    """Chooses the tasks of a phase."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        proposer: Vary.Config | AskModel.Config = field(default_factory=Vary.Config)
+        low: float = 0.05
+        high: float = 0.75
+        """A task is admitted if the critic's value of its first state lies between these."""
+        quota: float = 0.34
+        """No family gets a larger share of a phase while others can fill it."""
+        rest_below: float = 0.05
+        rest_quota: float = 0.05
+        """A family below `rest_below` in its last two phases gets only this share."""
+        tries: int = 4
+        """Proposals per wanted task."""
+        check: bool = False
+        """Let the world's expert solve each task first and drop what it cannot; uses env steps."""
+
+    config: Config
+
+    def propose(self, record: PracticeRecord, *, count: int, rng: np.random.Generator) -> Proposals:
+        """Propose `tries` tasks for each of the `count` that are wanted."""
+        proposer: TaskProposer = self.config.proposer.build()
+        families = proposer.families(record, count * self.config.tries, rng)
+        tasks = [PracticeTask(family=name, seed=int(rng.integers(MAX_SEED))) for name in families]
+        new = [task for task in tasks if task.name not in record.tried]
+        return Proposals(families=families, tasks=new, tried_before=len(tasks) - len(new))
+
+    def admit(
+        self,
+        proposals: Proposals,
+        values: Sequence[float] | None,
+        record: PracticeRecord,
+        rollout: BatchRollout,
+        *,
+        count: int,
+    ) -> PhaseTasks:
+        """The `count` best proposals. `values` are the critic's; None admits all."""
+        low, high = self.config.low, self.config.high
+        known_values = [(low + high) / 2] * len(proposals.tasks) if values is None else values
+        valued = list(map(ValuedTask, proposals.tasks, known_values))
+        inside = [item for item in valued if low <= item.value <= high]
+        outside = [item for item in valued if not low <= item.value <= high]
+        outside.sort(key=lambda item: max(low - item.value, item.value - high))
+        chosen = self._fill([*inside, *outside], record, count)
+        feasible, checked_steps = self._feasible(rollout, chosen)
+        mean_value = None
+        if feasible and values is not None:
+            mean_value = float(np.mean([item.value for item in feasible]))
+        log = CurriculumLog(
+            proposed=Counter(proposals.families),
+            tried_before=proposals.tried_before,
+            too_easy=_by_family(item for item in outside if item.value > high),
+            too_hard=_by_family(item for item in outside if item.value < low),
+            admitted=_by_family(feasible),
+            infeasible=len(chosen) - len(feasible),
+            checked_steps=checked_steps,
+            outside_band=sum(not low <= item.value <= high for item in feasible),
+            mean_value=mean_value,
+            resting=[name for name in record.families if self.rests(record, name)],
+        )
+        return PhaseTasks(tasks=[item.task for item in feasible], log=log)
+
+    def rests(self, record: PracticeRecord, family: str) -> bool:
+        """Whether a family made no progress in its last two phases."""
+        now, before = record.latest(family), record.latest(family, back=1)
+        return now is not None and before is not None and max(now, before) < self.config.rest_below
+
+    def _fill(
+        self, ranked: Sequence[ValuedTask], record: PracticeRecord, count: int
+    ) -> list[ValuedTask]:
+        """The first tasks within the quotas; if they are too few, the next ones beyond them."""
+        resting = {name: self.rests(record, name) for name in record.families}
+        used: Counter[str] = Counter()
+        chosen: list[ValuedTask] = []
+        left: list[ValuedTask] = []
+        for item in ranked:
+            family = item.task.family
+            quota = self.config.rest_quota if resting[family] else self.config.quota
+            if len(chosen) < count and used[family] < max(1, quota * count):
+                used[family] += 1
+                chosen.append(item)
+            else:
+                left.append(item)
+        return [*chosen, *left[: count - len(chosen)]]
+
+    def _feasible(
+        self, rollout: BatchRollout, chosen: list[ValuedTask]
+    ) -> tuple[list[ValuedTask], int]:
+        """The tasks that the expert solves, and the env steps that it used."""
+        if not self.config.check:
+            return chosen, 0
+        attempts = rollout.play(expert_actions, [item.task for item in chosen], split=Split.TRAIN)
+        solved = [item for item, attempt in zip(chosen, attempts, strict=True) if attempt.success]
+        return solved, sum(len(attempt.choices) for attempt in attempts)
+
+
+def _by_family(items: Iterable[ValuedTask]) -> dict[str, int]:
+    return Counter(item.task.family for item in items)
+
+
+def fixed_tasks(
+    families: Sequence[str], count: int, rng: np.random.Generator
+) -> list[PracticeTask]:
+    """Tasks without a curriculum: any family, any instance."""
+    return [
+        PracticeTask(
+            family=families[int(rng.integers(len(families)))], seed=int(rng.integers(MAX_SEED))
+        )
+        for _ in range(count)
+    ]
+
+
+def curriculum_table(logs: Sequence[CurriculumLog], families: Sequence[str]) -> str:
+    """Admitted tasks by phase and family, as a Markdown table."""
+    lines = [
+        f"| phase | {' | '.join(families)} | mean value | resting |",
+        f"|{'---|' * (len(families) + 3)}",
+    ]
+    for number, log in enumerate(logs, 1):
+        counts = " | ".join(str(log.admitted.get(name, 0)) for name in families)
+        value = "" if log.mean_value is None else f"{log.mean_value:.2f}"
+        lines.append(f"| {number} | {counts} | {value} | {', '.join(log.resting)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,93 @@
+"""Metrics of WebRL: success on held-out tasks, and what a phase of practice cost and earned.
+
+success_scores(attempts).mean
+practice_metrics(attempts, outcomes).env_steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from terrella.core.metric import Metric
+from terrella.core.stats import wilson
+from terrella.data.attempts import Attempt
+from terrella.evals.pass_at_k import bootstrap_mean
+from terrella.evals.results import TestScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuccessScores(TestScores):
+    """Success on held-out tasks, with Wilson's interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    masked: int
+    """Attempts that failed for a reason outside the policy. They count as failures here."""
+    families: dict[str, float]
+    """Fraction of successes by family."""
+    steps: float
+    """Per attempt."""
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PracticeMetrics:
+    """What a phase cost, and how it went according to the outcomes it was trained on."""
+
+    env_steps: int
+    attempts: int
+    unjudged: int
+    """Attempts without an outcome: masked, or the outcome model abstained."""
+    won: float | None
+    """Fraction of successes; None if nothing was judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayCounts:
+    """Steps of the replay buffer by how likely the actor finds them, and how many were drawn."""
+
+    buffer_steps: int
+    foreign: int
+    certain: int
+    in_band: int
+    drawn: int
+
+
+def success_scores(attempts: Sequence[Attempt]) -> SuccessScores:
+    """Scores of at least one attempt, in the order of the tasks."""
+    successes = [int(bool(attempt.success)) for attempt in attempts]
+    by_family: dict[str, list[int]] = {}
+    for attempt, success in zip(attempts, successes, strict=True):
+        by_family.setdefault(attempt.task.family, []).append(success)
+    low, high = wilson(sum(successes), len(successes))
+    return SuccessScores(
+        successes=successes,
+        samples=1,
+        passes={"1": Metric(**asdict(bootstrap_mean(successes)))},
+        mean=float(np.mean(successes)),
+        low=low,
+        high=high,
+        n=len(successes),
+        masked=sum(attempt.success is None for attempt in attempts),
+        families={name: float(np.mean(values)) for name, values in by_family.items()},
+        steps=float(np.mean([len(attempt.choices) for attempt in attempts])),
+    )
+
+
+def practice_metrics(
+    attempts: Sequence[Attempt], outcomes: Sequence[float | None]
+) -> PracticeMetrics:
+    judged = [outcome for outcome in outcomes if outcome is not None]
+    return PracticeMetrics(
+        env_steps=sum(len(attempt.choices) for attempt in attempts),
+        attempts=len(attempts),
+        unjudged=len(outcomes) - len(judged),
+        won=float(np.mean(judged)) if judged else None,
+    )

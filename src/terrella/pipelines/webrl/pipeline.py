@@ -1,0 +1,301 @@
+"""WebRL: RL with a self-evolving curriculum, phase by phase.
+
+Propose -> admit -> play -> judge -> replay -> critic -> actor -> evaluate. Each part of a phase is
+a file, a function of the files before it and of the seed, so a run that is killed anywhere resumes
+and ends with the same bits. Arms are settings: `loss`, `curriculum`, `replay.ratio` and
+`outcome_judge`.
+    WebRl(webrl_sokoban().arms["webrl_paper"].replace(out=Path("runs/x"))).run(progress)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from terrella.core.files import write_atomic
+from terrella.core.run_folder import Manifest, RunFolder
+from terrella.core.types import Split
+from terrella.data.attempts import Attempt, PracticeTask, write_attempts
+from terrella.data.replay import Replay
+from terrella.engines.pointer.records import ActorMetrics, CriticMetrics, TrainStep, train_steps
+from terrella.evals.results import RlCost
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.webrl.context import (
+    ACTOR,
+    CRITIC,
+    PRACTICE,
+    REPLAY,
+    Base,
+    OutcomeJudge,
+    make_base,
+    make_judge,
+    open_context,
+)
+from terrella.pipelines.webrl.curriculum import (
+    Curriculum,
+    PhaseTasks,
+    curriculum_table,
+    fixed_tasks,
+)
+from terrella.pipelines.webrl.metrics import ReplayCounts, SuccessScores, practice_metrics
+from terrella.pipelines.webrl.outcome_model import outcome_errors
+from terrella.pipelines.webrl.phase import Phase
+from terrella.pipelines.webrl.proposers import PracticeRecord
+from terrella.pipelines.webrl.results import Drawn, Judged, PhaseResult, WebRlResult
+from terrella.pipelines.webrl.settings import WebRlSettings
+
+Outcomes = Sequence[float | None]
+"""1.0 for success, 0.0 for failure; None for a masked or undecided attempt."""
+
+
+class WebRl(Pipeline[WebRlResult]):
+    """Imitation, then phases of practice."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(WebRlSettings):
+        """See `settings.py`."""
+
+    config: Config
+    result_type = WebRlResult
+    ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache", "phases")
+
+    def is_finished(self, manifest: Manifest) -> bool:
+        return bool(manifest.config["phases"] == self.config.phases)
+
+    def train(self, run: RunFolder) -> WebRlResult:
+        config = self.config
+        with open_context(config) as context:
+            run.progress.phase("phases", config.phases)
+            base = make_base(run, config, context)
+            judge = make_judge(run, config, context, base)
+            phases = []
+            for number in range(1, config.phases + 1):
+                result = self.run_phase(Phase(run, context, base.folder, number), judge)
+                phases.append(result)
+                success = result.validation.mean if result.validation else 0.0
+                run.progress.advance(number, success=success)
+            last = Phase(run, context, base.folder, config.phases)
+            self._write_curriculum(run, phases)
+            return self._test(last, base, judge, phases)
+
+    def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
+        """One phase of the method, in order."""
+        chosen = phase.part("tasks", PhaseTasks, lambda: self.choose_tasks(phase, judge))
+        attempts = self.play(phase, chosen.tasks)
+        outcomes = self.outcomes(phase, attempts, judge)
+        steps, replayed = self.train_steps(phase, attempts, outcomes)
+        critic = phase.part("critic", CriticMetrics, lambda: self.fit_critic(phase, steps))
+        actor = phase.part("actor", ActorMetrics, lambda: self.fit_actor(phase, steps))
+        return PhaseResult(
+            phase=phase.number,
+            curriculum=chosen.log,
+            practice=practice_metrics(attempts, outcomes),
+            outcome_errors=outcome_errors(attempts, outcomes) if judge else None,
+            replay=replayed,
+            critic=critic,
+            actor=actor,
+            validation=self.validate(phase),
+        )
+
+    # --- propose and admit ------------------------------------------------------------------------
+
+    def choose_tasks(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseTasks:
+        """As many tasks as could be started within the env steps of a phase."""
+        config = self.config
+        rng = phase.rng(PRACTICE)
+        count = max(1, config.phase_steps // config.group_size)  # an attempt has at least one step
+        if config.curriculum == "fixed":
+            return PhaseTasks(tasks=fixed_tasks(tuple(config.families), count, rng))
+        count = min(count, self._expected_count(phase))
+        record = self._record(phase, judge)
+        curriculum: Curriculum = config.practice.build()
+        proposals = curriculum.propose(record, count=count, rng=rng)
+        values = self._values(phase, proposals.tasks)
+        return curriculum.admit(proposals, values, record, phase.context.rollout, count=count)
+
+    def _expected_count(self, phase: Phase) -> int:
+        """Tasks that the env steps will suffice for, from the length of the last attempts.
+
+        The critic looks at the first state of each proposal, so there should not be too many.
+        """
+        length = 2.0
+        if phase.number > 1:
+            lengths = [len(attempt.choices) for attempt in phase.previous.attempts()]
+            length = max(1.0, 0.7 * float(np.mean(lengths)))
+        return int(self.config.phase_steps / length / self.config.group_size) + 1
+
+    def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:
+        record = PracticeRecord(tuple(self.config.families))
+        for number in range(1, phase.number):
+            earlier = dataclasses.replace(phase, number=number)
+            attempts = earlier.attempts()
+            record.add(attempts, self.outcomes(earlier, attempts, judge))
+        return record
+
+    def _values(self, phase: Phase, tasks: Sequence[PracticeTask]) -> list[float] | None:
+        """The critic's value of each task's first state; -1 if the world cannot be reset."""
+        if phase.number == 1:
+            return None
+        inputs = phase.context.rollout.first_inputs(tasks, Split.TRAIN)
+        shown = [one for one in inputs if one is not None]
+        values = iter(phase.context.learner.values(phase.previous.critic(), shown))
+        return [-1.0 if one is None else next(values) for one in inputs]
+
+    # --- play and judge ---------------------------------------------------------------------------
+
+    def play(self, phase: Phase, tasks: Sequence[PracticeTask]) -> list[Attempt]:
+        """The last actor plays, until the env steps of the phase are used."""
+        path = phase.file("attempts.jsonl")
+        if not path.exists():
+            members = [
+                dataclasses.replace(task, noise_seed=member)
+                for task in tasks
+                for member in range(self.config.group_size)
+            ]
+            sampler = phase.context.learner.action_sampler(phase.previous.actor())
+            attempts = phase.context.rollout.play(
+                sampler, members, split=Split.TRAIN, max_env_steps=self.config.phase_steps
+            )
+            write_attempts(path, attempts)
+        return phase.attempts()
+
+    def outcomes(
+        self, phase: Phase, attempts: Sequence[Attempt], judge: OutcomeJudge | None
+    ) -> list[float | None]:
+        """The outcome of each attempt, by the world or by the outcome model."""
+        if judge is None:
+            return [
+                None if attempt.success is None else float(attempt.success) for attempt in attempts
+            ]
+        judged = phase.part(
+            "judged",
+            Judged,
+            lambda: Judged(probs=judge.success_probs(phase.context, attempts)),
+        )
+        return [judge.model.decide(prob) for prob in judged.probs]
+
+    # --- replay -----------------------------------------------------------------------------------
+
+    def train_steps(
+        self, phase: Phase, attempts: Sequence[Attempt], outcomes: Outcomes
+    ) -> tuple[list[TrainStep], ReplayCounts]:
+        """The judged steps of this phase, and steps drawn from earlier successes."""
+        config = self.config
+        new = self._new_steps(attempts, outcomes)
+        replay = Replay(config.replay)
+        if config.loss != "grpo":  # GRPO is on-policy and replays nothing
+            replay = Replay.load(config.replay, phase.previous.replay_file)
+        old = [step for attempt in replay.attempts for step in train_steps(attempt, 1.0)]
+
+        def draw() -> Drawn:
+            probs = phase.context.learner.action_probs(phase.previous.actor(), old)
+            steps, counts = replay.draw(probs, new_steps=len(new), rng=phase.rng(REPLAY))
+            return Drawn(steps=steps, counts=ReplayCounts(**counts))
+
+        drawn = phase.part("drawn", Drawn, draw)
+        index = {step: position for position, step in enumerate(replay.steps())}
+        replayed = [old[index[step]] for step in drawn.steps]
+        if not phase.replay_file.exists():
+            replay.add(_successes(attempts, outcomes))
+            replay.save(phase.replay_file)
+        return new + replayed, drawn.counts
+
+    def _new_steps(self, attempts: Sequence[Attempt], outcomes: Outcomes) -> list[TrainStep]:
+        from terrella.engines.pointer.learner import sibling_advantages
+
+        advantages = sibling_advantages(attempts, outcomes, self.config.group_size)
+        steps: list[TrainStep] = []
+        for attempt, outcome, advantage in zip(attempts, outcomes, advantages, strict=True):
+            if outcome is not None:
+                steps += train_steps(attempt, outcome, advantage)
+        return steps
+
+    # --- critic and actor -------------------------------------------------------------------------
+
+    def fit_critic(self, phase: Phase, steps: Sequence[TrainStep]) -> CriticMetrics:
+        critic = phase.previous.critic()
+        metrics = CriticMetrics()
+        if self.config.uses_critic:
+            metrics = phase.context.learner.fit_critic(critic, steps, phase.rng(CRITIC))
+        critic.save(phase.critic_file)
+        return metrics
+
+    def fit_actor(self, phase: Phase, steps: Sequence[TrainStep]) -> ActorMetrics:
+        actor = phase.previous.actor()
+        metrics = phase.context.learner.fit_actor(
+            actor, steps, phase.critic(), self.config.loss, phase.rng(ACTOR)
+        )
+        actor.save(phase.actor_file)
+        return metrics
+
+    # --- evaluate ---------------------------------------------------------------------------------
+
+    def validate(self, phase: Phase) -> SuccessScores | None:
+        config = self.config
+        if not config.validation:
+            return None
+        return phase.part(
+            "evaluation",
+            SuccessScores,
+            lambda: _evaluate(phase, config.all_families, config.validation, Split.VALIDATION),
+        )
+
+    def _test(
+        self, last: Phase, base: Base, judge: OutcomeJudge | None, phases: list[PhaseResult]
+    ) -> WebRlResult:
+        config = self.config
+        unseen = None
+        test = _evaluate(last, tuple(config.families), config.test, Split.TEST)
+        if config.unseen:
+            unseen = _evaluate(last, tuple(config.unseen), config.test, Split.TEST)
+        return WebRlResult(
+            base=base.result,
+            phases=phases,
+            test=test,
+            unseen=unseen,
+            rl=RlCost(
+                env_steps=sum(phase.practice.env_steps for phase in phases),
+                iterations=len(phases),
+            ),
+            outcome_model=judge.result if judge else None,
+        )
+
+    def _write_curriculum(self, run: RunFolder, phases: Sequence[PhaseResult]) -> None:
+        """Write how the curriculum moved, for people."""
+        logs = [phase.curriculum for phase in phases if phase.curriculum is not None]
+        if logs:
+            table = curriculum_table(logs, list(self.config.families))
+            write_atomic(run / "curriculum.md", table.encode())
+
+    def reference_scores(self) -> dict[str, float]:
+        """No exact score is known for these tasks."""
+        return {}
+
+    def summary(self, result: WebRlResult) -> list[tuple[str, str]]:
+        rows = []
+        if result.base.validation:
+            rows.append(("imitation alone, validation", str(result.base.validation)))
+        rows.append(("test", str(result.test)))
+        if result.unseen:
+            rows.append(("unseen families, test", str(result.unseen)))
+        return [*rows, ("env steps", f"{result.rl.env_steps:,}")]
+
+
+def _evaluate(phase: Phase, families: Sequence[str], count: int, split: Split) -> SuccessScores:
+    """The actor after a phase, on held-out instances."""
+    scores = phase.context.evaluate(phase.actor(), families, count, split)
+    assert scores is not None
+    return scores
+
+
+def _successes(attempts: Sequence[Attempt], outcomes: Outcomes) -> list[Attempt]:
+    """Attempts to keep for replay."""
+    return [
+        attempt
+        for attempt, outcome in zip(attempts, outcomes, strict=True)
+        if outcome is not None and outcome >= 0.5 and attempt.choices
+    ]

@@ -1,0 +1,59 @@
+"""The result of a WebRL run, and the parts of a phase that are kept as JSON.
+
+result.test.mean, result.phases[0].practice.won
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from terrella.engines.pointer.records import ActorMetrics, CriticMetrics
+from terrella.evals.results import RlCost
+from terrella.pipelines.webrl.context import BaseResult
+from terrella.pipelines.webrl.curriculum import CurriculumLog
+from terrella.pipelines.webrl.metrics import PracticeMetrics, ReplayCounts, SuccessScores
+from terrella.pipelines.webrl.outcome_model import OutcomeErrors, OutcomeModelResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseResult:
+    """One phase: what was practised, what it earned, and the policy after it."""
+
+    phase: int
+    curriculum: CurriculumLog | None
+    """None with a fixed curriculum."""
+    practice: PracticeMetrics
+    outcome_errors: OutcomeErrors | None
+    """None if the world judges."""
+    replay: ReplayCounts
+    critic: CriticMetrics
+    actor: ActorMetrics
+    validation: SuccessScores | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebRlResult:
+    """The policy before and after practice."""
+
+    base: BaseResult
+    phases: list[PhaseResult]
+    test: SuccessScores
+    unseen: SuccessScores | None
+    """Success on the families that were never practised."""
+    rl: RlCost
+    outcome_model: OutcomeModelResult | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The outcome model's probability of success for each attempt."""
+
+    probs: list[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Steps of the replay buffer that a phase trains on: (attempt, step)."""
+
+    steps: list[tuple[int, int]]
+    counts: ReplayCounts

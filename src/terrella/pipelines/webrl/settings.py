@@ -1,0 +1,82 @@
+"""Settings of a WebRL run. Arms differ in `loss`, `curriculum`, `replay.ratio`, `outcome_judge`.
+
+webrl_sokoban().arms["webrl_paper"].replace(phases=3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from terrella.core.errors import ConfigError
+from terrella.core.world import World
+from terrella.data.replay import Replay
+from terrella.engines.pointer.config import PointerLearnerConfig
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.outcome_model import OutcomeModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebRlSettings(Pipeline.Config):
+    """One arm of WebRL."""
+
+    families: Mapping[str, World.Config]
+    """Families of tasks to practise, easy ones first where there is an order."""
+    unseen: Mapping[str, World.Config] = field(default_factory=dict[str, World.Config])
+    """Families that are only evaluated."""
+    slots: int = 64
+    """Worlds that are played at the same time."""
+    read_instruction: bool = False
+    """Put the world's instruction before its text."""
+    width: int = 64
+    layers: int = 2
+    demonstrated: tuple[str, ...] = ()
+    """Families that the expert demonstrates; empty for all."""
+    demonstrations: int = 20
+    """Per family."""
+    imitation_updates: int = 150
+    """Few on purpose: a policy that is certain does not explore."""
+    curriculum: Literal["self_evolving", "fixed"] = "self_evolving"
+    practice: Curriculum.Config = field(default_factory=Curriculum.Config)
+    loss: Literal["webrl_paper", "webrl_released", "filtered_bc", "awr", "digirl", "grpo"] = (
+        "webrl_paper"
+    )
+    learner: PointerLearnerConfig = field(default_factory=PointerLearnerConfig)
+    replay: Replay.Config = field(default_factory=Replay.Config)
+    group_size: int = 1
+    """Attempts at each task; above 1 for `grpo`, which compares them."""
+    outcome_judge: Literal["world", "model"] = "world"
+    """Whether the world's verdict or an outcome model decides which attempts succeeded."""
+    outcome_model: OutcomeModel.Config = field(default_factory=OutcomeModel.Config)
+    phases: int = 6
+    """A finished run can be continued with more phases."""
+    phase_steps: int = 3000
+    """Env steps per phase: arms are compared at equal env steps."""
+    validation: int = 16
+    """Validation instances of each family after each phase; 0 for none."""
+    test: int = 32
+    """Test instances of each family at the end."""
+    base_cache: Path = Path("runs/webrl-bases")
+    """The first policies, shared by the arms of a seed."""
+    out: Path = Path("runs/webrl")
+
+    def __post_init__(self) -> None:
+        if not self.families or self.test < 1:
+            raise ConfigError("webrl", "needs at least one family and one test instance of it")
+
+    @property
+    def world(self) -> World.Config:
+        """One of the worlds, for callers that show an example."""
+        return next(iter(self.families.values()))
+
+    @property
+    def all_families(self) -> tuple[str, ...]:
+        return (*self.families, *self.unseen)
+
+    @property
+    def uses_critic(self) -> bool:
+        """Imitation and GRPO need no critic, unless the curriculum does."""
+        return self.loss not in ("grpo", "filtered_bc") or self.curriculum != "fixed"

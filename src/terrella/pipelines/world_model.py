@@ -1,0 +1,187 @@
+"""`terrella train-world-model RECIPE`: a world model, from real env steps to a folder of weights.
+
+Collect real steps, fit a model to them, fine-tune it with verified rewards. The folder holds the
+data (`data/`, an episode store), the fitted model (`fitted/`), the final one (`model/`) and a
+manifest that counts the real steps. The model predicts the next observation, then the reward and
+whether the episode has ended.
+    TrainWorldModel(lake_model().replace(out=Path("runs/lake"))).run(progress)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from terrella.codecs.choose import codec_for
+from terrella.codecs.outcome import OutcomeCodec
+from terrella.core.config import Configurable
+from terrella.core.protocols import Codec
+from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
+from terrella.core.tokens import TrainExample
+from terrella.core.types import Episode, Situation, Split, Transition
+from terrella.core.world import World
+from terrella.data.store import EpisodeStore
+from terrella.engines import engine
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.rlvr import RlPart, rl_finetune
+from terrella.policies.basic import Mixture
+from terrella.rollout.rollout import Rollout
+from terrella.rollout.tasks import PredictionTasks
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealSteps:
+    """Real env steps, by what they were used for."""
+
+    data: int
+    rlvr: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldModelResult:
+    """What the model cost in real steps, and what RLVR changed."""
+
+    real_steps: RealSteps
+    rl: RlPart | None = None
+    """None where RLVR was left out."""
+
+
+class TrainWorldModel(Pipeline[WorldModelResult]):
+    """A world model that is fitted to text observations."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Pipeline.Config):
+        world: World.Config
+        policy: Configurable.Config = field(default_factory=lambda: Mixture.Config(share=0.5))
+        """Takes the real steps. It should reach all the states that an agent will reach."""
+        transitions: int = 12_000
+        model: str = "tiny-0.3m"
+        sft: SftConfig = field(default_factory=SftConfig)
+        rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
+        """0 `steps` leave RLVR out. Its tasks take further real steps, which are counted."""
+        turn_tokens: int = 64
+        evaluate_on: int = 256
+        """Validation tasks for the metrics before and after RLVR."""
+        out: Path = Path("runs/world_model")
+
+    config: Config
+    result_type = WorldModelResult
+
+    def train(self, run: RunFolder) -> WorldModelResult:
+        data = self.collect(run)
+        fitted = run.model("fitted", lambda folder: self.fit(run, data, folder))
+        rl = self.rl_finetune(run, fitted) if self.config.rlvr.steps else None
+        self.export(run, fitted if rl is None else run / "rl" / "model")
+        data_steps = sum(len(episode.transitions) for episode in data.episodes())
+        return WorldModelResult(
+            real_steps=RealSteps(data=data_steps, rlvr=self.rlvr_env_steps()), rl=rl
+        )
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def collect(self, run: RunFolder) -> EpisodeStore:
+        """Play the policy in the world; rank 0 plays and the other ranks wait."""
+        folder = run / "data"
+        if run.is_main:
+            config = Collect.Config(
+                world=self.config.world,
+                policy=self.config.policy,
+                out=folder,
+                transitions=self.config.transitions,
+                seed=self.config.seed,
+            )
+            Collect(config).run(run.progress)
+        wait_for(folder / MANIFEST)
+        return EpisodeStore.open(folder)
+
+    def fit(self, run: RunFolder, data: EpisodeStore, folder: Path) -> None:
+        """Cross-entropy on what followed each real step."""
+        config = self.config
+        world: World = config.world.build()
+        world.reset(seed=0)
+        model, tokenizer = engine.load_model(
+            config.model, vocabulary=world.vocabulary(), seed=config.seed
+        )
+        examples = list(
+            prediction_examples(world, codec_for(tokenizer), tokenizer, data.episodes())
+        )
+        engine.sft(
+            model,
+            tokenizer,
+            config.sft,
+            examples,
+            folder,
+            seed=config.seed,
+            progress=run.progress,
+        )
+
+    def rl_finetune(self, run: RunFolder, fitted: Path) -> RlPart:
+        """RLVR on the predicted observations, from the fitted model to `rl/model`."""
+        config = self.config
+        return rl_finetune(
+            run,
+            fitted,
+            Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
+            self.tasks,
+            config.rlvr,
+            seed=config.seed,
+            evaluate_on=config.evaluate_on,
+        )
+
+    def tasks(self, split: Split) -> PredictionTasks:
+        return PredictionTasks(self.config.world, split=split, seed=self.config.seed)
+
+    def rlvr_env_steps(self) -> int:
+        """Real steps of RLVR's tasks, at most.
+
+        Each task is one step of an episode of its own, and the steps before it are played, too.
+        """
+        rlvr = self.config.rlvr
+        return rlvr.steps * rlvr.groups * self.config.world.max_steps
+
+    def export(self, run: RunFolder, trained: Path) -> None:
+        """Write the final model to `model/`, which `certify` and `plan` read."""
+        if run.is_main:
+            model, tokenizer = engine.load_model(str(trained))
+            engine.export_model(model, tokenizer, run / "model")
+
+    def summary(self, result: WorldModelResult) -> list[tuple[str, str]]:
+        rows = [
+            ("real steps: data", f"{result.real_steps.data:,}"),
+            ("real steps: rlvr", f"{result.real_steps.rlvr:,}"),
+        ]
+        if result.rl is not None:
+            rows += [("before rlvr", str(result.rl.before)), ("after rlvr", str(result.rl.after))]
+        return rows
+
+
+def prediction_examples(
+    world: World, codec: Codec, tokenizer: Any, episodes: Iterable[Episode]
+) -> Iterator[TrainExample]:
+    """Each step of each episode: its situation is the prompt, what followed is the completion."""
+    outcome = OutcomeCodec(tokenizer, codec.stop_ids)
+    for episode in episodes:
+        world.reset(
+            seed=episode.seed, options={"split": episode.split, "noise_seed": episode.noise_seed}
+        )
+        for index, step in enumerate(episode.transitions):
+            situation = _situation(world, episode.transitions, index)
+            prompt = codec.ask_observation(situation, step.action)
+            success = step.terminated and bool(step.info.get("success"))
+            reply = codec.answer_observation(step.next_observation)
+            reply += outcome.answer(step.reward, step.terminated, success)
+            yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+
+
+def _situation(world: World, steps: Sequence[Transition], index: int) -> Situation:
+    return Situation(
+        instruction=world.instruction,
+        observation=steps[index].observation,
+        actions=world.actions(),
+        history=steps[:index],
+        steps_left=world.config.max_steps - index,
+    )

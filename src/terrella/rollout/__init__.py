@@ -1,0 +1,1 @@
+"""Rollouts: env pool, episodes, tasks, reward shaping, fan-out on Ray."""

@@ -1,0 +1,143 @@
+"""The env pool: where an episode's world lives while a model thinks.
+
+A worker holds one world: in this process, in a thread, or on a Ray actor. It starts an episode,
+carries out actions and returns the record. A world that raises, hangs or dies costs its own episode
+(masked, with the reason), never the run. A rollout does not know which kind of worker it got.
+    async with pool.take() as worker:
+        situation = await worker.start(task, member=0)
+        result = await worker.act("Up")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+from terrella.core.config import Configurable, dump
+from terrella.core.tokens import Task
+from terrella.core.types import Episode, Situation, Stop
+from terrella.core.world import World
+from terrella.rollout.session import EnvWorkerError, EpisodeSession, StepResult
+
+if TYPE_CHECKING:
+    from terrella.rollout.ray_env_pool import RayEnvPool
+
+T = TypeVar("T")
+
+
+class EnvWorker(Protocol):
+    """Holds the world of one episode."""
+
+    async def start(self, task: Task, member: int) -> Situation:
+        """Reset the world to the task's instance, with the noise of this group member."""
+        ...
+
+    async def act(self, action: str) -> StepResult: ...
+
+    async def finish(self, stop: Stop) -> Episode:
+        """The record; `stop` ends an episode that the world has not ended."""
+        ...
+
+
+class LocalEnvWorker:
+    """A session in this process, stepped directly or in a thread with a time limit."""
+
+    def __init__(
+        self,
+        session: EpisodeSession,
+        threads: ThreadPoolExecutor | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Without threads the world must answer in microseconds; with them it may wait."""
+        self.session = session
+        self.threads = threads
+        self.timeout = timeout
+        self.hung = False
+
+    async def start(self, task: Task, member: int) -> Situation:
+        return await self._call("start", lambda: self.session.start(task, member))
+
+    async def act(self, action: str) -> StepResult:
+        return await self._call("act", lambda: self.session.act(action))
+
+    async def finish(self, stop: Stop) -> Episode:
+        return await self._call("finish", lambda: self.session.finish(stop))
+
+    async def _call(self, name: str, call: Callable[[], T]) -> T:
+        try:
+            if self.threads is None:
+                return call()
+            running = asyncio.get_running_loop().run_in_executor(self.threads, call)
+            return await asyncio.wait_for(running, self.timeout)
+        except TimeoutError:
+            self.hung = True  # its thread cannot be stopped, so the session is abandoned with it
+            message = f"{self.session.describe()} did not answer {name!r} within {self.timeout:g} s"
+            raise EnvWorkerError(Stop.WORLD_TIMEOUT, message) from None
+        except Exception as error:
+            message = f"{self.session.describe()} raised {type(error).__name__}: {error}"
+            raise EnvWorkerError(Stop.WORLD_ERROR, message) from error
+
+
+class EnvPool(Configurable):
+    """Hands out workers and takes them back. Worlds are built when needed and used again."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        place: Literal["inline", "thread", "ray"] = "inline"
+        """inline: worlds that answer in microseconds; thread: worlds that wait; ray: processes."""
+        workers: int = 2
+        """Ray actors, or threads."""
+        timeout: float = 30.0
+        """Seconds that a world may take to answer; after that its episode is masked."""
+
+    config: Config
+
+    def __init__(self, config: Config, world: World.Config) -> None:
+        """Nothing is started yet."""
+        super().__init__(config)
+        self.world = world
+        self.free: list[EpisodeSession] = []
+        self.threads: ThreadPoolExecutor | None = None
+        self.ray_pool: RayEnvPool | None = None
+
+    @contextlib.asynccontextmanager
+    async def take(self) -> AsyncIterator[EnvWorker]:
+        """A worker for one episode; a session whose world hung is not used again."""
+        if self.config.place == "ray":
+            async with self._ray_pool().take() as ray_worker:
+                yield ray_worker
+            return
+        session = self.free.pop() if self.free else EpisodeSession(self.world.build())
+        worker = LocalEnvWorker(session, self._threads(), self.config.timeout)
+        try:
+            yield worker
+        finally:
+            if not worker.hung:
+                self.free.append(session)
+
+    def _threads(self) -> ThreadPoolExecutor | None:
+        if self.config.place == "inline":
+            return None
+        if self.threads is None:
+            self.threads = ThreadPoolExecutor(self.config.workers, thread_name_prefix="world")
+        return self.threads
+
+    def _ray_pool(self) -> RayEnvPool:
+        if self.ray_pool is None:
+            from terrella.rollout.ray_env_pool import RayEnvPool
+
+            config = self.config
+            self.ray_pool = RayEnvPool(dump(self.world), config.workers, config.timeout)
+        return self.ray_pool
+
+    def close(self) -> None:
+        """End threads and actors."""
+        if self.threads is not None:
+            self.threads.shutdown(wait=False, cancel_futures=True)
+        if self.ray_pool is not None:
+            self.ray_pool.close()
+        self.threads = self.ray_pool = None

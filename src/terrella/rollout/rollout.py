@@ -1,0 +1,273 @@
+"""Rollouts: thousands of live episodes share one sampler, and become training data.
+
+An agent's episode alternates tokens of the model and of the world. So does a world model's that
+predicts several steps: there the actions are forced. Both become a `TokenEpisode`. A world that
+raises, hangs or dies ends only its own episode, which is masked with the reason.
+    episodes = Rollout(config, codec).run(sampler, tasks, group_size=8, seed=0)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
+from terrella.core.judge import judge_steps, mean_verdict
+from terrella.core.protocols import Codec, RolloutCodec, Sampler, Verifier
+from terrella.core.seeds import SAMPLE_STREAM, stream
+from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
+from terrella.core.types import Episode, Observation, Situation, Status, Stop, Transition, Verdict
+from terrella.core.world import World
+from terrella.rollout.env_pool import EnvPool, EnvWorker
+from terrella.rollout.reward_shaping import RewardShaping
+from terrella.rollout.session import EnvWorkerError
+from terrella.rollout.watchdog import Watchdog, WatchedEnvWorker
+
+logger = logging.getLogger("terrella")
+
+
+@dataclass(slots=True)
+class TokenBuffer:
+    """The tokens of a running episode, written by the model or forced by the world."""
+
+    prompt_ids: tuple[int, ...] = ()
+    ids: list[int] = field(default_factory=list[int])
+    mask: list[bool] = field(default_factory=list[bool])
+    logprobs: list[float] = field(default_factory=list[float])
+    turn_ends: list[int] = field(default_factory=list[int])
+    turn_rewards: list[float] = field(default_factory=list[float])
+
+    def model_writes(self, sampled: Sampled) -> None:
+        self.ids += sampled.token_ids
+        self.mask += [True] * len(sampled.token_ids)
+        self.logprobs += sampled.logprobs
+
+    def world_writes(self, ids: Sequence[int]) -> None:
+        self.ids += ids
+        self.mask += [False] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def end_turn(self, reward: float) -> None:
+        self.turn_ends.append(len(self.ids))
+        self.turn_rewards.append(reward)
+
+    def episode(self, task: Task, outcome: Verdict, record: Episode | None) -> TokenEpisode:
+        return TokenEpisode(
+            prompt_ids=self.prompt_ids,
+            completion_ids=tuple(self.ids),
+            model_mask=tuple(self.mask),
+            logprobs=tuple(self.logprobs),
+            turn_ends=tuple(self.turn_ends),
+            turn_rewards=tuple(self.turn_rewards),
+            outcome=outcome,
+            group=f"{task.seed}/{task.noise_seed}",
+            record=record,
+        )
+
+
+class Rollout(Configurable):
+    """Plays tasks in groups: members of a group share a task and differ in their noise."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        world: World.Config
+        max_turns: int = 10
+        max_actions: int = 1
+        """Actions taken from one reply; further ones are ignored."""
+        turn_tokens: int = 64
+        episode_tokens: int = 4096
+        """Most tokens of an episode, the world's included."""
+        temperature: float = 1.0
+        env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
+
+    config: Config
+
+    def __init__(
+        self,
+        config: Config,
+        codec: Codec,
+        *,
+        verifier: Verifier | None = None,
+        shaping: RewardShaping | None = None,
+    ) -> None:
+        """Worlds are built when they are first needed. The verifier is the world's unless given."""
+        super().__init__(config)
+        self.codec = codec
+        self.env_pool = EnvPool(config.env_pool, config.world)
+        self.verifier = verifier or config.world.build().verifier
+        self.shaping = shaping
+        self.watchdog: Watchdog | None = None
+        self.env_steps = 0
+        """Actions carried out in real worlds so far; step budgets count them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.env_pool.close()
+
+    def run(
+        self, sampler: Sampler, tasks: Sequence[Task], *, group_size: int, seed: int
+    ) -> list[TokenEpisode]:
+        """All members of all groups, group by group. `seed` is for sampling only."""
+        return asyncio.run(self.run_async(sampler, tasks, group_size=group_size, seed=seed))
+
+    async def run_async(
+        self, sampler: Sampler, tasks: Sequence[Task], *, group_size: int, seed: int
+    ) -> list[TokenEpisode]:
+        """`run` inside an event loop."""
+        pairs = [(task, member) for task in tasks for member in range(group_size)]
+        return await asyncio.gather(
+            *(self.run_one(sampler, task, member, seed) for task, member in pairs)
+        )
+
+    async def run_one(self, sampler: Sampler, task: Task, member: int, seed: int) -> TokenEpisode:
+        """One member of a group: the same episode, whatever runs beside it."""
+        rng = stream(SAMPLE_STREAM, seed, task.seed, task.noise_seed, member)
+        seeds = [int(number) for number in rng.integers(2**62, size=self.config.max_turns)]
+        if task.transition is not None:
+            return await self._predict(sampler, task, member, seeds)
+        episode = await self._act(sampler, task, member, seeds)
+        if episode.record is not None:
+            self.env_steps += len(episode.record.transitions)
+        if self.shaping is None:
+            return episode
+        return self.shaping.shape(episode, self.codec, max_actions=self.config.max_actions)
+
+    # --- world models -----------------------------------------------------------------------------
+
+    async def _predict(
+        self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]
+    ) -> TokenEpisode:
+        if task.transition is None or task.situation is None:
+            raise ValueError("a prediction task needs its situation and its transition")
+        steps = (task.transition, *task.following)
+        if len(steps) > len(seeds):
+            raise ConfigError(
+                "max_turns", f"{len(steps)} steps are asked for, {len(seeds)} turns allowed"
+            )
+        buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
+        session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
+        try:
+            replies = await self._write_steps(sampler, buffer, steps, seeds, session)
+        finally:
+            if session:
+                sampler.release(session)
+        verdicts = judge_steps(
+            self.verifier, self._read_steps(task.situation, replies, steps), steps
+        )
+        buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts]
+        return buffer.episode(task, mean_verdict(verdicts), None)
+
+    async def _write_steps(
+        self,
+        sampler: Sampler,
+        buffer: TokenBuffer,
+        steps: Sequence[Transition],
+        seeds: Sequence[int],
+        session: str | None,
+    ) -> list[tuple[int, ...]]:
+        """The model's prediction of each step, the next action forced in between."""
+        replies = []
+        for index, (step, seed) in enumerate(zip(steps, seeds, strict=False)):
+            if index:
+                buffer.world_writes(self._rollout_codec.go_on(step.action))
+            sampled = await sampler.sample(self._request(buffer, seed, session))
+            buffer.model_writes(sampled)
+            buffer.end_turn(0.0)
+            replies.append(sampled.token_ids)
+        return replies
+
+    def _read_steps(
+        self, situation: Situation, replies: Sequence[tuple[int, ...]], steps: Sequence[Transition]
+    ) -> list[Observation | None]:
+        if isinstance(self.codec, RolloutCodec):
+            return self.codec.read_rollout(situation, replies)
+        return [self.codec.read_observation(replies[0], like=steps[0].next_observation)]
+
+    @property
+    def _rollout_codec(self) -> RolloutCodec:
+        if not isinstance(self.codec, RolloutCodec):
+            raise ConfigError("codec", f"{type(self.codec).__name__} predicts one step at a time")
+        return self.codec
+
+    # --- agents -----------------------------------------------------------------------------------
+
+    async def _act(
+        self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]
+    ) -> TokenEpisode:
+        buffer = TokenBuffer()
+        session = f"{task.seed}/{task.noise_seed}/{member}"
+        async with self.env_pool.take() as taken:
+            worker = self._watched(taken, task, member)
+            try:
+                stop = await self._play(sampler, worker, buffer, task, member, seeds, session)
+                record = await worker.finish(stop)
+            except EnvWorkerError as lost:
+                logger.warning("masked: %s", lost)
+                status = Status.TIMEOUT if lost.stop is Stop.WORLD_TIMEOUT else Status.ERROR
+                return buffer.episode(task, Verdict.failed(status, str(lost)), None)
+            finally:
+                sampler.release(session)
+        return buffer.episode(task, record.outcome, record)
+
+    def _watched(self, worker: EnvWorker, task: Task, member: int) -> EnvWorker:
+        if self.watchdog is None:
+            return worker
+        name = f"{self.config.world.owner.__name__} (seed {task.seed}, member {member})"
+        return WatchedEnvWorker(worker, self.watchdog, name)
+
+    async def _play(
+        self,
+        sampler: Sampler,
+        worker: EnvWorker,
+        buffer: TokenBuffer,
+        task: Task,
+        member: int,
+        seeds: Sequence[int],
+        session: str,
+    ) -> Stop:
+        """Alternate model and world; returns why the episode stops if the world goes on."""
+        situation = await worker.start(task, member)
+        buffer.prompt_ids = self.codec.ask_action(situation)
+        for turn, seed in enumerate(seeds, 1):
+            sampled = await sampler.sample(self._request(buffer, seed, session))
+            buffer.model_writes(sampled)
+            over, situation = await self._carry_out(worker, buffer, sampled)
+            if over or turn == len(seeds):
+                break
+            forced = self.codec.world_turn(situation, cut_off=not sampled.stopped)
+            if len(buffer.ids) + len(forced) >= self.config.episode_tokens:
+                return Stop.OUT_OF_TOKENS
+            buffer.world_writes(forced)
+        return Stop.OUT_OF_STEPS
+
+    async def _carry_out(
+        self, worker: EnvWorker, buffer: TokenBuffer, sampled: Sampled
+    ) -> tuple[bool, Situation]:
+        """Carry out the actions of one reply. A reply without one costs an invalid step."""
+        actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions] or ("",)
+        reward = 0.0
+        for action in actions:
+            result = await worker.act(action)
+            reward += result.step.reward
+            if result.over:
+                break
+        buffer.end_turn(reward)
+        return result.over, result.situation
+
+    def _request(self, buffer: TokenBuffer, seed: int, session: str | None = None) -> TokenRequest:
+        room = max(1, min(self.config.turn_tokens, self.config.episode_tokens - len(buffer.ids)))
+        return TokenRequest(
+            prompt_ids=(*buffer.prompt_ids, *buffer.ids),
+            max_new_tokens=room,
+            seed=seed,
+            stop_ids=self.codec.stop_ids,
+            temperature=self.config.temperature,
+            session=session,
+            allowed_ids=self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None,
+        )

@@ -1,0 +1,1 @@
+"""World models in use: prediction, imagined environments, planning."""

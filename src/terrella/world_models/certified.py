@@ -1,0 +1,116 @@
+"""A world model with its calibrated risk and its certificate, as one object.
+
+Callers use its methods and need not know which kind of model is behind it.
+    model = load_certified_model(Path("runs/lake"), samples=8)
+    ((distribution, risk),) = model.assess([query]); model.verdict(risk, depth=1)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from terrella.core.errors import ConfigError
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import AsyncWorldModel, Sampler, WorldModel
+from terrella.core.tokens import Sampled, TokenRequest
+from terrella.data.store import EpisodeStore
+from terrella.trust.certificate import Certificate, Trust
+from terrella.trust.nearness import NearestData
+from terrella.trust.risk import RiskEstimator
+from terrella.world_models.language import CACHE_LIMIT, LearnedWorldModel, load_world_model
+
+CERTIFICATE = "certificate/certificate.json"
+
+
+@dataclass(frozen=True)
+class CertifiedModel:
+    """A world model, the risk of its predictions, and its certificate if it has one."""
+
+    risk_estimator: RiskEstimator
+    certificate: Certificate | None = None
+
+    @property
+    def model(self) -> WorldModel:
+        return self.risk_estimator.model
+
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        return self.model.predict(queries)
+
+    async def predict_async(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        """As `predict`; a model without an async path of its own runs in a thread."""
+        if isinstance(self.model, AsyncWorldModel):
+            return await self.model.predict_async(queries)
+        return await asyncio.to_thread(self.model.predict, queries)
+
+    def assess(self, queries: Sequence[Query]) -> list[tuple[PredictiveDistribution, float]]:
+        """One distribution with its risk per query."""
+        return self.risk_estimator.assess(queries)
+
+    async def assess_async(
+        self, queries: Sequence[Query]
+    ) -> list[tuple[PredictiveDistribution, float]]:
+        """As `assess`, without blocking the caller's event loop."""
+        return self.risk_estimator.rate(queries, await self.predict_async(queries))
+
+    def verdict(self, risk: float, depth: int) -> Trust:
+        """Whether the certificate allows this step; without a certificate it does not."""
+        return (
+            Trust.NOT_CERTIFIED
+            if self.certificate is None
+            else self.certificate.verdict(risk, depth=depth)
+        )
+
+    # --- text: only for a `LearnedWorldModel` -----------------------------------------------------
+
+    @property
+    def _language_model(self) -> LearnedWorldModel | None:
+        return self.model if isinstance(self.model, LearnedWorldModel) else None
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler of a language model; None for other models."""
+        return self._language_model.sampler if self._language_model else None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of a language model; None for other models."""
+        return self._language_model.tokenizer if self._language_model else None
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Token ids that end a completion; empty if the model is not a language model."""
+        return self._language_model.codec.stop_ids if self._language_model else ()
+
+    async def complete(self, request: TokenRequest) -> Sampled:
+        """Sample one continuation, in the same batches as the predictions."""
+        return await self._require_language_model().complete(request)
+
+    def with_sampler(self, sampler: Sampler) -> CertifiedModel:
+        """The same model, risk and certificate with another sampler."""
+        model = self._require_language_model().with_sampler(sampler)
+        estimator = RiskEstimator(model, self.risk_estimator.data, self.risk_estimator.risk)
+        return replace(self, risk_estimator=estimator)
+
+    def _require_language_model(self) -> LearnedWorldModel:
+        if self._language_model is None:
+            raise ConfigError(type(self.model).__name__, "is not a language model")
+        return self._language_model
+
+
+@lru_cache(maxsize=4)
+def load_certified_model(
+    folder: Path, samples: int, cache_limit: int = CACHE_LIMIT
+) -> CertifiedModel:
+    """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
+    path = folder / CERTIFICATE
+    certificate = Certificate.load(path) if path.exists() else None
+    data = NearestData(EpisodeStore.open(folder / "data").transitions())
+    model = load_world_model(folder / "model", samples=samples, cache_limit=cache_limit)
+    return CertifiedModel(
+        RiskEstimator(model, data, certificate.risk if certificate else None), certificate
+    )

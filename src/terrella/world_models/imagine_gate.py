@@ -1,0 +1,192 @@
+"""A world that is imagined where the certificate allows it and real elsewhere: for training agents.
+
+It is a `World`: `terrella rlvr` and any Gymnasium program can play it unchanged. In a world with a
+readable state, a real step is taken directly from the imagined state. Any other world first replays
+the imagined actions, and each of them counts as a real step.
+    world = gated(FrozenLake.Config(size=3), Path("runs/lake"))
+    world.reset(seed=0); world.step("Right"); world.gate.ledger.counts()
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from terrella.core.predictive import PredictiveDistribution
+from terrella.core.seeds import TASK_STREAM, stream
+from terrella.core.types import Observation
+from terrella.core.world import StateWorld, Step, World
+from terrella.trust.certificate import Trust
+from terrella.trust.gate import Gate
+from terrella.trust.predictive import certain
+from terrella.world_models.certified import CertifiedModel, load_certified_model
+from terrella.world_models.imagine import ImaginedWorld
+
+
+@lru_cache(maxsize=4)
+def load_gate(folder: Path, samples: int, config: Gate.Config) -> Gate:
+    """One gate per folder and config: all worlds of a rollout share its ledger."""
+    return Gate(config, load_certified_model(folder, samples).certificate)
+
+
+class GatedWorld(ImaginedWorld):
+    """Imagined within the certificate, real outside of it.
+
+    Use `gated` to make one from the config of the real world.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ImaginedWorld.Config):
+        """The real world, the folder of its model, and the gate."""
+
+        gate: Gate.Config = field(default_factory=Gate.Config)
+
+    name: ClassVar[str] = "gated"
+    config: Config
+
+    def __init__(
+        self,
+        config: Config,
+        certified_model: CertifiedModel | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """Unless `gate` is given, the gate of the folder is loaded on first use."""
+        super().__init__(config, certified_model)
+        self._gate = gate
+        self.pending_actions: tuple[str, ...] = ()
+        """Imagined actions that the real world has not taken yet.
+
+        Only used by worlds without a readable state.
+        """
+
+    @property
+    def gate(self) -> Gate:
+        """Decides which steps are imagined, and counts them."""
+        if self._gate is None:
+            self._gate = load_gate(self.config.folder, self.config.samples, self.config.gate)
+        return self._gate
+
+    def _draw_instance(self) -> None:
+        super()._draw_instance()
+        self.pending_actions = ()
+
+    def _imagine(self, action: str) -> Step:
+        ((distribution, risk),) = self.certified_model.assess([self.query(action)])
+        verdict = self.gate.verdict(risk, depth=self.depth + 1)
+        if verdict is not Trust.TRUSTED:
+            return self._real_step(action, risk, verdict)
+        before = self._observation
+        step = self._draw_step(distribution, risk, verdict)
+        self.gate.ledger.imagined += 1
+        rng = stream(TASK_STREAM, self.seed, self.noise_seed, self.steps)
+        if self.gate.wants_audit(rng.random()):
+            seen = self._real_result(before, action, rng.random())
+            disagrees = self.gate.disagrees(distribution, risk, seen, before, self.verifier)
+            self.gate.audit(risk, disagrees)
+        self.pending_actions = (*self.pending_actions, action)
+        return step
+
+    def _real_result(
+        self, before: Observation, action: str, uniform: float
+    ) -> PredictiveDistribution:
+        """The real result of an audited step.
+
+        A world whose state cannot be set replays the pending actions in a copy.
+        """
+        if isinstance(self.real, StateWorld):
+            return self._sample(self.real, before, action, uniform)
+        twin = self.real.fork()
+        for pending in self.pending_actions:
+            twin.step(pending)
+            self.gate.ledger.real += 1
+        observation, reward, terminated, _, info = twin.step(action)
+        return PredictiveDistribution(
+            (certain(observation, reward, terminated, bool(info["success"])),)
+        )
+
+    # --- real steps -------------------------------------------------------------------------------
+
+    def _real_step(self, action: str, risk: float, verdict: Trust) -> Step:
+        """Take a step in the real world; imagination restarts from its result."""
+        self.step_info = {"risk": risk, "depth": 0, "trust": verdict.value, "real": True}
+        self.depth = 0
+        if not isinstance(self.real, StateWorld):
+            return self._replay_and_step(action)
+        before = self._observation
+        self.gate.ledger.real += 1
+        (result,) = self._sample(self.real, before, action, self.noise.random()).predictions
+        self._observation = result.observation
+        return Step(
+            result.reward,
+            result.terminated,
+            result.success,
+            valid=True,
+            effective=self._observation != before,
+        )
+
+    def _replay_and_step(self, action: str) -> Step:
+        """Take the pending actions in the real world, then this one.
+
+        If a replayed action ends the real episode, that is the result of the step.
+        """
+        before = self._observation
+        reward = 0.0
+        terminated = truncated = False
+        info: dict[str, Any] = {"success": False}
+        for pending in (*self.pending_actions, action):
+            self._observation, reward, terminated, truncated, info = self.real.step(pending)
+            self.gate.ledger.real += 1
+            if terminated or truncated:
+                break
+        self.pending_actions = ()
+        return Step(
+            reward,
+            terminated,
+            bool(info["success"]),
+            valid=True,
+            effective=self._observation != before,
+            truncated=truncated,
+        )
+
+    @staticmethod
+    def _sample(
+        world: StateWorld[Any], observation: Observation, action: str, uniform: float
+    ) -> PredictiveDistribution:
+        """Sample one real result of an action from the world's own probabilities."""
+        results = world.truth(world.view.read(observation), action)
+        edges = list(itertools.accumulate(result.probability for result in results))
+        index = min(bisect.bisect_right(edges, uniform * edges[-1]), len(results) - 1)
+        result = results[index]
+        shown = world.view.show(result.state)
+        return PredictiveDistribution(
+            (certain(shown, result.reward, result.terminated, result.success),)
+        )
+
+    def fork(self) -> Self:
+        """An independent copy; the gate and its ledger are shared."""
+        twin = super().fork()
+        twin.real = self.real.fork()
+        return twin
+
+
+def gated(
+    world: World.Config,
+    folder: Path | None = None,
+    *,
+    certified_model: CertifiedModel | None = None,
+    gate: Gate | None = None,
+    samples: int = 8,
+) -> GatedWorld:
+    """The gated counterpart of a world, with the same episode length, split and instances."""
+    config = GatedWorld.Config(
+        world=world,
+        folder=folder or Path(),
+        samples=samples,
+        max_steps=world.max_steps,
+        split=world.split,
+    )
+    return GatedWorld(config, certified_model, gate)

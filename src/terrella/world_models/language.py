@@ -1,0 +1,220 @@
+"""A learned world model: a Hugging Face folder, a codec and a sampler behind `WorldModel.predict`.
+
+Each query is sampled several times. The distinct completions, each with its exact probability under
+the model, form a `PredictiveDistribution`. Sampling seeds are fixed, so the same query always gets
+the same distribution, and distributions can be cached.
+    model = load_world_model(Path("runs/lake/model"), samples=8)
+    distribution = model.predict([Query(situation, "Up")])[0]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from terrella.codecs.choose import codec_for
+from terrella.codecs.outcome import MAX_OUTCOME_TOKENS, OutcomeCodec
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import Codec, Sampler
+from terrella.core.tokens import Sampled, TokenRequest
+from terrella.core.types import Observation, Prediction
+
+T = TypeVar("T")
+CACHE_LIMIT = 400_000
+"""Default number of cached predictions."""
+
+
+class LearnedWorldModel:
+    """Predicts by sampling: one greedy completion and `samples - 1` random ones.
+
+    The model then continues each distinct completion with the reward and the end of the episode.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        codec: Codec,
+        tokenizer: Any,
+        *,
+        samples: int = 8,
+        turn_tokens: int = 128,
+        seed: int = 0,
+        cache_limit: int = CACHE_LIMIT,
+    ) -> None:
+        """`cache_limit` is the number of cached predictions; 0 turns the cache off.
+
+        A full cache is cleared.
+        """
+        self.sampler = sampler
+        self.codec = codec
+        self.tokenizer = tokenizer
+        self.samples = samples
+        self.turn_tokens = turn_tokens
+        self.seed = seed
+        self.cache_limit = cache_limit
+        self.outcome = OutcomeCodec(tokenizer, codec.stop_ids)
+        self.cache: dict[tuple[int, ...], PredictiveDistribution] = {}
+        self.sampled_queries = 0
+        """Queries that were sampled, not answered from the cache."""
+
+    def with_sampler(self, sampler: Sampler) -> LearnedWorldModel:
+        """The same model with another sampler and an empty cache."""
+        return LearnedWorldModel(
+            sampler,
+            self.codec,
+            self.tokenizer,
+            samples=self.samples,
+            turn_tokens=self.turn_tokens,
+            seed=self.seed,
+            cache_limit=self.cache_limit,
+        )
+
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        """One distribution per query; queries that are not cached share the sampler's batches."""
+        return run_in_background(self._predict(queries)).result()
+
+    async def predict_async(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        """As `predict`, from any event loop; concurrent calls share the sampler's batches."""
+        return await asyncio.wrap_future(run_in_background(self._predict(queries)))
+
+    async def complete(self, request: TokenRequest) -> Sampled:
+        """Sample one raw continuation, in the same batches as the predictions."""
+        return await asyncio.wrap_future(run_in_background(self.sampler.sample(request)))
+
+    async def _predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        prompts = [self.codec.ask_observation(query.situation, query.action) for query in queries]
+        answers = {prompt: self.cache[prompt] for prompt in prompts if prompt in self.cache}
+        new = {
+            prompt: query.situation.observation
+            for prompt, query in zip(prompts, queries, strict=True)
+            if prompt not in answers
+        }
+        if new:
+            self.sampled_queries += len(new)
+            sampled = await asyncio.gather(
+                *(self._sample(prompt, like) for prompt, like in new.items())
+            )
+            distributions = dict(zip(new, sampled, strict=True))
+            self._store(distributions)
+            answers.update(distributions)
+        return [answers[prompt] for prompt in prompts]
+
+    def _store(self, distributions: dict[tuple[int, ...], PredictiveDistribution]) -> None:
+        if self.cache_limit and len(self.cache) + len(distributions) > self.cache_limit:
+            self.cache.clear()
+        if self.cache_limit:
+            self.cache.update(distributions)
+
+    async def _sample(self, prompt: tuple[int, ...], like: Observation) -> PredictiveDistribution:
+        requests = [
+            self._request(
+                prompt, self.turn_tokens, seed=self.seed * 1000 + number, greedy=number == 0
+            )
+            for number in range(self.samples)
+        ]
+        completions = await asyncio.gather(*map(self.sampler.sample, requests))
+        counts = Counter(completion.token_ids for completion in completions)
+        distinct = {completion.token_ids: completion for completion in completions}
+        predictions = await asyncio.gather(
+            *(self._finish(prompt, completion, like) for completion in distinct.values())
+        )
+        return _distribution(
+            [(p, counts[ids]) for p, ids in zip(predictions, distinct, strict=True)]
+        )
+
+    async def _finish(
+        self, prompt: tuple[int, ...], completion: Sampled, like: Observation
+    ) -> Prediction | None:
+        """Let the model continue with the outcome of the step, and parse both.
+
+        None if either cannot be parsed.
+        """
+        observation = (
+            self.codec.read_observation(completion.token_ids, like) if completion.stopped else None
+        )
+        if observation is None:
+            return None
+        outcome_prompt = (*prompt, *completion.token_ids)
+        request = self._request(outcome_prompt, MAX_OUTCOME_TOKENS, seed=self.seed, greedy=True)
+        continuation = await self.sampler.sample(request)
+        outcome = self.outcome.read(continuation.token_ids)
+        if outcome is None:
+            return None
+        reward, terminated, success = outcome
+        logprob = min(0.0, sum(completion.logprobs) + sum(continuation.logprobs))
+        return Prediction(
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            success=success,
+            logprob=logprob,
+            risk=1.0 - math.exp(logprob),
+        )
+
+    def _request(
+        self, prompt: tuple[int, ...], max_new_tokens: int, *, seed: int, greedy: bool
+    ) -> TokenRequest:
+        return TokenRequest(
+            prompt_ids=prompt,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            temperature=0.0 if greedy else 1.0,
+            stop_ids=self.codec.stop_ids,
+        )
+
+
+def _distribution(counted: Sequence[tuple[Prediction | None, int]]) -> PredictiveDistribution:
+    """Readable predictions with their counts, most likely first."""
+    readable = [(prediction, count) for prediction, count in counted if prediction is not None]
+    readable.sort(key=lambda pair: -pair[0].logprob)
+    return PredictiveDistribution(
+        predictions=tuple(prediction for prediction, _ in readable),
+        counts=tuple(count for _, count in readable),
+        unreadable=sum(count for prediction, count in counted if prediction is None),
+    )
+
+
+@functools.cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    """One event loop in its own thread.
+
+    A world may be stepped from inside another event loop, or from many threads.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="world-model", daemon=True).start()
+    return loop
+
+
+def run_in_background(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on the event loop that all world models share."""
+    return asyncio.run_coroutine_threadsafe(work, _background_loop())
+
+
+@functools.lru_cache(maxsize=4)
+def load_world_model(
+    folder: Path,
+    *,
+    samples: int = 8,
+    turn_tokens: int = 128,
+    cache_limit: int = CACHE_LIMIT,
+) -> LearnedWorldModel:
+    """Load the model in a folder; callers with equal arguments share it and its cache."""
+    from terrella.engines.local.local_sampler import LocalSampler
+    from terrella.models.presets import load_model
+
+    model, tokenizer = load_model(str(folder))
+    return LearnedWorldModel(
+        LocalSampler(model.eval()),
+        codec_for(tokenizer),
+        tokenizer,
+        samples=samples,
+        turn_tokens=turn_tokens,
+        cache_limit=cache_limit,
+    )

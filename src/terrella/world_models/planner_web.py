@@ -1,0 +1,219 @@
+"""A web agent that looks ahead in imagined pages before it acts, within a budget of model calls.
+
+A proposer names actions with weights. A page world model predicts the changes and the reward of
+each; applying the changes gives an imagined page, which is expanded again up to `depth`. `stop` is
+an action like any other, worth the reward that the model predicts for it. Risk (the probability
+that the model leaves for other answers) costs `risk_weight`.
+    agent = PagePlanner(PagePlanner.Config(depth=2), proposer, model, legal)
+    agent.act(moment); agent.cost.calls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from terrella.codecs.interleaved import InterleavedCodec
+from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import WorldModel
+from terrella.core.types import Moment, Observation, Situation, Tree, show_text
+from terrella.verify.tree import Node, parse, write
+from terrella.verify.tree_diff import read_page
+
+Proposals = list[tuple[str, float]]
+"""Actions with their weights, highest weight first."""
+
+
+class PageCodec(InterleavedCodec):
+    """Reads a reply of page changes as the page that results; `like` is the page before."""
+
+    def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
+        """The imagined page; None if the changes cannot be applied."""
+        changes = super().read_observation(token_ids, like)
+        if changes is None:
+            return None
+        try:
+            return Tree(write(read_page(show_text(changes), parse(show_text(like)))))
+        except ValueError:
+            return None
+
+
+class ActionProposer(Protocol):
+    """Proposes the actions of a page that are worth expanding."""
+
+    calls: int
+
+    def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
+        """Proposals for each situation, computed as one batch."""
+        ...
+
+
+@dataclass
+class PagePlanCost:
+    """Steps taken, and the model calls they took."""
+
+    steps: int = 0
+    calls: int = 0
+    """Model calls: proposals and predictions, one per query."""
+
+
+@dataclass
+class _Branch:
+    """An imagined course: its first action, its current situation and its value so far."""
+
+    first: str
+    situation: Situation
+    value: float
+    over: bool = False
+
+
+class PagePlanner(Configurable):
+    """Model-predictive control over pages."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """Search depth, width and budget."""
+
+        depth: int = 2
+        """Steps of look-ahead; 0 acts on the proposals alone."""
+        width: int = 4
+        """Proposals expanded on each page, and branches kept from one depth to the next."""
+        budget: int = 64
+        """Model calls per step of the episode."""
+        risk_weight: float = 0.1
+        prior_weight: float = 0.3
+        """Weight of the proposer's own preference in the value of a branch."""
+        discount: float = 0.95
+
+        def __post_init__(self) -> None:
+            if self.depth < 0 or self.width < 1 or self.budget < 1:
+                raise ConfigError("page_planner", "needs depth >= 0, width >= 1 and budget >= 1")
+
+    config: Config
+
+    def __init__(
+        self,
+        config: Config,
+        proposer: ActionProposer,
+        model: WorldModel | None,
+        legal: Callable[[Sequence[Node]], Sequence[str]],
+    ) -> None:
+        """`legal` lists the candidate actions of a page, imagined or real.
+
+        The proposer chooses among them.
+        """
+        super().__init__(config)
+        if config.depth and model is None:
+            raise ConfigError(
+                "page_planner.depth", "looking ahead needs a model", "give one, or set depth=0"
+            )
+        self.proposer = proposer
+        self.model = model
+        self.legal = legal
+        self.cost = PagePlanCost()
+        self.name = f"page_planner({config.depth},{config.width})"
+
+    def act(self, moment: Moment) -> str:
+        """The first action of the branch with the highest value."""
+        self.cost.steps += 1
+        start = Situation(
+            instruction=moment.instruction,
+            observation=moment.observation,
+            actions=moment.actions,
+            history=tuple(moment.history),
+            steps_left=moment.steps_left,
+        )
+        call_limit = self.cost.calls + self.config.budget
+        proposals = self._propose([start])[0]
+        if not proposals:
+            raise PolicyError(self.name, "nothing was proposed for this page")
+        values = {action: self.config.prior_weight * weight for action, weight in proposals}
+        if self.config.depth:
+            branches = [_Branch(action, start, value) for action, value in values.items()]
+            actions = [action for action, _ in proposals]
+            values |= self._look_ahead(branches, actions, call_limit)
+        return max(values, key=lambda action: values[action])
+
+    def _propose(self, situations: Sequence[Situation]) -> list[Proposals]:
+        calls_before = self.proposer.calls
+        proposals = self.proposer.propose(situations)
+        self.cost.calls += self.proposer.calls - calls_before
+        return [each[: self.config.width] for each in proposals]
+
+    def _look_ahead(
+        self, branches: list[_Branch], actions: list[str], call_limit: int
+    ) -> dict[str, float]:
+        """Value of each first action: the best value of any branch that starts with it."""
+        best: dict[str, float] = {}
+        for depth in range(self.config.depth):
+            calls_left = call_limit - self.cost.calls
+            branches, actions = branches[:calls_left], actions[:calls_left]
+            if not branches:
+                break
+            branches = self._predict(branches, actions, depth)
+            for branch in branches:
+                best[branch.first] = max(best.get(branch.first, -1e9), branch.value)
+            branches, actions = self._expand(branches, call_limit)
+        return best
+
+    def _predict(
+        self, branches: Sequence[_Branch], actions: Sequence[str], depth: int
+    ) -> list[_Branch]:
+        """Advance every branch by one step, in one batch."""
+        assert self.model is not None
+        distributions = self.model.predict(
+            [
+                Query(branch.situation, action)
+                for branch, action in zip(branches, actions, strict=True)
+            ]
+        )
+        self.cost.calls += len(branches)
+        return [
+            self._advance(branch, distribution, depth)
+            for branch, distribution in zip(branches, distributions, strict=True)
+        ]
+
+    def _advance(
+        self, branch: _Branch, distribution: PredictiveDistribution, depth: int
+    ) -> _Branch:
+        if not distribution.predictions:  # nothing could be parsed: full risk, no reward
+            return replace(branch, value=branch.value - self.config.risk_weight, over=True)
+        predicted = distribution.predictions[0]
+        scale = self.config.discount**depth
+        page = parse(show_text(predicted.observation))
+        situation = replace(
+            branch.situation,
+            observation=predicted.observation,
+            actions=tuple(self.legal(page)),
+            steps_left=branch.situation.steps_left - 1,
+        )
+        gain = predicted.reward - self.config.risk_weight * predicted.risk
+        return replace(
+            branch,
+            situation=situation,
+            value=branch.value + scale * gain,
+            over=predicted.terminated or situation.steps_left < 1,
+        )
+
+    def _expand(
+        self, branches: Sequence[_Branch], call_limit: int
+    ) -> tuple[list[_Branch], list[str]]:
+        """The best open branches, one copy for each action proposed on their imagined pages."""
+        open_branches = [branch for branch in branches if not branch.over]
+        open_branches.sort(key=lambda branch: -branch.value)
+        open_branches = open_branches[: self.config.width]
+        calls_left = call_limit - self.cost.calls
+        if not open_branches or calls_left < 2 * len(open_branches):
+            return [], []
+        expanded: list[_Branch] = []
+        actions: list[str] = []
+        all_proposals = self._propose([branch.situation for branch in open_branches])
+        for branch, proposals in zip(open_branches, all_proposals, strict=True):
+            for action, weight in proposals:
+                bonus = 0.1 * self.config.prior_weight * weight
+                expanded.append(replace(branch, value=branch.value + bonus))
+                actions.append(action)
+        return expanded, actions

@@ -1,0 +1,156 @@
+"""A video world model as a `WorldModel`: it predicts frame by frame, a classifier detects success.
+
+Behind `ImaginedWorld`, any policy that acts on frames can be played in it; `evaluate_policy` plays
+many episodes as one batch. The token ids of imagined frames are cached, so that an imagined frame
+is never encoded again.
+    model = VideoWorldModel(sampler, codec, succeeded)
+    world = imagined_video_world(Tabletop.Config(task="push"), model)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from terrella.codecs.frames import FrameCodec
+from terrella.core.config import record_from_json
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import Sampler
+from terrella.core.seeds import SAMPLE_STREAM, stream
+from terrella.core.tokens import Sampled, TokenEpisode, TokenRequest
+from terrella.core.types import Frames, Observation, Prediction
+from terrella.core.world import World
+from terrella.models.action_bins import ActionBins
+from terrella.trust.nearness import NearestData
+from terrella.trust.risk import RiskEstimator
+from terrella.world_models.certified import CertifiedModel
+from terrella.world_models.imagine import ImaginedWorld, imagine
+
+Classifier = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+CACHE_LIMIT = 100_000
+BINS = "actions.json"
+T = TypeVar("T")
+
+
+class VideoWorldModel:
+    """Samples one frame per query; the same query always gets the same frame."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        codec: FrameCodec,
+        succeeded: Classifier,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        """`succeeded` tells for frames (N, H, W, 3) which of them show success.
+
+        Success ends the episode with reward 1.
+        """
+        self.sampler = sampler
+        self.codec = codec
+        self.succeeded = succeeded
+        self.temperature = temperature
+        self.seed = seed
+        self.cache: dict[tuple[int, ...], PredictiveDistribution] = {}
+
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        """A distribution of one prediction per query; new queries share the sampler's batches."""
+        if len(self.cache) > CACHE_LIMIT:
+            self.cache.clear()
+        prompts = [self.codec.ask_observation(query.situation, query.action) for query in queries]
+        new = {
+            prompt: query
+            for prompt, query in zip(prompts, queries, strict=True)
+            if prompt not in self.cache
+        }
+        if new:
+            sampled = asyncio.run(self._sample(list(new)))
+            self.cache.update(zip(new, self._read(list(new.values()), sampled), strict=True))
+        return [self.cache[prompt] for prompt in prompts]
+
+    async def _sample(self, prompts: Sequence[tuple[int, ...]]) -> list[Sampled]:
+        return list(
+            await asyncio.gather(
+                *(self.sampler.sample(self._request(prompt)) for prompt in prompts)
+            )
+        )
+
+    def _request(self, prompt: tuple[int, ...]) -> TokenRequest:
+        rng = stream(SAMPLE_STREAM, self.seed, len(prompt), *prompt)
+        return TokenRequest(
+            prompt_ids=prompt,
+            max_new_tokens=self.codec.frame_tokens,
+            seed=int(rng.integers(2**62)),
+            temperature=self.temperature,
+            allowed_ids=self.codec.allowed_ids,
+        )
+
+    def _read(
+        self, queries: Sequence[Query], sampled: Sequence[Sampled]
+    ) -> list[PredictiveDistribution]:
+        frames = [
+            self.codec.read_rollout(query.situation, [completion.token_ids])[0]
+            for query, completion in zip(queries, sampled, strict=True)
+        ]
+        images = [frame.array[-1] for frame in frames if isinstance(frame, Frames)]
+        successes = iter(self.succeeded(np.stack(images)) if images else ())
+        return [
+            _distribution(frame, completion, bool(next(successes)))
+            if frame
+            else PredictiveDistribution((), (), 1)
+            for frame, completion in zip(frames, sampled, strict=True)
+        ]
+
+
+def _distribution(frame: Observation, completion: Sampled, success: bool) -> PredictiveDistribution:
+    # There is only one prediction, so it has probability 1; its risk is the model's uncertainty.
+    mean_probability = float(np.exp(sum(completion.logprobs) / len(completion.logprobs)))
+    prediction = Prediction(
+        observation=frame,
+        reward=float(success),
+        terminated=success,
+        success=success,
+        logprob=0.0,
+        risk=1.0 - mean_probability,
+    )
+    return PredictiveDistribution((prediction,), (1,))
+
+
+def imagined_video_world(world: World.Config, model: VideoWorldModel) -> ImaginedWorld:
+    """The imagined counterpart of a world, with a model in memory.
+
+    It is not certified: every step has risk 1.
+    """
+    estimator = RiskEstimator(model, NearestData(()), None)
+    return imagine(world, certified_model=CertifiedModel(estimator))
+
+
+def read_codec(folder: Path, *, window: int) -> FrameCodec:
+    """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
+    from terrella.models.frame_tokenizer import FrameTokenizer
+
+    bins = record_from_json(ActionBins, json.loads((folder / BINS).read_text("utf-8")))
+    return FrameCodec(FrameTokenizer.load(folder / "tokenizer"), bins, window=window)
+
+
+def generated_frames(episode: TokenEpisode) -> list[tuple[int, ...]]:
+    """The token ids of each frame that the model generated, without the forced actions."""
+    return generated_by_turn(episode, episode.completion_ids)
+
+
+def generated_by_turn(episode: TokenEpisode, column: Sequence[T]) -> list[tuple[T, ...]]:
+    """The values of a token column where the model generated, one tuple per turn."""
+    starts = [0, *episode.turn_ends[:-1]]
+    turns = []
+    for start, end in zip(starts, episode.turn_ends, strict=True):
+        pairs = zip(column[start:end], episode.model_mask[start:end], strict=True)
+        turns.append(tuple(value for value, generated in pairs if generated))
+    return turns

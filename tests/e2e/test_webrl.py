@@ -1,0 +1,100 @@
+"""WebRL from imitation to the manifest, and resumed after a kill at any file."""
+
+import hashlib
+import json
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
+
+from terrella.data.replay import Replay
+from terrella.engines.pointer.config import PointerLearnerConfig
+from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.outcome_model import OutcomeModel
+from terrella.pipelines.webrl.pipeline import WebRl
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+from terrella.worlds.sokoban import Sokoban
+
+
+def small(folder, **changes):
+    rooms = {
+        f"steps_{n}": Sokoban.Config(longest=n, max_steps=6, view="coordinates") for n in (1, 3)
+    }
+    plain = {
+        "families": rooms,
+        "demonstrations": 8,
+        "imitation_updates": 6,
+        "phases": 2,
+        "phase_steps": 40,
+        "slots": 8,
+        "validation": 2,
+        "test": 4,
+        "width": 16,
+        "layers": 1,
+        "base_cache": folder / "bases",
+        "out": folder / "run",
+        "learner": PointerLearnerConfig(epochs=1, critic_epochs=1, batch=16, beta=0.2),
+        "practice": Curriculum.Config(tries=2),
+        "replay": Replay.Config(least_chance=0.0, most_chance=1.0),
+    }
+    return WebRl.Config(**(plain | changes))
+
+
+def digests(folder):
+    """Hashes of all files, without the wall time."""
+    hashes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            if path.name == "manifest.json":
+                data = json.dumps(json.loads(data)["metrics"]).encode()
+            hashes[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
+    return hashes
+
+
+def test_the_loop_runs_and_a_run_cut_at_any_file_ends_the_same(tmp_path):
+    result = small(tmp_path / "whole").build().run(SilentProgress())
+    assert len(result.phases) == 2 and result.test.n == 8 and result.rl.env_steps >= 80
+    assert result.phases[1].replay.drawn > 0
+    assert result.phases[1].curriculum.mean_value is not None
+    wanted = digests(tmp_path / "whole")
+    order = sorted((tmp_path / "whole/run").rglob("*.*"), key=lambda path: path.stat().st_mtime_ns)
+    for cut in range(
+        1, len(order), 5
+    ):  # a kill leaves the files that were whole by then, and a half one
+        copy = tmp_path / f"cut-{cut}"
+        for path in [*order[:cut], *(tmp_path / "whole/bases").rglob("*.*")]:
+            target = copy / path.relative_to(tmp_path / "whole")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+        (copy / "run" / "phase-01").mkdir(exist_ok=True)
+        (copy / "run" / "phase-01" / "actor.safetensors.tmp").write_bytes(b"half")
+        small(copy).build().run(SilentProgress())
+        (copy / "run" / "phase-01" / "actor.safetensors.tmp").unlink(missing_ok=True)
+        assert digests(copy) == wanted, cut
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": "grpo", "group_size": 4, "curriculum": "fixed"},
+        {
+            "loss": "webrl_released",
+            "outcome_judge": "model",
+            "outcome_model": OutcomeModel.Config(attempts=40, epochs=1),
+        },
+        {"loss": "digirl", "curriculum": "fixed", "phases": 1},
+        {
+            "families": {f"goal_{n}": Counter.Config(goals=n) for n in (4, 9)},
+            "phases": 1,
+            "read_instruction": True,
+        },
+    ],
+    ids=["grpo", "judged", "digirl", "another world"],
+)
+def test_every_arm_runs(tmp_path, changes):
+    result = small(tmp_path, **changes).build().run(SilentProgress())
+    assert result.test.n == 8 and result.phases[0].actor.loss is not None
+    if changes.get("outcome_judge") == "model":
+        assert result.outcome_model.n == 10 and result.phases[0].outcome_errors.n > 0

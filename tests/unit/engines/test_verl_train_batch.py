@@ -1,0 +1,154 @@
+"""What a step of the verl engine trains on: masked, missing and filling rows; loss weights."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from terrella.algos.estimators import ESTIMATORS
+from terrella.engines.verl.train_batch import (
+    TokenColumns,
+    batch_metrics,
+    estimate,
+    group_indices,
+    group_rewards,
+    make_train_batch,
+    mismatch,
+    token_rewards,
+)
+from terrella.engines.verl.verl_engine import curve
+
+UIDS = ["a", "b", "a", "b", "a", "c", "c", "fill"]
+REAL = [True] * 7 + [False]
+
+
+def record(value: float | None) -> dict[str, Any]:
+    return {
+        "masked": value is None,
+        "turn_rewards": [] if value is None else [0.0, value],
+        "turn_ends": [] if value is None else [2, 4],
+        "prompt_read": 10,
+        "prompt_cached": 4,
+    }
+
+
+RECORDS = [record(value) for value in (1.0, 0.5, 0.0, None, 1.0, 1.0, 1.0, 0.0)]
+
+
+def columns() -> TokenColumns:
+    """Three groups: a has variance, b has one known verdict, c is unanimous.
+
+    The last row only fills up the batch.
+    """
+    mask = torch.tensor([[True, True, False, True]] * 7 + [[False] * 4])
+    sampled = torch.where(mask, -1.0, 0.0)
+    return TokenColumns(
+        mask_BT=mask,
+        sampled_BT=sampled,
+        old_BT=sampled.clone(),
+        rewards_BT=token_rewards(RECORDS, mask),
+        values_BT=torch.zeros(8, 4),
+    )
+
+
+def settings(algorithm: str, **changes: Any) -> Any:
+    plain = {
+        "algorithm": algorithm,
+        "gamma": 1.0,
+        "lam": 1.0,
+        "whiten": False,
+        "importance_cap": 0.0,
+    }
+    return SimpleNamespace(**{**plain, **changes})
+
+
+def train_batch(algorithm: str, **changes: Any) -> Any:
+    batch, groups = columns(), group_indices(UIDS, REAL)
+    return make_train_batch(
+        batch,
+        groups,
+        estimate(batch, groups, algorithm=algorithm),
+        settings(algorithm, **changes),
+        longest=4,
+    )
+
+
+def test_groups_are_ragged_and_masked_verdicts_are_nan():
+    groups = group_indices(UIDS, REAL)
+    assert groups.tolist() == [[0, 2, 4], [1, 3, -1], [5, 6, -1]]
+    result = group_rewards(columns().rewards_BT, groups)
+    assert result[0].tolist() == [1.0, 0.0, 1.0] and result[2, :2].tolist() == [1.0, 1.0]
+    assert result[1, 0] == 0.5 and result[1, 1:].isnan().all() and math.isnan(result[2, 2])
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "rloo"])
+def test_only_groups_with_variance_count_and_their_weights_add_up_to_one(algorithm: str):
+    result = train_batch(algorithm)
+    counted = result.weights_BT.sum(1) > 0
+    assert counted.tolist() == [True, False, True, False, True, False, False, False]
+    assert float(result.weights_BT.sum()) == pytest.approx(1.0)
+    # Column 2 is a token of the world.
+    assert (result.weights_BT[:, 2] == 0).all() and (result.advantages_BT[:, 2] == 0).all()
+    assert result.advantages_BT[0, 0] > 0 > result.advantages_BT[2, 0]
+    assert not result.advantages_BT.isnan().any()
+
+
+def test_with_a_critic_every_known_verdict_counts():
+    result = train_batch("ppo")
+    assert (result.weights_BT.sum(1) > 0).tolist() == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert float(result.weights_BT.sum()) == pytest.approx(1.0)
+    assert result.returns_BT[0].tolist() == [1.0, 1.0, 0.0, 1.0]
+
+
+def test_importance_weights_are_capped():
+    batch, groups = columns(), group_indices(UIDS, REAL)
+    batch.old_BT.copy_(torch.where(batch.mask_BT, 3.0, 0.0))
+    result = make_train_batch(
+        batch,
+        groups,
+        estimate(batch, groups, algorithm="grpo"),
+        settings("grpo", importance_cap=2.0),
+        longest=4,
+    )
+    assert float(result.weights_BT.sum()) == pytest.approx(2.0)
+
+
+def test_the_mismatch_looks_at_the_models_tokens_only():
+    batch = columns()
+    batch.old_BT[0, 2] = 5.0  # a world token
+    assert mismatch(batch) == {"mismatch/mean": 0.0, "mismatch/max": 0.0, "mismatch/kl": 0.0}
+    batch.old_BT[0, 1] += 0.21
+    assert mismatch(batch)["mismatch/max"] == pytest.approx(0.21)
+    assert mismatch(batch)["mismatch/mean"] == pytest.approx(0.01)
+
+
+def test_metrics_leave_masked_verdicts_out_of_the_mean():
+    result = batch_metrics(train_batch("grpo"), RECORDS[:7], [3] * 7)
+    assert result["reward"] == pytest.approx(4.5 / 6) and result["masked"] == pytest.approx(1 / 7)
+    assert result["zero_variance"] == pytest.approx(2 / 3)
+    assert result["prefix_hits"] == pytest.approx(0.4)
+
+
+def test_every_algorithm_is_known_to_both_engines():
+    for algorithm in ESTIMATORS:
+        assert train_batch(algorithm).weights_BT.sum() > 0
+
+
+def test_a_step_that_was_done_again_counts_once(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    steps = [{"step": s, "reward": r} for s, r in ((1, 0.1), (2, 0.2), (2, 0.3))]
+    file.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    assert [step["reward"] for step in curve(file)] == [0.1, 0.3]

@@ -1,0 +1,46 @@
+"""The success classifier of imagined frames."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
+
+from terrella.evals.video_policies import EvaluatePolicies, PixelExample
+from terrella.worlds.counter import Counter
+
+
+class Exact:
+    """A tokenizer that loses nothing."""
+
+    def write(self, video, context):
+        return None, video
+
+    def read(self, context, ids):
+        return ids
+
+
+def noise_examples(count, *, seed):
+    """Videos of noise.
+
+    Every third succeeds and ends with a bright corner; every fifth shows a dimmer one.
+    """
+    rng = np.random.default_rng(seed)
+    examples = []
+    for number in range(count):
+        video, success = rng.integers(0, 60, (12, 16, 16, 3)).astype(np.uint8), np.zeros(12, bool)
+        if number % 3 == 0:
+            video[-1, :8, :8], success[-1] = 250, True
+        elif number % 5 == 0:
+            video[6, :8, :8] = 110
+        examples.append(PixelExample(video, np.zeros((11, 2)), success))
+    return examples
+
+
+def test_as_many_episodes_are_classified_as_successes_as_succeed():
+    config = EvaluatePolicies.Config(world=Counter.Config(), classifier_steps=150)
+    net, threshold = EvaluatePolicies(config)._fit_classifier(noise_examples(120, seed=0), Exact())
+    fresh = noise_examples(60, seed=1)
+    detected = [bool((net.read(example.video)[:, 0] > threshold).any()) for example in fresh]
+    succeeded = [bool(example.success.any()) for example in fresh]
+    assert abs(np.mean(detected) - np.mean(succeeded)) <= 0.1
+    assert np.mean(np.array(detected) == np.array(succeeded)) >= 0.9

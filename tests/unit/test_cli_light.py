@@ -1,0 +1,124 @@
+"""Recipes and settings are resolved before anything heavy is imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CPU_SECONDS = 2.0
+BLOCKED = ("torch", "transformers", "trl", "accelerate", "ray", "vllm", "verl")
+
+# Runs the real command line, then reports its CPU time and which heavy modules it imported.
+PROBE = f"""
+import atexit, sys, time
+def report():
+    heavy = sorted(set({BLOCKED!r}) & set(sys.modules))
+    print("PROBE", round(time.process_time(), 2), ",".join(heavy) or "none", file=sys.stderr)
+atexit.register(report)
+sys.argv = ["terrella", *sys.argv[1:]]
+from terrella.cli import main
+main()
+"""
+
+
+def terrella(*arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "250"},
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    *shown, probe = done.stderr.splitlines()
+    _, seconds, heavy = probe.split()
+    return done.stdout + "\n".join(shown), float(seconds), heavy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("rlvr", "tiny_counter", "--dry-run"), 0),
+        (("train-world-model", "video_table", "--dry-run"), 0),
+        (("reproduce", "webrl_miniwob", "--dry-run"), 0),
+        (("reproduce", "bytesized32_tiny", "--dry-run"), 0),
+        (("rlvr", "tiny_conter"), 2),
+        (("rlvr", "tiny_counter", "--set", "rlvr.algorthm=ppo"), 2),
+        (("rlvr", "tiny_counter", "--set", "model=smolm2"), 2),
+    ],
+)
+def test_a_dry_run_and_a_typo_cost_little_and_import_no_torch(arguments, code):
+    _, seconds, heavy = terrella(*arguments, code=code)
+    assert heavy == "none" and seconds <= CPU_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (("rlvr", "tiny_conter"), "did you mean tiny_counter"),
+        (("rlvr", "tiny_counter", "--set", "rlvr.algorthm=ppo"), "did you mean algorithm?"),
+        (("rlvr", "tiny_counter", "--set", "model=smolm2"), "did you mean smollm2"),
+        (("reproduce", "spa_sokoban", "--set", "arms.spaa.seed=1"), "did you mean spa"),
+        (("reproduce", "spa_sokoban", "--set", "max_env_step=1"), "did you mean max_env_steps"),
+    ],
+)
+def test_a_mistyped_name_gets_a_suggestion(arguments, suggestion):
+    shown, _, _ = terrella(*arguments, code=2)
+    assert suggestion in shown and "Traceback" not in shown
+
+
+def test_a_recipe_for_another_command_is_refused_by_name():
+    shown, _, _ = terrella("rlvr", "spa_sokoban", code=2)
+    assert "is not a recipe for `terrella rlvr`" in shown
+
+
+def test_worlds_and_models_go_into_any_recipe_by_name():
+    shown, _, _ = terrella(
+        "rlvr",
+        "tiny_counter",
+        "--dry-run",
+        "--set",
+        "world=sokoban:two_box",
+        "--set",
+        "world.max_steps=7",
+        "--set",
+        "model=smollm2",
+    )
+    config = json.loads(shown)
+    assert config["world"]["class"].endswith("Sokoban") and config["world"]["max_steps"] == 7
+    assert config["world"]["boxes"] == 2 and config["model"] == "smollm2"
+
+
+def test_set_reaches_every_arm_of_a_reproduction_or_one():
+    shown, _, _ = terrella(
+        "reproduce",
+        "spa_sokoban",
+        "--dry-run",
+        "--set",
+        "rlvr.steps=7",
+        "--set",
+        "arms.vanilla.seed=3",
+    )
+    arms = json.loads(shown)["arms"]
+    assert {arm["rlvr"]["steps"] for arm in arms.values()} == {7}
+    assert arms["vanilla"]["seed"] == 3 and arms["spa"]["seed"] == 0
+
+
+def test_recipes_are_listed_by_command_with_what_to_expect():
+    shown, _, heavy = terrella("recipes")
+    assert heavy == "none"
+    for title in ("terrella rlvr", "terrella train-world-model", "terrella reproduce"):
+        assert title in shown
+    assert "tiny_lake_model" in shown and "spa_sokoban" in shown
+
+
+def test_the_version_is_shown():
+    shown, seconds, heavy = terrella("--version")
+    assert shown.startswith("terrella ") and heavy == "none" and seconds < CPU_SECONDS
+
+
+def test_a_quick_reproduction_goes_to_the_folder_that_was_asked_for(tmp_path):
+    shown, _, _ = terrella("reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path), "--dry-run")
+    assert f'"out": "{tmp_path}"' in shown or f"{tmp_path}\n" in shown, shown[-2000:]
+    assert "_quick" not in shown

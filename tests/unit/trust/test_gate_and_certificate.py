@@ -1,0 +1,289 @@
+"""Certificates as files and as verdicts; coverage of data.
+
+A gate's decisions and audits, one at a time.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from terrella.core.errors import ConfigError
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.types import Frames, Situation, Text, Transition, Verdict
+from terrella.trust.certificate import Certificate, Trust
+from terrella.trust.coverage import describe_coverage
+from terrella.trust.gate import MAX_AUDITS, Gate
+from terrella.trust.nearness import NearestData
+from terrella.trust.predictive import certain
+from terrella.worlds.counter import Counter
+
+WEIGHTS = [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def certificate(**changes):
+    model = {"weights": WEIGHTS, "quantile": 0.6, "level": 0.9}
+    plain = {
+        "certified": True,
+        "reasons": [],
+        "safe_horizon": 3,
+        "risk": {"threshold": 0.2, "model": model},
+        "about": {"step_error": 0.1},
+    }
+    return Certificate(plain | changes)
+
+
+def test_a_step_is_trusted_up_to_the_certified_risk_and_depth():
+    given = certificate()
+    assert given.verdict(0.2, depth=3) is Trust.TRUSTED  # exactly what is certified is certified
+    assert given.verdict(0.21, depth=1) is Trust.TOO_RISKY
+    assert given.verdict(0.0, depth=4) is Trust.TOO_DEEP
+    assert certificate(certified=False).verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
+
+
+def test_without_a_threshold_no_risk_is_small_enough():
+    given = certificate(risk={"threshold": None})
+    assert (
+        given.threshold < 0
+        and given.verdict(0.0, depth=1) is Trust.TOO_RISKY
+        and given.risk is None
+    )
+    assert (
+        certificate(risk={}).threshold < 0 and certificate(risk={"threshold": 0.0}).threshold == 0.0
+    )
+
+
+def test_a_certificate_comes_back_from_its_file(tmp_path):
+    path = tmp_path / "deep" / "down" / "certificate.json"
+    certificate(reasons=["too few"]).save(path)
+    back = Certificate.load(path)
+    assert back.sections == certificate(reasons=["too few"]).sections and back.reasons == (
+        "too few",
+    )
+    assert back.risk.weights == tuple(WEIGHTS) and (back.risk.quantile, back.risk.level) == (
+        0.6,
+        0.9,
+    )
+    assert (
+        back.certified is True
+        and back.safe_horizon == 3
+        and [one.name for one in path.parent.iterdir()] == [path.name]
+    )
+    certificate().save(path)  # the folder is there already
+    assert Certificate.load(path).reasons == ()
+
+
+def test_a_number_that_is_none_is_never_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        certificate(safe_horizon=float("nan")).save(tmp_path / "c.json")
+    assert not (tmp_path / "c.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", None])
+def test_what_is_no_certificate_is_refused(tmp_path, text):
+    if text is not None:
+        (tmp_path / "c.json").write_text(text)
+    with pytest.raises(ConfigError, match="is not a certificate"):
+        Certificate.load(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("name", ["certified", "reasons", "safe_horizon", "risk"])
+def test_a_certificate_that_lacks_a_section_is_refused(tmp_path, name):
+    sections = dict(certificate().sections)
+    del sections[name]
+    (tmp_path / "c.json").write_text(json.dumps(sections))
+    with pytest.raises(ConfigError, match=f"lacks {name}"):
+        Certificate.load(tmp_path / "c.json")
+
+
+# --- coverage -------------------------------------------------------------------------------------
+
+
+def asked(text, action="x"):
+    return Query(
+        Situation(instruction="", observation=Text(text), actions=(), history=(), steps_left=5),
+        action,
+    )
+
+
+def test_coverage_says_what_was_seen_and_how_wrong_the_model_is_near_and_far():
+    data = NearestData(
+        [
+            Transition(observation=Text(text), action="x", next_observation=Text(""))
+            for text in ("aaaa", "bbbb", "aaaa")
+        ]
+    )
+    questions = [asked("aaaa"), asked("bbbb"), asked("aaab"), asked("aabb"), asked("aaaa", "y")]
+    found = describe_coverage(data, questions, [0.0, 0.2, 0.4, 0.5, 0.9])
+    assert (found["data_pairs"], found["data_actions"]) == (2, {"x": 2})
+    assert found["held_out_actions"] == {"x": 4, "y": 1} and found["actions_never_seen"] == ["y"]
+    assert (found["seen"]["share"], found["seen"]["n"]) == (0.4, 5)
+    assert (found["seen"]["low"], found["seen"]["high"]) == pytest.approx(
+        (0.1176, 0.7693), abs=1e-4
+    )  # Wilson, 2 of 5
+    # Distances 0, 0, 1/4, 1/2, 1: the median step is still near.
+    assert found["error_near"] == pytest.approx((0.0 + 0.2 + 0.4) / 3)
+    assert found["error_far"] == pytest.approx((0.5 + 0.9) / 2)
+    assert found["distance"] == pytest.approx({"0.1": 0.0, "0.5": 0.25, "0.9": 0.8, "0.99": 0.98})
+
+
+def test_where_all_steps_are_equally_near_none_is_far():
+    data = NearestData([Transition(observation=Text("a"), action="x", next_observation=Text(""))])
+    found = describe_coverage(data, [asked("a"), asked("a")], [0.0, 1.0])
+    assert found["error_near"] == 0.5 and found["error_far"] is None
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+
+def gate(audit_share=0.02, least_audits=30, **changes):
+    return Gate(
+        Gate.Config(audit_share=audit_share, least_audits=least_audits), certificate(**changes)
+    )
+
+
+def test_refusals_are_counted_by_their_reason():
+    door = gate()
+    for risk, depth in ((0.1, 1), (0.2, 3), (0.3, 1), (0.3, 1), (0.1, 4)):
+        door.verdict(risk, depth=depth)
+    assert dict(door.ledger.refused) == {"too_risky": 2, "too_deep": 1}
+    assert Gate(Gate.Config(), None).verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
+    assert Gate(Gate.Config(), None).allowed_error == 0.0 and gate().allowed_error == 0.1
+
+
+def test_a_gate_that_has_lowered_its_threshold_refuses_what_the_certificate_would_take():
+    door = gate()
+    door.threshold = 0.1
+    assert (
+        door.verdict(0.1, depth=1) is Trust.TRUSTED
+        and door.verdict(0.15, depth=1) is Trust.TOO_RISKY
+    )
+
+
+def test_real_steps_are_those_that_were_refused_and_those_that_audit():
+    door = gate()
+    door.ledger.real, door.ledger.imagined = 7, 50
+    door.audit(0.1, disagrees=True)
+    door.audit(0.1, disagrees=False)
+    door.verdict(0.9, depth=1)
+    assert door.ledger.counts() == {
+        "real": 7,
+        "imagined": 50,
+        "audited": 2,
+        "disagreed": 1,
+        "recertified": 0,
+        "real_steps": 9,
+        "refused_too_risky": 1,
+    }
+
+
+def test_the_share_that_is_audited_is_the_one_asked_for():
+    door = gate(audit_share=0.25)
+    assert [door.wants_audit(uniform) for uniform in (0.0, 0.2499, 0.25, 0.9)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not gate(audit_share=0.0).wants_audit(0.0)
+    assert Gate.Config().audit_share == 0.02 and Gate.Config().least_audits == 30
+
+
+def test_a_gate_begins_with_nothing_paid_and_without_a_certificate_accepts_no_risk():
+    shut = Gate(Gate.Config(), None)
+    assert set(shut.ledger.counts().values()) == {0} and shut.threshold < 0
+
+
+def test_where_nothing_may_be_wrong_faultless_audits_change_nothing():
+    door = gate(about={"step_error": 0.0})
+    for _ in range(40):
+        door.audit(0.1, disagrees=False)
+    assert door.ledger.recertified == 0 and door.threshold == 0.2
+
+
+def test_too_many_disagreements_close_the_gate_once_there_are_enough_audits():
+    door = gate(least_audits=30)
+    for _ in range(29):
+        door.audit(0.1, disagrees=True)
+    assert door.ledger.recertified == 0 and door.threshold == 0.2
+    door.audit(0.1, disagrees=True)
+    assert door.ledger.recertified == 1 and door.threshold < 0 and door.audits == []
+    assert door.verdict(0.0, depth=1) is Trust.TOO_RISKY
+
+
+def test_disagreements_within_what_was_certified_change_nothing():
+    door = gate()
+    for place in range(200):
+        door.audit(0.1, disagrees=place % 10 == 9)  # one in ten, as certified
+    assert door.ledger.recertified == 0 and door.threshold == 0.2 and len(door.audits) == 200
+
+
+def test_audits_that_go_wrong_above_some_risk_lower_the_threshold_to_it():
+    door = gate(least_audits=100)
+    for place in range(100):
+        door.audit(0.002 * place, disagrees=place >= 60)  # faultless below a risk of 0.12
+    assert door.ledger.recertified == 1 and 0.1 < door.threshold < 0.13
+    assert (
+        door.verdict(0.1, depth=1) is Trust.TRUSTED
+        and door.verdict(0.15, depth=1) is Trust.TOO_RISKY
+    )
+
+
+def test_a_new_threshold_never_accepts_more_than_the_old_one():
+    door = gate(least_audits=100)
+    door.threshold = 0.05
+    for place in range(100):
+        door.audit(0.002 * place, disagrees=place >= 60)
+    assert door.threshold == 0.05
+
+
+def test_only_the_latest_audits_count():
+    door = gate(least_audits=10**9)
+    for place in range(MAX_AUDITS + 5):
+        door.audit(float(place), disagrees=False)
+    assert len(door.audits) == MAX_AUDITS == 2000 and [door.audits[0][0], door.audits[-1][0]] == [
+        5.0,
+        MAX_AUDITS + 4.0,
+    ]
+
+
+class Half:
+    """Every two frames are half alike."""
+
+    def verify(self, reply, truth, before):
+        return Verdict.of(0.5)
+
+
+def frames(value):
+    return Frames.of(np.full((1, 2, 2, 1), value, np.uint8))
+
+
+def test_frames_disagree_when_they_lie_outside_the_prediction_set():
+    distribution, seen = (
+        PredictiveDistribution((certain(frames(value), 0, False, False),)) for value in (0, 9)
+    )
+    # The score is 1 - (1 - risk) / 2, the quantile 0.6: up to a risk of 0.2 the result is inside.
+    assert not gate().disagrees(distribution, 0.15, seen, frames(1), Half())
+    assert gate().disagrees(distribution, 0.25, seen, frames(1), Half())
+    bare = gate(risk={"threshold": 0.2})
+    assert not bare.disagrees(
+        distribution, 0.25, seen, frames(1), Half()
+    )  # without a risk model: is it held at all?
+
+
+def test_text_that_imagination_would_never_have_played_disagrees():
+    verifier = Counter.verifier
+
+    def result(text, chance=1.0):
+        return certain(Text(text), 0, False, False, chance)
+
+    distribution = PredictiveDistribution((result('{"n":1}', 0.5), result('{"n":2}', 0.5)))
+    assert not gate().disagrees(
+        distribution, 0.0, PredictiveDistribution((result('{"n":2}'),)), Text('{"n":0}'), verifier
+    )
+    assert gate().disagrees(
+        distribution, 0.0, PredictiveDistribution((result('{"n":3}'),)), Text('{"n":0}'), verifier
+    )
+    assert Gate(Gate.Config(), None).disagrees(
+        distribution, 0.0, PredictiveDistribution((result('{"n":3}'),)), Text('{"n":0}'), verifier
+    )

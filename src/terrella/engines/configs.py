@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
+from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
@@ -166,3 +167,19 @@ class TokenizerTrainConfig(Configurable.Config):
     """Training stops when fewer codes than this are in use: the tokenizer has collapsed."""
     save_every: int = 500
     bf16: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Configurable.Config):
+    """Where models are trained and sampled. Every pipeline with a model has these settings."""
+
+    engine: Literal["trl", "verl"] = "trl"
+    """trl: a laptop or one node; verl: a cluster."""
+    sampler: Literal["auto", "local", "vllm"] = "auto"
+    """local: in this process, for small models; vllm: a server that the engine starts.
+
+    auto is local for small models and vllm for others; verl has servers of its own.
+    """
+    vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
+    verl: VerlConfig = field(default_factory=VerlConfig)
+    """Used with engine=verl; any key of verl's own can be set here, too."""

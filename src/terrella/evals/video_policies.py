@@ -26,7 +26,7 @@ from terrella.core.protocols import Policy
 from terrella.core.types import Episode, Frames, Split
 from terrella.core.world import World
 from terrella.data.videos import last_frame, video_of
-from terrella.engines import engine
+from terrella.engines.engine import open_sampler
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Mixture
 from terrella.policies.pixels import Pixels
@@ -82,7 +82,7 @@ class EvaluatePolicies(Configurable):
         policies = self._policies(examples)
         classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
         model = VideoWorldModel(
-            engine.local_sampler(engine.load_model(str(self.config.model))[0]),
+            open_sampler(self.config.model, work=self.config.model.with_name("engine")),
             codec,
             lambda frames: classifier.read(frames)[:, 0] > threshold,
             seed=self.config.seed,

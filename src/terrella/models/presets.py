@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     LlamaConfig,
@@ -44,6 +45,19 @@ def load_model(
         name, dtype=dtype, attn_implementation="sdpa", local_files_only=is_local
     )
     return model, AutoTokenizer.from_pretrained(name, local_files_only=is_local)
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model in a folder or on the hub."""
+    return AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir())
+
+
+def parameter_count(name: str) -> int:
+    """Parameters of a model in a folder or on the hub; no weights are loaded."""
+    config = AutoConfig.from_pretrained(name, local_files_only=Path(name).is_dir())
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _from_scratch(

@@ -54,6 +54,13 @@ class _Row:
         return self.stopped or len(self.tokens) == self.request.max_new_tokens
 
 
+LARGEST_MODEL = 500_000_000
+
+
+def local_sampler(model: Any) -> LocalSampler:
+    return LocalSampler(model.eval())
+
+
 class LocalSampler:
     """Serves any number of concurrent requests; each step is one forward pass over all of them."""
 

@@ -21,7 +21,6 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from terrella.algos.credit import rewards_by_turn
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Split
 from terrella.engines.verl.rollout_spec import RolloutSpec
 
 CACHED_TASKS = 4096
@@ -88,11 +87,12 @@ class WorkerContext:
 
     def __init__(self, spec_file: str, tokenizer: Any) -> None:
         spec = RolloutSpec.read(spec_file)
-        self.rollout = spec.make_rollout(tokenizer)
+        source = spec.source()
+        self.rollout = source.make_rollout(tokenizer)
         self.settings = spec.settings
         self.seed = spec.seed
         self.task = functools.lru_cache(CACHED_TASKS)(self._task)
-        self._tasks = spec.tasks(Split.TRAIN)
+        self._tasks = source.tasks.make()
 
     def _task(self, index: int) -> Task:
         return self._tasks(index)
@@ -154,6 +154,7 @@ def as_output(
         "masked": masked,
         "turn_rewards": turn_rewards,
         "turn_ends": [] if masked else list(episode.turn_ends),
+        "env_steps": len(episode.record.transitions) if episode.record else 0,
         "prompt_read": sampler.read,
         "prompt_cached": sampler.cached,
     }

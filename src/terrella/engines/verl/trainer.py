@@ -75,7 +75,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         super().__init__(config)
         spec = RolloutSpec.read(config.data.train_files)
         self.settings = spec.settings
-        self.longest = int(spec.rollout["turn_tokens"])
+        self.longest = int(spec.episodes["rollout"]["turn_tokens"])
         self.metrics: dict[str, float] = {}
         self.replay_buffer.poll_interval = POLL_SECONDS
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from terrella.algos.estimators import ESTIMATORS
-from terrella.core.errors import ConfigError
-from terrella.engines.configs import VerlConfig
+from terrella.core.errors import ConfigError, EngineError
+from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
@@ -97,7 +97,7 @@ def verl_keys(job: Job) -> dict[str, Any]:
     """Every key that differs from verl's default. Keys that the user sets override them."""
     return {
         **_data(job),
-        **_model(job),
+        **model_keys(job.rlvr, job.model),
         **_actor(job),
         **_critic(job),
         **_rollout(job),
@@ -119,12 +119,13 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
-def _model(job: Job) -> dict[str, Any]:
+def model_keys(settings: RlvrConfig | SftConfig, model: Path) -> dict[str, Any]:
+    """The model, with adapters if there are any."""
     return {
-        "actor_rollout_ref.model.path": str(job.model),
+        "actor_rollout_ref.model.path": str(model),
         "actor_rollout_ref.model.external_lib": f"{PACKAGE}.registered",
-        "actor_rollout_ref.model.lora_rank": job.rlvr.lora_rank,
-        "actor_rollout_ref.model.lora_alpha": 2 * job.rlvr.lora_rank or 16,
+        "actor_rollout_ref.model.lora_rank": settings.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": 2 * settings.lora_rank or 16,
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
     }
 
@@ -217,9 +218,7 @@ def _run(job: Job) -> dict[str, Any]:
         "algorithm.lam": rlvr.lam,
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": steps,
-        "trainer.nnodes": job.verl.nodes,
-        "trainer.n_gpus_per_node": job.devices,
-        "trainer.device": job.device,
+        **device_keys(job.verl, job.device, job.devices),
         "trainer.save_freq": rlvr.save_every // rlvr.updates or steps,
         "trainer.max_actor_ckpt_to_keep": 2,
         "trainer.max_critic_ckpt_to_keep": 2,
@@ -234,6 +233,15 @@ def _run(job: Job) -> dict[str, Any]:
     }
 
 
+def device_keys(verl: VerlConfig, device: str, devices: int) -> dict[str, Any]:
+    """Nodes, and devices per node."""
+    return {
+        "trainer.nnodes": verl.nodes,
+        "trainer.n_gpus_per_node": devices,
+        "trainer.device": device,
+    }
+
+
 def _own_ray() -> dict[str, Any]:
     """Settings of a Ray that we start: on loopback, without a dashboard.
 
@@ -245,6 +253,34 @@ def _own_ray() -> dict[str, Any]:
         "+ray_kwargs.ray_init.include_dashboard": False,
         "+ray_kwargs.ray_init._node_ip_address": "127.0.0.1",
     }
+
+
+def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, Any]:
+    """The keys of an RL run that an SFT run takes over: model, sharding, precision, devices."""
+    from verl.utils.device import get_device_name
+
+    actor = "actor_rollout_ref.actor"
+    return {
+        **model_keys(settings, model),
+        f"{actor}.strategy": "fsdp2",
+        **_precision(settings, f"{actor}.fsdp_config"),
+        **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
+def device_count() -> int:
+    """GPUs of this machine."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        raise EngineError(
+            "verl",
+            "this machine has no GPU",
+            "set verl.devices=N where a platform plug-in provides devices",
+        )
+    return count
 
 
 def compose(keys: Mapping[str, Any], extra: Sequence[str] = ()) -> Any:

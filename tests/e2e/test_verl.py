@@ -42,7 +42,9 @@ def run(out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "verl" / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (out / "model-rlvr" / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.slow

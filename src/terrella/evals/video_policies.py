@@ -114,7 +114,7 @@ class EvaluatePolicies(Configurable):
         ]
 
     def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:
-        from terrella.engines.trl.pixel_trainer import clone
+        from terrella.engines.frames.pixel_trainer import clone
 
         frames = np.concatenate([example.video[: len(example.actions)] for example in examples])
         actions = np.concatenate([example.actions for example in examples])
@@ -135,7 +135,7 @@ class EvaluatePolicies(Configurable):
         frames: among the held-out episodes, as many reach it as truly succeeded. A threshold set by
         frames lets bad policies win through a few false positives.
         """
-        from terrella.engines.trl.pixel_trainer import fit_classifier
+        from terrella.engines.frames.pixel_trainer import fit_classifier
 
         videos = [_through_tokenizer(tokenizer, example.video) for example in examples]
         fitted = [n for n in range(len(examples)) if n % HELD_OUT_EVERY]

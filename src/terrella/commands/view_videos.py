@@ -15,7 +15,7 @@ from terrella.core.config import load
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Episode, Prediction, Split, Stop, Transition, Verdict
-from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.local.local_sampler import local_sampler
 from terrella.models.presets import load_model
 from terrella.pipelines.video.clips import ClipTasks
 from terrella.pipelines.video.pipeline import VideoModel, video_episodes
@@ -39,7 +39,7 @@ def predicted_clips(run: Run, limit: int) -> Iterator[tuple[int, Episode, Extras
     codec = read_codec(videos, window=config.window)
     clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
     tasks = clips.in_turn(min(limit, config.evaluate_on))
-    sampler = LocalSampler(load_model(str(run.folder / "model"))[0].eval())
+    sampler = local_sampler(load_model(str(run.folder / "model"))[0])
     rollout = VideoModel(config).rollout(codec)
     episodes = rollout.run(sampler, tasks, group_size=1, seed=config.seed + 1)
     for number, (task, episode) in enumerate(zip(tasks, episodes, strict=True)):

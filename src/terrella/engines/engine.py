@@ -58,9 +58,9 @@ def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 def local_sampler(model: Any) -> Sampler:
     """A sampler in this process, on the model's own weights. For small models."""
-    from terrella.engines.local.local_sampler import LocalSampler
+    from terrella.engines.local import local_sampler as local
 
-    return LocalSampler(model.eval())
+    return local.local_sampler(model)
 
 
 def sft(  # noqa: PLR0913  what is trained, on what, where: none has a default

@@ -206,12 +206,12 @@ def load_world_model(
     cache_limit: int = CACHE_LIMIT,
 ) -> LearnedWorldModel:
     """Load the model in a folder; callers with equal arguments share it and its cache."""
-    from terrella.engines.local.local_sampler import LocalSampler
+    from terrella.engines.local.local_sampler import local_sampler
     from terrella.models.presets import load_model
 
     model, tokenizer = load_model(str(folder))
     return LearnedWorldModel(
-        LocalSampler(model.eval()),
+        local_sampler(model),
         codec_for(tokenizer),
         tokenizer,
         samples=samples,

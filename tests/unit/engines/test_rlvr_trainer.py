@@ -73,7 +73,7 @@ def test_without_kl_there_is_no_reference_and_nothing_was_copied(
 
     monkeypatch.setattr("terrella.engines.trl.rlvr_trainer.copy", SimpleNamespace(deepcopy=refuse))
     trainer = tiny_trainer(tmp_path)
-    assert trainer.ref_model is None and trainer.unsharded is None
+    assert trainer.ref_model is None
     assert trainer.sampler.model is trainer.policy
     trainer.train()
     assert "kl" not in trainer.state.log_history[0]

@@ -9,18 +9,19 @@ accelerate do the rest: devices, DDP, FSDP2, mixed precision, adapters, schedule
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from datasets import Dataset
 from torch import Tensor
 from transformers import PrinterCallback
 from trl import GRPOTrainer
-from trl.models import prepare_fsdp
 
 from terrella.algos.advantages import whiten
 from terrella.algos.auxiliary import world_token_loss
@@ -28,8 +29,8 @@ from terrella.algos.losses import LossInputs, importance_weights, k3, policy_los
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
-from terrella.engines.local.local_sampler import LocalSampler
-from terrella.engines.trl.arguments import lora, sharded, training_arguments
+from terrella.engines.local.local_sampler import LocalSampler, check_size
+from terrella.engines.trl.arguments import lora, training_arguments
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic, plain_weights
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps, processes
@@ -48,8 +49,8 @@ from terrella.engines.trl.rlvr_batch import (
     train_example,
     unshared_tokens,
 )
-from terrella.engines.trl.tree_attention import use_tree_attention
-from terrella.engines.trl.unsharded_copy import UnshardedCopy
+from terrella.engines.trl.sampling_mode import sampling_mode
+from terrella.engines.trl.tree_attention import use_attention
 from terrella.models.export import merged_weights
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.watchdog import Watchdog
@@ -81,16 +82,17 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         each batch; without one, episodes are sampled from the trained model itself. `recorder` is
         called with every batch.
         """
-        config.check(processes=processes(), sharded=sharded())
+        config.check(processes=processes())
+        if sampler is None:
+            check_size(model)
         self.rlvr = config
         self.rollout = rollout
         self.tasks = tasks
         self.seed = seed
-        use_tree_attention(model)
-        # Copies are made before TRL patches the model's forward: a copy of a patched model would
-        # run the original one.
+        use_attention(model, config.attention)
+        # Copied before TRL patches the model's forward: a copy of a patched model would run the
+        # original one.
         reference = copy.deepcopy(model) if config.kl and not config.lora_rank else None
-        self.unsharded = UnshardedCopy(model) if sharded() else None
         super().__init__(
             model=model,
             args=training_arguments(config, out, seed),
@@ -108,8 +110,12 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog = rollout.watchdog = Watchdog(
             limit=config.hang_limit, rank=self.accelerator.process_index
         )
-        sampled = self.unsharded.model if self.unsharded else self.policy
-        self.sampler: Any = sampler or LocalSampler(sampled, beat=self.watchdog.beat)
+        self.sampler: Any = sampler or LocalSampler(
+            self.policy,
+            beat=self.watchdog.beat,
+            device=self.accelerator.device,
+            dtype=torch.bfloat16 if config.bf16 else None,
+        )
         self.batch: Batch | None = None
         self.recorder = recorder
 
@@ -150,7 +156,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             return None
         reference.requires_grad_(False)
         if self.is_fsdp_enabled:
-            return prepare_fsdp(reference, self.accelerator)
+            # Layer by layer; TRL's own `prepare_fsdp` would gather the whole model at once.
+            return fsdp2_prepare_model(self.accelerator, reference).eval()
         return self.accelerator.prepare_model(reference, evaluation_mode=True)
 
     def _read(self, model: Any, pack: Pack) -> Any:
@@ -163,13 +170,10 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     # --- episodes ---------------------------------------------------------------------------------
 
     def _gather_batch(self, indices: Sequence[int]) -> Batch:
-        if self.unsharded is not None:
-            with self.watchdog.phase("sync"):
-                self.unsharded.refresh(self.policy)
         if hasattr(self.sampler, "load_weights"):
             self._send_weights()
         began = time.perf_counter()
-        with self.watchdog.phase("generate"):
+        with self.watchdog.phase("generate"), self._sampling():
             episodes, rewards = self._sample(list(dict.fromkeys(indices)))
         self.add_metrics(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
@@ -180,6 +184,20 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             batch = self._prepare(scored)
             self._freeze(batch)
         return batch
+
+    @contextlib.contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """The model or the server is ready to sample; afterwards its memory is free for training.
+
+        Processes leave together: one that trains would wait for collectives of the others.
+        """
+        if not isinstance(self.sampler, LocalSampler):
+            yield
+            return
+        with sampling_mode(self.policy):
+            yield
+            self.sampler.forget()
+            self.accelerator.wait_for_everyone()
 
     def _sample(self, indices: Sequence[int]) -> tuple[list[TokenEpisode], Tensor]:
         """Episodes of these tasks, and their rewards.

@@ -126,7 +126,8 @@ def model_keys(settings: RlvrConfig | SftConfig, model: Path) -> dict[str, Any]:
         "actor_rollout_ref.model.external_lib": f"{PACKAGE}.registered",
         "actor_rollout_ref.model.lora_rank": settings.lora_rank,
         "actor_rollout_ref.model.lora_alpha": 2 * settings.lora_rank or 16,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": settings.gradient_checkpointing,
+        **_attention(settings, "actor_rollout_ref.model.override_config"),
     }
 
 
@@ -167,6 +168,13 @@ def _precision(rlvr: Any, where: str) -> dict[str, Any]:
     }
 
 
+def _attention(rlvr: Any, where: str) -> dict[str, Any]:
+    """The attention implementation; verl's default is flash attention."""
+    if rlvr.attention == "auto":
+        return {}
+    return {f"+{where}.attn_implementation": rlvr.attention}
+
+
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
     return {
         f"{where}.lr": rlvr.learning_rate,
@@ -184,7 +192,8 @@ def _critic(job: Job) -> dict[str, Any]:
         "critic.strategy": "fsdp2",
         "critic.model.path": str(job.model),
         "critic.model.external_lib": f"{PACKAGE}.registered",
-        "critic.model.enable_gradient_checkpointing": False,
+        "critic.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
+        **_attention(job.rlvr, "critic.model.override_config"),
         **_precision(job.rlvr, "critic.fsdp"),
         "critic.ppo_max_token_len_per_gpu": max(job.rlvr.pack_tokens, job.longest),
         **_optimiser(job.rlvr, "critic.optim"),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import WrittenRewards, tiny_rollout, tiny_trainer
+from tests.support.unanimous import with_unanimous_group
 from tests.support.verl_cpu.one_worker import infer, make_batch, make_job, make_worker, train
 from verl.workers.utils.padding import response_to_nested
 
@@ -73,17 +74,8 @@ class Recorded(WrittenRewards):
             dataclasses.replace(e, outcome=lost) if i % 7 == 3 else e
             for i, e in enumerate(episodes)
         ]
-        size = options["group_size"]
-        self.episodes[-size:] = [_certain(e) for e in self.episodes[-size:]]
+        self.episodes = with_unanimous_group(self.episodes, options["group_size"])
         return self.episodes
-
-
-def _certain(episode: Any) -> Any:
-    """The same episode with full reward, unless it is masked."""
-    if episode.outcome.value is None:
-        return episode
-    turns = (1.0,) * len(episode.turn_rewards)
-    return dataclasses.replace(episode, outcome=Verdict.of(1.0), turn_rewards=turns)
 
 
 def compare(case: Case, folder: Path) -> dict[str, Any]:

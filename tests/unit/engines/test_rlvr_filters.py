@@ -11,11 +11,11 @@ import torch
 from tests.support.tiny_run import curve, tiny_trainer
 
 from terrella.algos.diagnostics import CollapseWatch
+from terrella.algos.episode_batch import chosen_groups
 from terrella.core.errors import ConfigError
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.collapse_alarm import CollapseAlarm
-from terrella.engines.trl.rlvr_batch import chosen_groups
 from terrella.engines.trl.step_budget import StopAtBudget
 from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.show.progress import PlainProgress

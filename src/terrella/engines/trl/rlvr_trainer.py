@@ -25,6 +25,13 @@ from trl import GRPOTrainer
 
 from terrella.algos.advantages import whiten
 from terrella.algos.auxiliary import world_token_loss
+from terrella.algos.episode_batch import (
+    TokenCounts,
+    chosen_groups,
+    informative_groups,
+    replacement_task,
+    token_counts,
+)
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Task, TokenEpisode
@@ -38,13 +45,9 @@ from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
-    TokenCounts,
-    batch_counts,
-    chosen_groups,
     efficiency,
     episode_metrics,
     group_rewards,
-    informative_groups,
     scored_episodes,
     train_example,
     unshared_tokens,
@@ -177,8 +180,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             episodes, rewards = self._sample(list(dict.fromkeys(indices)))
         self.add_metrics(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
-            chosen = chosen_groups(rewards, self.rlvr)
-            scored = scored_episodes(episodes, chosen, self.rlvr.algorithm, self.rlvr.credit)
+            scored = scored_episodes(episodes, self._chosen(rewards), self.rlvr)
             if self.recorder is not None:
                 self.recorder(self.state.global_step, episodes, scored)
             batch = self._prepare(scored)
@@ -202,26 +204,32 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     def _sample(self, indices: Sequence[int]) -> tuple[list[TokenEpisode], Tensor]:
         """Episodes of these tasks, and their rewards.
 
-        A group without any signal is replaced by one of a task beyond those of the run. The index
-        of that task depends only on the task it replaces, so the tasks are the same for any number
-        of processes.
+        A group without any signal is replaced by one of another task (`replacement_task`).
         """
         episodes, rewards = self._play(indices)
         # Before the refills: they would flatter the metrics.
         self.add_metrics(**episode_metrics(episodes, rewards).gather(self.accelerator))
         size = self.rlvr.group_size
         run_tasks = self.rlvr.steps * self.rlvr.groups
-        for extra in range(1, self.rlvr.refill + 1):
+        for extra in range(1, self.rlvr.refill_rounds + 1):
             informative = informative_groups(rewards, self.rlvr.algorithm)
             empty = (~informative).nonzero().flatten().tolist()
             if not empty:
                 break
-            refills, refill_rewards = self._play([indices[n] + extra * run_tasks for n in empty])
+            refills, refill_rewards = self._play(
+                [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
+            )
             for source, target in enumerate(empty):
                 group = refills[source * size : (source + 1) * size]
                 episodes[target * size : (target + 1) * size] = group
                 rewards[target] = refill_rewards[source]
         return episodes, rewards
+
+    def _chosen(self, rewards: Tensor) -> Tensor:
+        """The rewards of this process's groups, nan where a filter over all groups drops one."""
+        everyone = self.accelerator.gather(rewards.to(self.accelerator.device)).cpu()
+        first = self.accelerator.process_index * len(rewards)
+        return chosen_groups(everyone, self.rlvr)[first : first + len(rewards)]
 
     def _send_weights(self) -> None:
         """Send the weights to the sampler: all processes gather them, the main one sends."""
@@ -245,14 +253,18 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
         Every process gets the same number of packs.
         """
-        local = torch.tensor(batch_counts(scored), dtype=torch.float)
+        masks = (each.episode.model_mask for each in scored)
+        local = torch.tensor(token_counts(masks), dtype=torch.float)
         counts = TokenCounts(*self.accelerator.reduce(local.to(self.accelerator.device)).tolist())
         # Without a term beside the policy loss, an episode whose advantage is zero has no gradient:
         # it counts in the mean, but need not be computed.
         other_terms = self.rlvr.kl or self.critic or self.rlvr.world_loss
-        computed = [each for each in scored if each.has_gradient or other_terms]
-        longest = self.rollout.config.turn_tokens
-        examples = [train_example(each, counts, self.rlvr, longest=longest) for each in computed]
+        computed = [each for each in scored if each.score.has_gradient or other_terms]
+        longest = self.rollout.config.max_model_tokens
+        examples = [
+            train_example(each, counts, self.rlvr, longest=longest, index=index)
+            for index, each in enumerate(computed)
+        ]
         packed = self.packed(
             examples, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix
         )
@@ -323,10 +335,10 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             advantages=pack.columns["advantage"],
             weights=self._weights(pack, now),
             reference_logprobs=pack.columns.get("reference"),
+            episodes=pack.columns["episode"].long() if "episode" in pack.columns else None,
         )
-        loss, per_token = policy_loss(
-            inputs, clip_low=self.rlvr.clip_low, clip_high=self.rlvr.clip_high, kl=self.rlvr.kl
-        )
+        low, high = self.rlvr.clip_range
+        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, kl=self.rlvr.kl)
         if self.critic:
             error = value_loss(
                 output["values"][0],

@@ -195,8 +195,8 @@ def reproduce(
             named by arms.NAME.FIELD=VALUE.
         dry_run: print the resolved config and stop.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
     from terrella.cli.app import named_parts
+    from terrella.models.names import is_pretrained
     from terrella.pipelines.reproduce.pipeline import Reproduce
     from terrella.pipelines.reproduce.report import show_table
 
@@ -207,6 +207,8 @@ def reproduce(
     if dry_run:
         print_config(config)
         return
+    if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
     table = Reproduce(config).run(console.print)
     if results:
         command = " ".join(["terrella", *sys.argv[1:]])

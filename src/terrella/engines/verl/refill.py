@@ -34,6 +34,8 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
     settings: RlvrConfig
     submit: Callable[[Sequence[int]], None]
     """Starts the groups of these tasks."""
+    dropped_env_steps: int = 0
+    """Real env steps of groups that were replaced; the trainer takes them into its budget."""
     first_round: dict[str, float] | None = None
     """Metrics of the batch before its refills, which would flatter them; None without rounds."""
 
@@ -79,6 +81,8 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
         if self.first_round is None:
             self.first_round = batch_metrics(rewards_PG, records, episodes)
         informative = informative_groups(rewards_PG, self.settings.algorithm)
+        dropped = groups_PG[~informative].flatten().tolist()
+        self.dropped_env_steps += sum(records[row]["env_steps"] for row in dropped if row >= 0)
         first_rows = groups_PG[~informative, 0].tolist()
         return {uids[row]: int(records[row]["task"]) for row in first_rows}
 

@@ -29,6 +29,7 @@ from verl.workers.utils.padding import response_to_nested
 
 from terrella.algos.episode_batch import EpisodeFacts
 from terrella.core.errors import EngineError
+from terrella.core.files import read_json_lines
 from terrella.engines.verl.losses import ActorLoss, critic_loss
 from terrella.engines.verl.refill import plain
 from terrella.engines.verl.rollout_spec import RolloutSpec
@@ -80,7 +81,9 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         spec = RolloutSpec.read(config.data.train_files)
         self.settings = spec.settings
         self.longest = spec.source().rollout.max_model_tokens
+        self.budget = spec.budget
         self.metrics: dict[str, float] = {}
+        self.metrics_file = Path(config.trainer.default_local_dir, "metrics.jsonl")
         self.replay_buffer.poll_interval = POLL_SECONDS
         self.replay_buffer.settings = self.settings
         self.replay_buffer.submit = self._submit_tasks
@@ -90,6 +93,21 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.actor_rollout_wg.set_loss_fn(ActorLoss.of(self.settings))
         if self.use_critic:
             self.critic_wg.set_loss_fn(critic_loss(self.settings))
+
+    def on_train_begin(self) -> None:
+        """Restore the env steps of a resumed run from its metrics."""
+        super().on_train_begin()
+        rows = read_json_lines(self.metrics_file) if self.metrics_file.exists() else []
+        done = [row["env_steps"] for row in rows if row["step"] < self.global_steps]
+        if done:
+            self.budget.played = int(done[-1]) - self.budget.spent
+
+    def on_step_end(self) -> None:
+        """End the run with a checkpoint when its budget of env steps is used up."""
+        if self.budget.is_used_up and self.global_steps < self.total_training_steps:
+            self._save_checkpoint()
+            self.total_training_steps = self.global_steps
+        super().on_step_end()
 
     def _submit_tasks(self, indices: Sequence[int]) -> None:
         """Start the groups of these tasks; the data loader does not move."""
@@ -173,11 +191,15 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         real: list[bool],
     ) -> None:
         """Add the metrics of the real rows, those before refills: refills would flatter them."""
+        rows = [row for row, is_real in enumerate(real) if is_real]
+        self.budget.played += sum(records[row]["env_steps"] for row in rows)
+        self.budget.played += self.replay_buffer.dropped_env_steps
+        self.replay_buffer.dropped_env_steps = 0
+        self.metrics["env_steps"] = self.budget.total
         first = self.replay_buffer.first_round
         if first is not None:
             self.metrics.update(first)
             return
-        rows = [row for row, is_real in enumerate(real) if is_real]
         self.metrics.update(
             batch_metrics(
                 rewards_PG, [records[row] for row in rows], [episodes[row] for row in rows]
@@ -195,8 +217,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
                 self.metrics[name] = sum(timing_raw.get(part, 0.0) for part in parts)
         metrics.update(self.metrics)
         line = json.dumps({"step": self.global_steps, **self.metrics})
-        path = Path(self.config.trainer.default_local_dir, "metrics.jsonl")
-        with path.open("a", encoding="utf-8") as file:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self.metrics = {}
 

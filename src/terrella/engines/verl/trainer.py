@@ -75,6 +75,8 @@ RESUMES = "the log above names the server or process; the run resumes from its l
 class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
     """verl's synchronous trainer on verified episodes; see the module's docstring."""
 
+    total_training_steps: int
+
     def __init__(self, config: Any) -> None:
         """Reads from the spec file what verl's config has no keys for."""
         super().__init__(config)

@@ -175,7 +175,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         """Add the metrics of the real rows, those before refills: refills would flatter them."""
         first = self.replay_buffer.first_round
         if first is not None:
-            self.metrics.update(first)
+            self.metrics.update(first, refilled=float(self.replay_buffer.refilled))
             return
         rows = [row for row, is_real in enumerate(real) if is_real]
         self.metrics.update(

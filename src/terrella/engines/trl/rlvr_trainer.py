@@ -211,11 +211,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.add_metrics(**episode_metrics(episodes, rewards).gather(self.accelerator))
         size = self.rlvr.group_size
         run_tasks = self.rlvr.steps * self.rlvr.groups
+        refilled = 0
         for extra in range(1, self.rlvr.refill_rounds + 1):
             informative = informative_groups(rewards, self.rlvr.algorithm)
             empty = (~informative).nonzero().flatten().tolist()
             if not empty:
                 break
+            refilled += len(empty)
             refills, refill_rewards = self._play(
                 [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
             )
@@ -223,6 +225,9 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
                 group = refills[source * size : (source + 1) * size]
                 episodes[target * size : (target + 1) * size] = group
                 rewards[target] = refill_rewards[source]
+        if self.rlvr.refill_rounds:
+            replaced = torch.tensor(float(refilled), device=self.accelerator.device)
+            self.add_metrics(refilled=float(self.accelerator.reduce(replaced)))
         return episodes, rewards
 
     def _chosen(self, rewards: Tensor) -> Tensor:

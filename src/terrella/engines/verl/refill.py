@@ -39,6 +39,9 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
     first_round: dict[str, float] | None = None
     """Metrics of the batch before its refills, which would flatter them; None without rounds."""
 
+    refilled: int = 0
+    """Groups of the batch that were replaced, over all rounds."""
+
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
         """Replace groups without a gradient, then take a batch as verl does."""
         if partition_id == TRAIN:
@@ -46,7 +49,7 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
         return super().sample(global_steps, partition_id, batch_size)
 
     def _refill(self, batch_size: int) -> None:
-        self.first_round = None
+        self.first_round, self.refilled = None, 0
         run_tasks = self.settings.steps * self.settings.groups
         for extra in range(1, self.settings.refill_rounds + 1):
             self._wait_for(batch_size)
@@ -54,6 +57,7 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
             if not empty:
                 break
             self._clear_groups(TRAIN, set(empty))
+            self.refilled += len(empty)
             originals = sorted(task % run_tasks for task in empty.values())
             self.submit(
                 [replacement_task(task, extra=extra, run_tasks=run_tasks) for task in originals]

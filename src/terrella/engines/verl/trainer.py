@@ -200,7 +200,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.metrics["env_steps"] = self.budget.total
         first = self.replay_buffer.first_round
         if first is not None:
-            self.metrics.update(first)
+            self.metrics.update(first, refilled=float(self.replay_buffer.refilled))
             return
         self.metrics.update(
             batch_metrics(

@@ -35,6 +35,8 @@ class Sampled:
     logprobs: tuple[float, ...]
     stopped: bool
     """True if a stop id (the last token) ended it, False if the limit did."""
+    version: int = 0
+    """The version of the weights that wrote it; a sampler whose weights change counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,15 @@ class TokenEpisode:
     """Episodes of one group share a task; their verdicts are compared."""
     record: Episode | None = None
     """The episode in the world; None for a prediction task."""
+    versions: tuple[int, ...] = ()
+    """Version of the weights, per completion token; on world tokens that of the turn before.
+
+    Empty where all tokens are of one version.
+    """
 
     def __post_init__(self) -> None:
         lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
+        lengths |= {len(self.versions)} if self.versions else set()
         if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_rewards):
             raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import ConfigError
 from terrella.core.protocols import Progress, Sampler
 from terrella.core.run_folder import rank
 from terrella.core.tokens import Task, TrainExample
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.vllm import ranks
+from terrella.engines.vllm.ranks import server_for_ranks
 from terrella.engines.vllm.server import VllmServer
 from terrella.rollout.rollout import Rollout
 
@@ -122,6 +123,8 @@ def rlvr(  # noqa: PLR0913  as above, with the choices of a run
     recorder = None
     if record_every and rank() == 0:
         recorder = TokenRecorder(work / "tokens", rollout.codec, tokenizer, every=record_every)
+    if vllm is not None:
+        vllm = vllm.beside_trainer(bf16=config.bf16, temperature=rollout.config.temperature)
     with _server_sampler(vllm, model, tokenizer, work) as sampler:
         trainer = RlvrTrainer(
             model,
@@ -145,28 +148,19 @@ def rlvr(  # noqa: PLR0913  as above, with the choices of a run
 def _server_sampler(
     config: VllmServer.Config | None, model: Any, tokenizer: Any, work: Path
 ) -> Iterator[Any]:
-    """A sampler on a vLLM server that is started for this run; None without a config."""
+    """A sampler on a vLLM server that all ranks of this run share; None without a config."""
     if config is None:
         yield None
         return
-    if processes() > 1:
-        raise ConfigError(
-            "sampler",
-            "a server beside the trainer can be started by one process only",
-            "train with one process, or set engine=verl",
-        )
-    export_model(model, tokenizer, work / "served")
-    with VllmServer(config, work / "served", log=work / "vllm.log") as server:
-        yield server.sampler()
+    if rank() == 0:
+        export_model(model, tokenizer, work / "served")
+    with server_for_ranks(config, work / "served", log=work / "vllm.log") as sampler:
+        yield sampler
 
 
 def barrier() -> None:
     """Wait for all ranks of the run; nothing to do for a run of one process."""
-    if processes() > 1:
-        import torch
-        from accelerate import PartialState
-
-        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
+    ranks.barrier()
 
 
 def processes() -> int:

@@ -99,15 +99,25 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(config: EngineConfig, *, work: Path) -> Engine:
-    """The engine of a run. `work` is the folder for logs of servers; nothing is started yet."""
+def make_engine(
+    config: EngineConfig,
+    *,
+    work: Path,
+    rlvr: RlvrConfig | None = None,
+    temperature: float = 1.0,
+) -> Engine:
+    """The engine of a run. `work` is the folder for logs of servers; nothing is started yet.
+
+    `rlvr` and `temperature` are those of the RL that the run will do, if any: a server that
+    samples for a trainer computes in its precision and leaves it memory.
+    """
     if config.engine == "verl":
         from terrella.engines.verl.verl_engine import VerlEngine
 
         return VerlEngine(config, work)
     from terrella.engines.trl.trl_engine import TrlEngine
 
-    return TrlEngine(config, work)
+    return TrlEngine(config, work, rlvr=rlvr, temperature=temperature)
 
 
 def open_sampler(model: Model, config: EngineConfig | None = None, *, work: Path) -> Sampler:

@@ -1,8 +1,9 @@
 """Export a trained model as Hugging Face tensors and folders: adapters merged, shards gathered.
 
-The model itself is not changed. Exports and weight syncs both use `merged_weights`.
+The model itself is not changed. Exports and weight syncs both use `MergedWeights`. It gathers one
+weight at a time, so no device ever holds a second model.
     export_model(model, tokenizer, Path("runs/x/model"))
-    sampler.load_weights(merged_weights(model))
+    sampler.load_weights(MergedWeights(model))
 """
 
 from __future__ import annotations
@@ -16,28 +17,55 @@ import torch
 from torch import Tensor
 
 
-def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+class MergedWeights:
     """Every weight once, with LoRA merged, under its name in the plain model.
 
-    LoRA is added to copies. Merging it into the model and subtracting it again would leave rounding
-    errors in weights that are still being trained.
+    Iterating is collective where weights are sharded: every process must do it. LoRA is added to
+    copies. Merging it into the model and subtracting it again would leave rounding errors in
+    weights that are still being trained.
     """
-    plain = plain_model(model)
-    tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
-    deltas = {
-        name: module
-        for name, module in plain.named_modules()
-        if hasattr(module, "get_delta_weight")
-    }
-    for name, parameter in plain.state_dict().items():
-        module, _, leaf = name.rpartition(".")
-        if "lora_" in name or name.replace(".base_layer.", ".") in tied:
-            continue
-        owner = module.removesuffix(".base_layer")
-        whole = _gathered(parameter)
-        if leaf == "weight" and owner in deltas:
-            whole = _with_adapters(whole, deltas[owner])
-        yield name.replace(".base_layer.", "."), whole
+
+    def __init__(self, model: Any, *, without: str = "") -> None:
+        """`without` is the name of a submodule to leave out, such as a critic."""
+        self.model = model
+        self.without = f"{without}." if without else ""
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        adapted = {
+            name: module
+            for name, module in plain_model(self.model).named_modules()
+            if hasattr(module, "get_delta_weight")
+        }
+        for name, weight in self._own():
+            module, _, leaf = name.rpartition(".")
+            owner = module.removesuffix(".base_layer")
+            whole = _gathered(weight)
+            if leaf == "weight" and owner in adapted:
+                whole = _with_adapters(whole, adapted[owner])
+            yield name.replace(".base_layer.", "."), whole
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+        """Names, whole shapes and dtypes, in the order of iteration. Nothing is gathered."""
+        return [
+            (name.replace(".base_layer.", "."), tuple(weight.shape), weight.dtype)
+            for name, weight in self._own()
+        ]
+
+    def on_host(self, *, keep: bool = True) -> dict[str, Tensor]:
+        """All weights in host memory; empty where `keep` is false, after taking part."""
+        return {name: weight.cpu() for name, weight in self if keep}
+
+    def _own(self) -> Iterator[tuple[str, Tensor]]:
+        plain = plain_model(self.model)
+        tied = set(getattr(plain, "all_tied_weights_keys", None) or ())
+        for name, weight in plain.state_dict().items():
+            left_out = self.without and name.startswith(self.without)
+            if (
+                not left_out
+                and "lora_" not in name
+                and name.replace(".base_layer.", ".") not in tied
+            ):
+                yield name, weight
 
 
 def plain_model(model: Any) -> Any:
@@ -64,7 +92,7 @@ def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
     The folder is complete or absent.
     """
-    write_folder(model, dict(merged_weights(model)), tokenizer, folder)
+    write_folder(model, MergedWeights(model).on_host(), tokenizer, folder)
 
 
 def write_folder(model: Any, weights: Mapping[str, Tensor], tokenizer: Any, folder: Path) -> None:

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from terrella.core.errors import EngineError
 from terrella.core.files import write_atomic
 
 FORMAT = "terrella checkpoint 1"
-PREFIX, MANIFEST = "checkpoint-", "manifest.json"
+PREFIX, MANIFEST, DIGESTS = "checkpoint-", "manifest.json", "digests-"
 
 logger = logging.getLogger("terrella")
 
@@ -49,10 +49,21 @@ def newest_complete(folder: Path) -> int:
     return 0
 
 
+def write_digests(folder: Path, process: int, files: Sequence[Path]) -> None:
+    """Hash and flush the files that a process wrote, for the manifest."""
+    digests = {path.name: _digest(path, sync=True) for path in files}
+    write_atomic(folder / f"{DIGESTS}{process}.json", json.dumps(digests).encode())
+
+
 def write_manifest(folder: Path, step: int) -> None:
-    """Hash all files, flush them to disk, then write the manifest."""
+    """Hash all files that their writers did not, flush them to disk, then write the manifest."""
+    names: dict[str, str] = {}
+    for path in folder.glob(f"{DIGESTS}*.json"):
+        names.update(read_json(path))
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    names = {str(path.relative_to(folder)): _digest(path, sync=True) for path in files}
+    for path in files:
+        name = str(path.relative_to(folder))
+        names[name] = names.get(name) or _digest(path, sync=True)
     text = json.dumps({"format": FORMAT, "step": step, "files": names}, indent=1)
     write_atomic(folder / MANIFEST, text.encode())
 

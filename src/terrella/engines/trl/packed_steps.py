@@ -20,9 +20,9 @@ from torch import Tensor
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
-from terrella.engines.trl.critic import plain_weights
+from terrella.engines.trl.critic import NAME as CRITIC
 from terrella.engines.trl.packs import Pack, pack_episodes
-from terrella.models.export import merged_weights, write_folder
+from terrella.models.export import MergedWeights, write_folder
 
 
 def processes() -> int:
@@ -43,13 +43,17 @@ class PackedSteps(AtomicCheckpoints):
         """The model without accelerate's wrappers."""
         return self.accelerator.unwrap_model(self.model)
 
+    def plain_weights(self) -> MergedWeights:
+        """The weights of a plain causal LM: adapters merged, no critic."""
+        return MergedWeights(self.policy, without=CRITIC)
+
     def export(self, folder: Path) -> None:
         """Write a plain Hugging Face folder: adapters merged, weights gathered, no critic.
 
         All processes call it.
         """
         # On all processes, not only the main one: this gathers sharded weights.
-        weights = plain_weights(dict(merged_weights(self.policy)))
+        weights = self.plain_weights().on_host(keep=self.accelerator.is_main_process)
         if self.accelerator.is_main_process:
             write_folder(self.policy, weights, self.processing_class, folder)
         self.accelerator.wait_for_everyone()

@@ -34,14 +34,15 @@ from terrella.algos.episode_batch import (
 )
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
+from terrella.core.protocols import RolloutCodec
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import LocalSampler, check_size
 from terrella.engines.trl.arguments import lora, training_arguments
-from terrella.engines.trl.critic import Critic, add_gae, attach_critic, plain_weights
+from terrella.engines.trl.critic import Critic, add_gae, attach_critic
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps, processes
-from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
+from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
@@ -54,7 +55,6 @@ from terrella.engines.trl.rlvr_batch import (
 )
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.tree_attention import use_attention
-from terrella.models.export import merged_weights
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.watchdog import Watchdog
 
@@ -121,6 +121,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         )
         self.batch: Batch | None = None
         self.recorder = recorder
+        ids = rollout.codec.allowed_ids if isinstance(rollout.codec, RolloutCodec) else None
+        self.allowed = None if ids is None else torch.tensor(ids, device=self.accelerator.device)
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """TRL's training loop under the watchdog."""
@@ -195,6 +197,9 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         """
         if not isinstance(self.sampler, LocalSampler):
             yield
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process and hasattr(self.sampler, "sleep"):
+                self.sampler.sleep()
             return
         with sampling_mode(self.policy):
             yield
@@ -240,9 +245,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         """Send the weights to the sampler: all processes gather them, the main one sends."""
         began = time.perf_counter()
         with self.watchdog.phase("sync"):
-            weights = plain_weights(dict(merged_weights(self.policy)))
+            weights = self.plain_weights()
             if self.accelerator.is_main_process:
-                self.sampler.load_weights(weights.items())
+                self.sampler.load_weights(weights)
+            else:
+                weights.on_host(keep=False)
             self.accelerator.wait_for_everyone()
         self.add_metrics(**{"seconds/sync": time.perf_counter() - began})
 
@@ -328,11 +335,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog.beat()
         if not len(pack.targets_M):  # an empty pack: a zero gradient for all parameters
             return logprobs.sum() + (output["values"].sum() if self.critic else 0.0)
+        outside = self._mass_outside(output)
         world_loss: Tensor | float = 0.0
         if self.rlvr.world_loss:
             world_loss = self.rlvr.world_loss * world_token_loss(logprobs, pack.columns["world"])
             own = pack.columns["world"] == 0
             logprobs, entropy, pack = logprobs[own], entropy[own], pack.only(own)
+            outside = {name: values[own] for name, values in outside.items()}
         now = logprobs.detach()
         inputs = LossInputs(
             logprobs=logprobs,
@@ -353,8 +362,19 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             )
             per_token["value_loss"] = error
             loss = loss + self.rlvr.value_coefficient * (error * pack.columns["weight"]).sum()
-        self._count(pack, now, entropy=entropy, **per_token)
+        self._count(pack, now, entropy=entropy, **per_token, **outside)
         return loss + world_loss
+
+    def _mass_outside(self, output: Any) -> dict[str, Tensor]:
+        """The mass outside the allowed ids: the sampler cannot write it, the policy still has it.
+
+        Log-probs are those before the mask, so the mask is a difference between sampler and trainer
+        that the mismatch does not show.
+        """
+        if self.allowed is None:
+            return {}
+        temperature = self.rollout.config.temperature
+        return {"mask/outside": mass_outside(output, self.allowed, temperature=temperature)}
 
     def _weights(self, pack: Pack, now: Tensor) -> Tensor:
         if not self.rlvr.importance_cap:
@@ -368,6 +388,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _metric_names(self) -> list[str]:
         names = ["entropy", "clip_share", "mismatch/mean", "mismatch/kl"]
+        names += ["mask/outside"] * (self.allowed is not None)
         return names + ["kl"] * bool(self.rlvr.kl) + ["value_loss"] * (self.critic is not None)
 
     def _count(self, pack: Pack, now: Tensor, **per_token: Tensor) -> None:

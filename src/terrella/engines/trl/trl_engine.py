@@ -22,7 +22,17 @@ from terrella.rollout.source import EpisodeSource
 class TrlEngine:
     """See `engines.engine.Engine`."""
 
-    def __init__(self, config: EngineConfig, work: Path) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        work: Path,
+        *,
+        rlvr: RlvrConfig | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        if rlvr is not None:
+            vllm = config.vllm.beside_trainer(bf16=rlvr.bf16, temperature=temperature)
+            config = config.replace(vllm=vllm)
         self.samplers = SamplerFactory(config, work)
 
     def __enter__(self) -> Self:
@@ -82,7 +92,10 @@ class TrlEngine:
         budget = budget or EnvStepBudget()
         alarm = CollapseAlarm()
         recorder = None
-        with source.make_rollout(tokenizer) as rollout:
+        with (
+            source.make_rollout(tokenizer) as rollout,
+            self.samplers.for_training(start) as sampler,
+        ):
             if record_every and rank() == 0:
                 recorder = TokenRecorder(
                     work / "tokens", rollout.codec, tokenizer, every=record_every
@@ -100,7 +113,7 @@ class TrlEngine:
                     ShowProgress(progress, phase, budget),  # reads what the budget restores
                 ],
                 seed=seed,
-                sampler=self.samplers.serve(start) if self.samplers.uses_server(start) else None,
+                sampler=sampler,
                 recorder=recorder,
             )
             trainer.train(resume_from_checkpoint=trainer.last_checkpoint())

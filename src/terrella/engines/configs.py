@@ -88,6 +88,13 @@ class RlvrConfig(Configurable.Config):
     """PPO: normalise advantages to zero mean and unit variance over the batch."""
     world_loss: float = 0.0
     """Weight of cross-entropy on the tokens of the world between the model's turns (ECHO)."""
+    schedule: Literal["sync", "async"] = "sync"
+    """sync: play, then train; a resumed run is bit-identical.
+
+    async: play while the model trains, for slow worlds; groups are taken as they finish.
+    """
+    staleness: int = 1
+    """async: how many updates older than the current weights a trained token may be."""
     learning_rate: float = 3e-4
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
@@ -123,6 +130,14 @@ class RlvrConfig(Configurable.Config):
                 f"{self.save_every} is not a multiple of updates = {self.updates}",
                 "a checkpoint is written between two batches of episodes",
             )
+        if self.schedule == "async" and self.refill_rounds:
+            raise ConfigError(
+                "refill",
+                "groups are replaced between two steps, and schedule=async has no such pause",
+                "set refill=0, or schedule=sync",
+            )
+        if self.schedule == "async" and self.staleness < 1:
+            raise ConfigError("staleness", f"{self.staleness} is not possible", "set 1 or more")
         if self.credit == "turn" and self.algorithm == "ppo":
             raise ConfigError(
                 "credit", "a critic already gives each token its own value", "use a group estimator"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -86,6 +86,8 @@ class BackgroundRollout:
         self._progress: asyncio.Condition
         self._failure: BaseException | None = None
         self._plays: set[asyncio.Task[None]] = set()
+        # One thread: a source of tasks may keep a world of its own.
+        self._tasks_thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -97,6 +99,7 @@ class BackgroundRollout:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._tasks_thread.shutdown()
 
     # --- the trainer's side -----------------------------------------------------------------------
 
@@ -106,7 +109,9 @@ class BackgroundRollout:
 
     def publish(self, load: Callable[[], None]) -> None:
         """Give the sampler the trainer's weights; episodes go on with them at their next turn."""
-        self._call(self._publish(load))
+        self._call(self.sampler.pause())
+        load()  # here and not in the thread: it may exchange weights with other processes
+        self._call(self._go_on())
 
     def progress(self) -> dict[str, Any]:
         """What a resumed run needs: how many tasks were started and which of them were not taken.
@@ -154,7 +159,8 @@ class BackgroundRollout:
 
     async def _play(self, group: Group) -> None:
         try:
-            task = await asyncio.to_thread(self.tasks, group.number)
+            loop = asyncio.get_running_loop()
+            task = await loop.run_in_executor(self._tasks_thread, self.tasks, group.number)
             group.episodes = await self.rollout.run_async(
                 self.sampler, [task], group_size=self.group_size, seed=self.seed
             )
@@ -192,8 +198,8 @@ class BackgroundRollout:
                 return False
         return True
 
-    async def _publish(self, load: Callable[[], None]) -> None:
-        await self.sampler.swap(load)
+    async def _go_on(self) -> None:
+        self.sampler.go_on()
         self._fill()
 
     async def _progress_now(self) -> dict[str, Any]:

@@ -1,16 +1,15 @@
 """A sampler whose weights change while episodes are under way; it says which weights wrote what.
 
-`swap` lets the requests under way finish, loads the new weights and goes on. A request is one turn,
-so worlds stay alive across a swap, and a turn is never written by two versions.
+`pause` lets the requests under way finish; then new weights are loaded, and `go_on` counts them. A
+request is one turn, so worlds stay alive meanwhile, and a turn is never written by two versions.
     sampler = VersionedSampler(inner)
     sampled = await sampler.sample(request)       # sampled.version is 0
-    await sampler.swap(load_weights)              # later turns have version 1
+    await sampler.pause(); load_weights(); sampler.go_on()
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 from terrella.core.protocols import Sampler
@@ -45,12 +44,12 @@ class VersionedSampler:
     def release(self, session: str) -> None:
         self.inner.release(session)
 
-    async def swap(self, load: Callable[[], None]) -> None:
-        """Load new weights between turns; `load` runs in a thread, because it may take seconds."""
+    async def pause(self) -> None:
+        """Start no further request, and wait for those under way."""
         self._open.clear()
-        try:
-            await self._idle.wait()
-            await asyncio.to_thread(load)
-            self.version += 1
-        finally:
-            self._open.set()
+        await self._idle.wait()
+
+    def go_on(self) -> None:
+        """Continue with the next version of the weights."""
+        self.version += 1
+        self._open.set()

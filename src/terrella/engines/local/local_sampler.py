@@ -10,7 +10,7 @@ same prompt are computed once for as long as they sample the same tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -336,6 +336,21 @@ class LocalSampler:
         self.cache.copy(leader.slot, row.slot, len(leader.cached))
         row.cached = list(leader.cached)
         row.leader = None
+
+
+class CopySampler(LocalSampler):
+    """A sampler on a copy of the trained model, for episodes that are played beside training."""
+
+    is_local = True
+    """Each process fills its own copy."""
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take over the trainer's weights; what is cached is stale then."""
+        own = self.model.state_dict()
+        with torch.no_grad():
+            for name, weight in weights:
+                own[name].copy_(weight)
+        self.forget()
 
 
 def sample_tokens(

@@ -13,6 +13,9 @@ from terrella.core.errors import ConfigError
 from terrella.models.configs import FrameTokenizerConfig
 
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
+Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
+"""auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
+it takes no mask, and TRL's packs need one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,10 @@ class SftConfig(Configurable.Config):
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
     lora_rank: int = 0
     """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
     report_to: tuple[str, ...] = ()
@@ -90,6 +97,10 @@ class RlvrConfig(Configurable.Config):
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
     lora_rank: int = 0
     report_to: tuple[str, ...] = ()
 

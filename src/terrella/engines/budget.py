@@ -18,8 +18,10 @@ class EnvStepBudget:
     spent: int
     """Steps used before training."""
     count: Callable[[], int]
-    """Steps that training has used so far."""
+    """Steps that training has used so far in this process."""
+    played: int = 0
+    """The same over all processes of the run, after the last training step."""
 
     @property
     def total(self) -> int:
-        return self.spent + self.count()
+        return self.spent + self.played

@@ -3,7 +3,7 @@
 What is followed is the code that trains: the real packer, the real attention, the real log-probs
 and losses, with the real shapes. Models with many layers are followed with a few, twice, and
 continued along the line: every layer adds the same.
-    need = train_bytes(spec, TrainStep(examples=(ExampleShape(prompt=500, completion=400),) * 8))
+    need = train_bytes(spec, TrainStep(examples=(ExampleShape(prompt=500, completion=9),) * 8))
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class TrainStep:
     """What decides the memory of a training step on one device."""
 
     examples: tuple[ExampleShape, ...]
-    """Neighbours with prompts of equal length share them if `same_prompt`."""
-    same_prompt: bool = True
+    members: int = 1
+    """So many neighbours have the same prompt."""
     pack_tokens: int = 1024
     share_prefix: bool = True
     bf16: bool = False
@@ -147,7 +147,7 @@ def largest_pack(step: TrainStep, *, width: int) -> Any:
     from terrella.engines.trl.packs import pack_episodes
 
     examples = [
-        _example(shape, 0 if step.same_prompt else index)
+        _example(shape, index // step.members)
         for index, shape in enumerate(step.examples)
     ]
     packs = pack_episodes(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
 from transformers import TrainerCallback
 
 from terrella.engines.budget import EnvStepBudget
@@ -32,5 +35,15 @@ class StopAtBudget(TrainerCallback):  # type: ignore[misc]
             state.log_history[-1][NAME] = self.budget.total
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Each process plays its own tasks; all of them stop at the same step."""
+        self.budget.played = _over_processes(self.budget.count())
         if self.budget.limit and self.budget.total >= self.budget.limit:
             control.should_training_stop = True
+
+
+def _over_processes(count: int) -> int:
+    state = PartialState()
+    if state.num_processes == 1:
+        return count
+    # `reduce` multiplies by a scale, which integers do not take.
+    return int(reduce(torch.tensor(float(count), device=state.device)))

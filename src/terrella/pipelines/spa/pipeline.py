@@ -17,7 +17,9 @@ from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec, reply_form
 from terrella.core.config import dump
 from terrella.core.errors import EngineError
 from terrella.core.files import write_json_lines
+from terrella.core.instances import plain
 from terrella.core.run_folder import RunFolder, make_once
+from terrella.core.tokens import TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines import engine
@@ -28,7 +30,7 @@ from terrella.evals.results import ReferenceScores, RlCost, TestScores
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.spa.interleaved_examples import script_of_form
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples
-from terrella.pipelines.spa.tagged_examples import Script
+from terrella.pipelines.spa.tagged_examples import Collected, Script
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.rollout import Rollout
@@ -123,6 +125,7 @@ class Spa(Pipeline[SpaResult]):
                     "self_play",
                     SelfPlayResult,
                     lambda: self.learn_from_self_play(run, rollout, model, tokenizer, codec),
+                    collective=True,
                 )
                 model = engine.load_model(str(run / "self_play"))[0]
             rl = RlCost(env_steps=self_play.env_steps if self_play else 0)
@@ -173,8 +176,8 @@ class Spa(Pipeline[SpaResult]):
     def learn_from_self_play(
         self, run: RunFolder, rollout: Rollout, model: Any, tokenizer: Any, codec: TaggedCodec
     ) -> SelfPlayResult:
-        config, sampler = self.config, engine.local_sampler(model)
-        collected = collect_examples(config.self_play, rollout, sampler, codec, seed=config.seed)
+        config = self.config
+        collected = self.played_examples(run, rollout, model, codec)
         if not collected.examples:
             raise EngineError(
                 "self-play",
@@ -200,6 +203,20 @@ class Spa(Pipeline[SpaResult]):
                 self.validate(rollout, trained, codec) if config.validation.instances else None
             ),
         )
+
+    def played_examples(
+        self, run: RunFolder, rollout: Rollout, model: Any, codec: TaggedCodec
+    ) -> Collected:
+        """Rank 0 plays; the file gives all ranks the same examples, in the same number."""
+        config = self.config
+
+        def play() -> dict[str, Any]:
+            sampler = engine.local_sampler(model)
+            played = collect_examples(config.self_play, rollout, sampler, codec, seed=config.seed)
+            return dict(plain(played._asdict()))
+
+        kept = run.part("self_play_examples", dict[str, Any], play)
+        return Collected(**{**kept, "examples": [TrainExample(**e) for e in kept["examples"]]})
 
     def reinforce(
         self, run: RunFolder, rollout: Rollout, model: Any, tokenizer: Any, *, spent: int

@@ -119,6 +119,8 @@ def test_the_version_is_shown():
 
 
 def test_a_quick_reproduction_goes_to_the_folder_that_was_asked_for(tmp_path):
-    shown, _, _ = terrella("reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path), "--dry-run")
+    shown, _, _ = terrella(
+        "reproduce", "spa_sokoban", "--quick", "--out", str(tmp_path), "--dry-run"
+    )
     assert f'"out": "{tmp_path}"' in shown or f"{tmp_path}\n" in shown, shown[-2000:]
     assert "_quick" not in shown

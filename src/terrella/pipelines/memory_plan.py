@@ -88,9 +88,7 @@ def remedies(
                 yield chosen, plan
 
 
-def _plan_with(
-    config: Configurable.Config, hardware: Hardware, chosen: Iterable[Remedy]
-) -> Plan:
+def _plan_with(config: Configurable.Config, hardware: Hardware, chosen: Iterable[Remedy]) -> Plan:
     for remedy in chosen:
         config = with_settings(config, remedy.assignments)
         hardware = replace(hardware, devices=hardware.devices * remedy.devices)
@@ -147,9 +145,7 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
     return [each for each in built if each.assignments] + devices
 
 
-def _paths(
-    config: Any, name: str, value: str, wanted: Callable[[Any], bool]
-) -> tuple[str, ...]:
+def _paths(config: Any, name: str, value: str, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
     """Assignments of one setting in all settings of trainers that have it and want it."""
     return tuple(
         f"{path}.{name}={value}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from terrella.codecs.chat import Message, chat_messages, prediction_messages
@@ -50,8 +50,7 @@ ACTION_NUMBERS = 13
 def phases(config: Configurable.Config) -> list[Phase]:
     """Every part of a pipeline that holds a model."""
     if hasattr(config, "arms"):
-        found = [phase for arm in config.arms.values() for phase in phases(arm)]
-        return list(dict.fromkeys(found))
+        return _merged(phase for arm in config.arms.values() for phase in phases(arm))
     lengths = _lengths(config)
     if lengths is None:
         return []
@@ -62,6 +61,20 @@ def phases(config: Configurable.Config) -> list[Phase]:
         if not _left_out(config, path)
     ]
     return [*made, _evaluation(config, model, example)]
+
+
+def _merged(found: Iterable[Phase]) -> list[Phase]:
+    """Phases of several arms; of those that differ only in their lengths, the longest."""
+    longest: dict[Phase, Phase] = {}
+    for phase in found:
+        key = dataclasses.replace(phase, example=ExampleShape(prompt=0, completion=0))
+        known = longest.get(key, phase).example
+        most = ExampleShape(
+            prompt=max(known.prompt, phase.example.prompt),
+            completion=max(known.completion, phase.example.completion),
+        )
+        longest[key] = dataclasses.replace(phase, example=most)
+    return list(longest.values())
 
 
 def settings_of(config: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
@@ -131,9 +144,7 @@ def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
 def _server(config: Any) -> Served | None:
     if getattr(config, "engine", "trl") == "verl":
         verl = config.verl
-        return Served(
-            share=verl.server_memory, tensor_parallel=verl.tensor_parallel, sleeps=True
-        )
+        return Served(share=verl.server_memory, tensor_parallel=verl.tensor_parallel, sleeps=True)
     if getattr(config, "sampler", "local") != "vllm":
         return None
     return Served(share=_argument(config.vllm.arguments, "gpu-memory-utilization", 0.0))

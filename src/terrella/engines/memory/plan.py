@@ -263,11 +263,7 @@ def _evaluation(phase: Phase, hardware: Hardware) -> list[Role]:
         return [_server(phase, hardware, replace(phase.server, share=0.0))]
     need = _sampler_bytes(phase, hardware)
     weights = 4.0 * parameters(phase.model)
-    return [
-        Role(
-            name="sampler", weights=weights, activations=need.passing, kv_cache=need.cache
-        )
-    ]
+    return [Role(name="sampler", weights=weights, activations=need.passing, kv_cache=need.cache)]
 
 
 def _server(phase: Phase, hardware: Hardware, server: Served) -> Role:

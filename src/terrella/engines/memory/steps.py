@@ -146,10 +146,7 @@ def largest_pack(step: TrainStep, *, width: int) -> Any:
     """The longest pack that the packer makes of these examples."""
     from terrella.engines.trl.packs import pack_episodes
 
-    examples = [
-        _example(shape, index // step.members)
-        for index, shape in enumerate(step.examples)
-    ]
+    examples = [_example(shape, index // step.members) for index, shape in enumerate(step.examples)]
     packs = pack_episodes(
         examples, max_tokens=step.pack_tokens, share_prefix=step.share_prefix, width=width
     )

@@ -38,7 +38,7 @@ def run(recipe, out, *extra, modules="verl_on_cpu", watch=lambda pid: None):
         process = subprocess.Popen(command, env=env, cwd=common.ROOT, stdout=log, stderr=log)
         threading.Thread(target=watch, args=(process.pid,), daemon=True).start()
         code = process.wait()
-    file = out / "verl" / "metrics.jsonl"
+    file = out / "model-rlvr" / "metrics.jsonl"
     rows = read_json_lines(file) if file.exists() else []
     result = read_manifest(out).metrics if (out / "manifest.json").exists() else {}
     return rows, result, {"exit": code, "seconds": round(timer.seconds)}
@@ -136,7 +136,7 @@ def killed(folder):
     events = {}
 
     def watch(pid):
-        while not (out / "verl" / "latest_checkpointed_iteration.txt").exists():
+        while not (out / "model-rlvr" / "latest_checkpointed_iteration.txt").exists():
             time.sleep(0.5)
         for process in psutil.Process(pid).children(recursive=True):
             line = " ".join(process.cmdline())
@@ -199,7 +199,7 @@ def share(folder):
 
     out = folder / "curve"
     tokenizer = load_model(str(out / "warm"))[1]
-    context = WorkerContext(str(out / "verl" / "rollout_spec.json"), tokenizer)
+    context = WorkerContext(str(out / "model-rlvr" / "rollout_spec.json"), tokenizer)
     settings = context.settings
 
     async def play_member(index, member):
@@ -220,7 +220,7 @@ def share(folder):
         for step in range(1, 6):
             asyncio.run(play_step(step))
     playing = timer.cpu_seconds / 5
-    rows = read_json_lines(out / "verl" / "metrics.jsonl")[1:]
+    rows = read_json_lines(out / "model-rlvr" / "metrics.jsonl")[1:]
     lessons = mean_of("seconds/lessons", rows)
     whole = mean_of("seconds/step", rows)
     return {

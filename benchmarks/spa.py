@@ -18,9 +18,8 @@ from terrella.core.instances import plain
 from terrella.core.run_folder import RunFolder, read_manifest
 from terrella.core.types import Split
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.local.local_sampler import LocalSampler
-from terrella.evals.agents import Evaluate, evaluate_agent
-from terrella.models.presets import load_model
+from terrella.engines.engine import make_engine
+from terrella.evals.agents import Evaluate
 from terrella.pipelines.reproduce.pipeline import Claim, Reproduce
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.spa.self_play import SelfPlay
@@ -119,13 +118,12 @@ def evaluate_again(recipe, runs, name, seed, config, changes=None):
     """pass@k of a finished run's model, in its world or in a changed one."""
     reproduction = Reproduce(find_recipe(recipe)().replace(out=Path(runs)))
     arm = reproduction.job_config(name, seed)
-    model, tokenizer = final_model(arm)
+    model = final_model(arm)
     if changes:
         arm = arm.replace(world=arm.world.replace(**changes), max_turns=changes["max_steps"])
     pipeline = Spa(arm)
-    codec = pipeline.codec(tokenizer)
-    with pipeline.rollout(codec) as rollout:
-        scores = evaluate_agent(config, rollout, LocalSampler(model.eval()), codec)
+    with make_engine(arm, work=arm.out / "engine") as pipeline.engine:
+        scores = pipeline.score(config, model)
     means = {k: round(metric.mean, 3) for k, metric in scores.passes.items()}
     print(recipe, name, seed, means, flush=True)
     return {f"pass@{k}": plain(metric) for k, metric in scores.passes.items()}
@@ -135,9 +133,13 @@ def final_model(arm):
     """The model that RL left; that of the format SFT where an arm trains nothing more."""
     folder = arm.out / "model"
     if folder.exists():
-        return load_model(str(folder))
-    with RunFolder(arm.out, arm, ignored=Spa.ignored, progress=SilentProgress()) as run:
-        return Spa(arm).format_model(run)
+        return folder
+    pipeline = Spa(arm)
+    with (
+        RunFolder(arm.out, arm, ignored=Spa.ignored, progress=SilentProgress()) as run,
+        pipeline.resources(run),
+    ):
+        return pipeline.format_model(run)
 
 
 def smollm2(folder):

@@ -320,8 +320,7 @@ TASKS = 400
 
 def textworld(seed: int) -> None:
     from terrella.codecs.choose import codec_for
-    from terrella.engines.local.local_sampler import LocalSampler
-    from terrella.models.presets import load_model
+    from terrella.engines.engine import load_tokenizer, open_sampler
     from terrella.pipelines.world_model import TrainWorldModel
     from terrella.recipes.text_games import textworld_model
     from terrella.rollout.rollout import Rollout
@@ -332,12 +331,11 @@ def textworld(seed: int) -> None:
     config = textworld_model().replace(seed=seed, out=out)
     with make_progress() as progress:
         TrainWorldModel(config).run(progress)
-    model, tokenizer = load_model(str(out / "model"))
     limits = Rollout.Config(
         world=config.world, max_turns=1, turn_tokens=config.turn_tokens, temperature=0.0
     )
-    rollout = Rollout(limits, codec_for(tokenizer))
-    sampler = LocalSampler(model.eval())
+    rollout = Rollout(limits, codec_for(load_tokenizer(out / "model")))
+    sampler = open_sampler(out / "model", work=out / "engine")
     train = PredictionTasks(config.world, split=Split.TRAIN, seed=99)
     habits = verb_habits([train(number).transition for number in range(2000)])
     # Few games of the recipe's sixty are test games. Games with other numbers are as new, whichever

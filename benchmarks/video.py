@@ -22,6 +22,7 @@ from terrella.core.run_folder import check_spec, read_manifest, run_spec
 from terrella.core.tokens import TokenRequest
 from terrella.core.types import Frames, Split
 from terrella.data.videos import write_video
+from terrella.engines.engine import open_sampler
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.evals.video_policies import EvaluatePolicies
 from terrella.models.presets import load_model
@@ -29,7 +30,7 @@ from terrella.pipelines.video.clips import ClipTasks, with_actions_of
 from terrella.pipelines.video.pipeline import VideoModel, clip_metrics, video_episodes
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.recipes.video import video_table
-from terrella.rollout.rollout import TokenBuffer
+from terrella.rollout.rollout import Rollout, TokenBuffer
 from terrella.show.progress import make_progress
 from terrella.show.videos import side_by_side, video_strip, write_picture
 from terrella.world_models.video import generated_frames, read_codec
@@ -166,7 +167,7 @@ def baselines():
     """What needs no model: the last frame repeated, and the truth through the tokenizer."""
     config = recipe()
     codec = read_codec(config.videos.out, window=config.window)
-    verifier = VideoModel(config).rollout(codec, metrics=True).verifier
+    verifier = VideoModel(config).rollout_config(metrics=True).world.build().verifier
     verdicts = {"still": [], "tokenizer": []}
     repeated = []
     for task in test_clips(config):
@@ -197,15 +198,15 @@ def listens():
         if not (config.out / "model" / "config.json").exists():
             continue
         codec = read_codec(config.videos.out, window=config.window)
-        rollout = VideoModel(config).rollout(codec, metrics=True)
+        rollout = Rollout(VideoModel(config).rollout_config(metrics=True), codec)
         tasks = test_clips(config)
         swapped = [
             with_actions_of(task, other)
             for task, other in zip(tasks, tasks[1:] + tasks[:1], strict=True)
         ]
-        net = load_model(str(config.out / "model"))[0]
-        right = clip_metrics(rollout, net, tasks, seed=seed).clips
-        wrong = clip_metrics(rollout, net, swapped, seed=seed).clips
+        sampler = open_sampler(config.out / "model", work=config.out / "engine")
+        right = clip_metrics(rollout, sampler, tasks, seed=seed).clips
+        wrong = clip_metrics(rollout, sampler, swapped, seed=seed).clips
         metrics = {
             name: {
                 "right": with_interval(right[name]),
@@ -235,7 +236,7 @@ def interleaving():
     codec = read_codec(config.videos.out, window=0)
     net = load_model(str(config.out / "fitted"))[0].eval()
     tasks = ClipTasks(video_episodes(config, Split.TRAIN), FRAMES).in_turn(PROMPTS)
-    rollout = VideoModel(config.replace(horizon=FRAMES)).rollout(codec)
+    rollout = Rollout(VideoModel(config.replace(horizon=FRAMES)).rollout_config(), codec)
     prompts = [codec.ask_observation(task.situation, task.transition.action) for task in tasks]
     total = FRAMES * codec.frame_tokens + (FRAMES - 1) * codec.bins.size
     members = range(GROUP)
@@ -370,9 +371,9 @@ def strips():
     """Real, predicted and difference side by side for ten test clips: a picture and a video."""
     config = recipe()
     codec = read_codec(config.videos.out, window=config.window)
-    rollout = VideoModel(config).rollout(codec)
+    rollout = Rollout(VideoModel(config).rollout_config(), codec)
     tasks = test_clips(config)[::9][:10]
-    sampler = LocalSampler(load_model(str(config.out / "model"))[0].eval())
+    sampler = open_sampler(config.out / "model", work=config.out / "engine")
     rows, videos = [], []
     for task, episode in zip(tasks, rollout.run(sampler, tasks, group_size=1, seed=1), strict=True):
         steps = (task.transition, *task.following)

@@ -42,13 +42,15 @@ def run(out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "verl" / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (out / "model-rlvr" / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Path):
-    done = run(tmp_path, "rlvr.steps=2")
+    done = run(tmp_path, "rlvr.steps=2", "rlvr.refill=1", "rlvr.world_loss=0.1")
     assert done.returncode == 0, done.stderr[-3000:]
     rows = metrics(tmp_path)
     assert [row["step"] for row in rows] == [1, 2]
@@ -60,6 +62,8 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
             "reward",
             "zero_variance",
             "entropy",
+            "world_loss",
+            "refilled",
             "seconds/generate",
             "seconds/sync",
         } <= row.keys()

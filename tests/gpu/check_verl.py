@@ -42,7 +42,9 @@ def run(out: Path, *extra: str, kill_after: float = 0.0) -> list[dict[str, Any]]
         kill_a_server(process.pid)
     if process.wait():
         raise SystemExit(f"{out} failed")
-    return [json.loads(line) for line in (out / "verl" / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (out / "model-rlvr" / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def kill_a_server(pid: int) -> None:

@@ -57,6 +57,9 @@ def test_two_processes_are_one(
     for run, alone_report in expected.items():
         assert first[run]["parameter"] == ("DTensor" if name == "fsdp2" else "Parameter")
         assert sorted(first[run]["tasks"] + second[run]["tasks"]) == sorted(alone_report["tasks"])
+        assert max(first[run]["mismatch"]) < (0.02 if run == "bf16" else 1e-5)
+        if run == "bf16":
+            continue
         for metric in ("loss", "grad_norm"):
             assert first[run][metric] == pytest.approx(alone_report[metric], abs=1e-4)
         rewards = [pytest.approx(row, abs=1e-4) for row in alone_report["reward"]]

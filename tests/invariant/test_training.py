@@ -12,10 +12,11 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_trainer, weights
 
+from terrella.algos.episode_batch import Score, TokenCounts
 from terrella.engines.trl import packs
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packs import pack_episodes, token_logprobs
-from terrella.engines.trl.rlvr_batch import ScoredEpisode, TokenCounts, train_example
+from terrella.engines.trl.rlvr_batch import ScoredEpisode, train_example
 
 
 def trained(out: Path, **changes: Any) -> tuple[Any, torch.Tensor]:
@@ -50,7 +51,7 @@ def test_sampled_tokens_are_the_trained_tokens(tmp_path: Path):
     """Every model token of every episode that counts is a target, verbatim and in order."""
     trainer, _ = trained(tmp_path, kl=0.01, group_size=8, steps=1)
     episodes, _ = trainer._play([0, 1, 2, 3, 4, 5, 6, 7])
-    batch = trainer._prepare([ScoredEpisode(episode, 1.0) for episode in episodes])
+    batch = trainer._prepare([ScoredEpisode(episode, Score(1.0)) for episode in episodes])
     targets = torch.cat([pack.targets_M for pack in batch.packs]).tolist()
     sampled = torch.cat([pack.columns["sampled"] for pack in batch.packs]).tolist()
     written = []
@@ -91,7 +92,7 @@ def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(
         max_grad_norm=0.0,
     )
     episodes, _ = trainer._play([0, 1, 2, 3])
-    batch = trainer._prepare([ScoredEpisode(episode, 0.0) for episode in episodes])
+    batch = trainer._prepare([ScoredEpisode(episode, Score(0.0)) for episode in episodes])
     trainer._freeze(batch)
     trainer.batch, trainer.totals = batch, _totals(trainer)
     model.zero_grad()
@@ -136,7 +137,9 @@ def test_changing_a_world_token_as_a_target_changes_no_loss(tmp_path: Path):
     """World tokens are context only, never targets."""
     trainer, _ = trained(tmp_path, steps=1)
     (episode, *_), _ = trainer._play([0])
-    example = train_example(ScoredEpisode(episode, 1.0), TokenCounts(1, 1), trainer.rlvr, longest=4)
+    example = train_example(
+        ScoredEpisode(episode, Score(1.0)), TokenCounts(1, 1), trainer.rlvr, longest=4
+    )
     (pack,) = pack_episodes([example], max_tokens=10_000)
     assert len(pack.targets_M) == sum(episode.model_mask) < len(episode.completion_ids)
     world = {index for index, by_model in enumerate(episode.model_mask) if not by_model}

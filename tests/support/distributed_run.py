@@ -25,6 +25,9 @@ RUNS: dict[str, dict[str, Any]] = {
         "updates": 2,
         "pack_tokens": 300,
     },
+    "lora": {"algorithm": "grpo", "lora_rank": 2, "gradient_checkpointing": True},
+    # Samples differ in bf16 where rounding does, so only the mismatch is compared.
+    "bf16": {"algorithm": "ppo", "bf16": True},
 }
 
 
@@ -45,6 +48,7 @@ def main(out: Path) -> None:
             "reward": curve(trainer, "reward"),
             "grad_norm": [row["grad_norm"] for row in rows],
             "parameter": kind,
+            "mismatch": [row["mismatch/mean"] for row in rows if "mismatch/mean" in row],
         }
     rank = os.environ.get("RANK", "0")
     out.with_suffix(f".{rank}.json").write_text(json.dumps(report))

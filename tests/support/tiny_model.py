@@ -31,6 +31,6 @@ def tiny_model(seed: int = 0, *, width: int = 32, layers: int = 2) -> tuple[Any,
         bos_token_id=None,
         initializer_range=0.2,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config), tokenizer

@@ -49,26 +49,3 @@ def per_turn(values: Sequence[float], turn_ends: Sequence[int], length: int) -> 
         token_values[start:end] = [value] * (end - start)
         start = end
     return token_values
-
-
-def spread(advantages_B: Tensor, mask_BT: Tensor) -> Tensor:
-    """Repeat each episode's advantage on all of its model tokens."""
-    return advantages_B[:, None] * mask_BT
-
-
-def turn_level(
-    rewards: Sequence[float], turn_ends: Sequence[int], mask: Tensor, *, gamma: float
-) -> Tensor:
-    """Discounted return of each turn, on all model tokens of that turn.
-
-    Discounting is per turn: all tokens of a turn get the same value.
-    """
-    returns, running = [], 0.0
-    for reward in reversed(rewards):
-        running = reward + gamma * running
-        returns.append(running)
-    credit, start = torch.zeros(len(mask)), 0
-    for value, end in zip(reversed(returns), turn_ends, strict=True):
-        credit[start:end] = value
-        start = end
-    return credit * mask

@@ -29,6 +29,8 @@ class LossInputs:
     Times an importance weight where the sampler's probabilities differ from the trainer's.
     """
     reference_logprobs: Tensor | None = None
+    episodes: Tensor | None = None
+    """The episode's index per token, where an episode has one ratio instead of one per token."""
 
 
 def policy_loss(
@@ -38,7 +40,10 @@ def policy_loss(
 
     Returns the loss and its diagnostics, one value per token.
     """
-    ratio = (inputs.logprobs - inputs.old_logprobs).exp()
+    log_ratio = inputs.logprobs - inputs.old_logprobs
+    if inputs.episodes is not None:
+        log_ratio = _episode_sums(log_ratio, inputs.episodes)
+    ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     per_token = -torch.minimum(ratio * inputs.advantages, clipped * inputs.advantages)
     metrics = {"clip_share": (ratio != clipped).float()}
@@ -49,6 +54,12 @@ def policy_loss(
     return (per_token * inputs.weights).sum(), metrics
 
 
+def _episode_sums(values_M: Tensor, episodes_M: Tensor) -> Tensor:
+    """The sum over its episode, on every token. [M]."""
+    count = int(episodes_M.max()) + 1 if len(episodes_M) else 0
+    return values_M.new_zeros(count).index_add(0, episodes_M, values_M)[episodes_M]
+
+
 def token_scales(
     normalise: str, *, written: int, episodes: float, tokens: float, longest: int
 ) -> float:
@@ -56,10 +67,10 @@ def token_scales(
 
     `written` is the number of tokens that the model wrote in the episode; `episodes` and `tokens`
     count the whole batch over all ranks. "episode" is GRPO's mean of means, "token" is DAPO's mean
-    over tokens, "constant" is Dr. GRPO's fixed length.
+    over tokens, "constant" is Dr. GRPO's fixed length (`longest`).
     """
     if normalise == "episode":
-        return 1.0 / (written * episodes)
+        return 1.0 / (max(written, 1) * episodes)
     if normalise == "token":
         return 1.0 / tokens
     return 1.0 / (episodes * longest)

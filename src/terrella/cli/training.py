@@ -209,9 +209,9 @@ def reproduce(
         devices: GPUs, or processes on a CPU, that the jobs share.
         only: run this job alone, such as spa-0, in this process.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
     from terrella.cli.app import named_parts
     from terrella.engines.launcher import Launch
+    from terrella.models.names import is_pretrained
     from terrella.pipelines.base import run_pipeline
     from terrella.pipelines.reproduce.pipeline import Reproduce
     from terrella.pipelines.reproduce.report import show_table
@@ -224,6 +224,8 @@ def reproduce(
     if dry_run:
         dry_run_config(config, on)
         return
+    if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
     comparison = Reproduce(config)
     if only is not None:
         run_pipeline(comparison.find_job(only))

@@ -1,15 +1,44 @@
 """The codec that fits a tokenizer: a chat template where there is one, else the interleaved format.
 
-codec = codec_for(tokenizer, max_actions=1)
+Pipelines name a codec by its config, because every process of a run makes its own.
+    codec = CodecConfig(max_actions=1).make(tokenizer)
+    codec = TaggedCodecConfig(form="worldmodel", max_actions=5).make(tokenizer)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
+from terrella.codecs.tagged import Form, TaggedCodec, reply_form
+from terrella.core.config import Configurable
 from terrella.core.protocols import Codec
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecConfig(Configurable.Config):
+    """Chat models use their template; models made from scratch use the interleaved format."""
+
+    max_actions: int = 1
+    """Actions that one reply may hold."""
+
+    def make(self, tokenizer: Any) -> Codec:
+        return codec_for(tokenizer, max_actions=self.max_actions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedCodecConfig(CodecConfig):
+    """Replies with tags, over a chat model's template or over the interleaved format."""
+
+    form: Form = "worldmodel"
+
+    def make(self, tokenizer: Any) -> TaggedCodec:
+        if getattr(tokenizer, "chat_template", None):
+            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=reply_form(self.form))
+            return TaggedCodec(chat, form=self.form, blank="\n")
+        return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
 
 
 def codec_for(tokenizer: Any, *, max_actions: int = 1) -> Codec:

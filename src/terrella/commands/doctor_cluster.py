@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from terrella.commands.doctor import Finding
-from terrella.engines.verl.cluster_probe import NodeReport, probe_cluster
+from terrella.engines.cluster_probe import NodeReport, probe_cluster
 
 PACKAGES = ("terrella", "torch", "transformers", "ray", "verl", "vllm")
 CLOCK_LIMIT = 1.0

@@ -15,6 +15,7 @@ from terrella.core.config import Configurable
 from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
+from terrella.engines.configs import EngineConfig
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
 from terrella.show.progress import show_metrics
@@ -28,7 +29,7 @@ class Plan(Configurable):
     """The command; `run` returns the metrics."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Configurable.Config):
+    class Config(EngineConfig):
         """The world to play, the model to plan in, and the planner."""
 
         world: World.Config
@@ -47,7 +48,8 @@ class Plan(Configurable):
     def run(self) -> dict[str, Any]:
         """Measure the success of the planner, random play and the expert."""
         config = self.config
-        risk_estimator = load_certified_model(config.folder, config.samples).risk_estimator
+        certified_model = load_certified_model(config.folder, config.samples, engine=config)
+        risk_estimator = certified_model.risk_estimator
         planner = Planner(config.planner, risk_estimator)
         began = time.monotonic()
         metrics: dict[str, Any] = {planner.name: self._success(planner)}

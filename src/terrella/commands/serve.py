@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import os
 import secrets
 import signal
@@ -18,16 +17,15 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.core.protocols import Sampler
 from terrella.core.world import World
-from terrella.engines.vllm.server import VllmServer
+from terrella.engines.configs import EngineConfig
 from terrella.serve.settings import ServeSettings
 from terrella.show.runs import read_run
-from terrella.world_models.certified import CertifiedModel, load_certified_model
+from terrella.world_models.certified import load_certified_model
 
 MIN_TOKEN_LENGTH = 16
 
@@ -36,7 +34,7 @@ class Serve(Configurable):
     """The command; `run` serves until it receives a signal."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Configurable.Config):
+    class Config(EngineConfig):
         """The model, its world, and the limits of the server."""
 
         folder: Path
@@ -53,12 +51,6 @@ class Serve(Configurable):
         """Samples per query."""
         keep: int = 400_000
         """Predictions to cache; 0 asks the model every time."""
-        sampler: Literal["auto", "local", "vllm"] = "auto"
-        """Sample in this process, or in a vLLM server that is started for it.
-
-        `auto` takes vLLM where it is installed and there is a GPU.
-        """
-        vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
         limits: ServeSettings.Config = field(default_factory=ServeSettings.Config)
 
     config: Config
@@ -68,23 +60,27 @@ class Serve(Configurable):
         _uvicorn()  # a missing extra is reported before anything is loaded
         limits = self.config.limits
         token = serve_token(limits)
-        with self._sampler() as sampler:
-            app = self.app(token, sampler)
-            listening = listen(limits.host, limits.port)
-            host, port = listening.getsockname()[:2]
-            say(f"serving {self.config.folder} on http://{host}:{port}")
-            if not os.environ.get(limits.token_variable):
-                variable = limits.token_variable
-                say(f"token (generated for this run; set {variable} to choose it): {token}")
-            serve_app(app, listening, limits)
-            say("stopped: running requests were finished")
+        app = self.app(token)
+        listening = listen(limits.host, limits.port)
+        host, port = listening.getsockname()[:2]
+        say(f"serving {self.config.folder} on http://{host}:{port}")
+        if not os.environ.get(limits.token_variable):
+            variable = limits.token_variable
+            say(f"token (generated for this run; set {variable} to choose it): {token}")
+        serve_app(app, listening, limits)
+        say("stopped: running requests were finished")
 
-    def app(self, token: str, sampler: Sampler | None = None) -> Any:
+    def app(self, token: str) -> Any:
         """Build the ASGI application."""
         from terrella.serve.app import make_app
         from terrella.serve.inference import InferenceService
 
-        certified_model = self.certified_model(sampler)
+        certified_model = load_certified_model(
+            self.config.folder,
+            self.config.samples,
+            cache_limit=self.config.keep,
+            engine=self.config,
+        )
         inference = InferenceService(
             certified_model,
             self.world(),
@@ -102,28 +98,6 @@ class Serve(Configurable):
                 str(self.config.folder), "its world cannot be built here", "name one with --world"
             )
         return config
-
-    def certified_model(self, sampler: Sampler | None) -> CertifiedModel:
-        """Load the model with its risk and certificate; a sampler replaces its local one."""
-        loaded = load_certified_model(
-            self.config.folder, self.config.samples, cache_limit=self.config.keep
-        )
-        return loaded if sampler is None else loaded.with_sampler(sampler)
-
-    @contextlib.contextmanager
-    def _sampler(self) -> Iterator[Sampler | None]:
-        """Yield the sampler of a vLLM server, or None for the one in this process."""
-        choice = self.config.sampler
-        if choice == "local" or (choice == "auto" and not _vllm_is_available()):
-            yield None
-            return
-        log = self.config.folder / "vllm.log"  # kept, to show why a server ended
-        with VllmServer(self.config.vllm, self.config.folder / "model", log=log) as server:
-            yield server.sampler()
-
-
-def _vllm_is_available() -> bool:
-    return importlib.util.find_spec("vllm") is not None and Path("/dev/nvidia0").exists()
 
 
 def _uvicorn() -> Any:

@@ -15,10 +15,10 @@ from terrella.core.config import load
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Episode, Prediction, Split, Stop, Transition, Verdict
-from terrella.engines.local.local_sampler import LocalSampler
-from terrella.models.presets import load_model
+from terrella.engines.engine import open_sampler
 from terrella.pipelines.video.clips import ClipTasks
 from terrella.pipelines.video.pipeline import VideoModel, video_episodes
+from terrella.rollout.rollout import Rollout
 from terrella.show.counterfactuals import StepPrediction
 from terrella.show.page_data import Extras
 from terrella.show.runs import Run
@@ -39,8 +39,8 @@ def predicted_clips(run: Run, limit: int) -> Iterator[tuple[int, Episode, Extras
     codec = read_codec(videos, window=config.window)
     clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
     tasks = clips.in_turn(min(limit, config.evaluate_on))
-    sampler = LocalSampler(load_model(str(run.folder / "model"))[0].eval())
-    rollout = VideoModel(config).rollout(codec)
+    sampler = open_sampler(run.folder / "model", work=run.folder / "engine")
+    rollout = Rollout(VideoModel(config).rollout_config(), codec)
     episodes = rollout.run(sampler, tasks, group_size=1, seed=config.seed + 1)
     for number, (task, episode) in enumerate(zip(tasks, episodes, strict=True)):
         predictions = frame_predictions(codec, task, episode)

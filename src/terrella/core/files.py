@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -85,3 +86,12 @@ def read_json(path: Path) -> Any:
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Read what `write_json_lines` wrote."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder such that the target is complete or absent; replaces an older copy."""
+    fresh = target.with_name(target.name + SCRATCH)
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(source, fresh)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)

@@ -1,11 +1,10 @@
 """A budget of real env steps, whatever they are used for.
 
-EnvStepBudget(limit=100_000, spent=7_500, count=lambda: rollout.env_steps)
+EnvStepBudget(limit=100_000, spent=7_500)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -13,15 +12,17 @@ from dataclasses import dataclass
 class EnvStepBudget:
     """Real env steps that training may use; it stops at the end of the step that uses them up."""
 
-    limit: int
+    limit: int = 0
     """0 counts and never stops."""
-    spent: int
+    spent: int = 0
     """Steps used before training."""
-    count: Callable[[], int]
-    """Steps that training has used so far in this process."""
     played: int = 0
-    """The same over all processes of the run, after the last training step."""
+    """Steps that training has used so far; the engine counts them."""
 
     @property
     def total(self) -> int:
         return self.spent + self.played
+
+    @property
+    def is_used_up(self) -> bool:
+        return bool(self.limit) and self.total >= self.limit

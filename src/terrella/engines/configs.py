@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
+from terrella.algos.estimators import ESTIMATORS
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
+from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
@@ -58,14 +60,19 @@ class RlvrConfig(Configurable.Config):
     credit: Literal["episode", "turn"] = "episode"
     """episode: one advantage for all tokens; turn: each turn has its own, from its reward-to-go."""
     clip_low: float = 0.2
-    clip_high: float = 0.2
-    """Above `clip_low` this is DAPO's clip-higher."""
+    clip_high: float | None = None
+    """None is the algorithm's own: 0.28 for DAPO (clip-higher), `clip_low` for the others."""
     kl: float = 0.0
     """Weight of the KL penalty to the starting model; 0 loads no reference model."""
     updates: int = 1
     """Optimiser steps per batch of episodes; above 1 the old log-probs are computed once."""
-    refill: int = 0
-    """Extra rounds of tasks that replace groups without variance; 0 only drops those groups."""
+    refill: int | None = None
+    """Most rounds of extra tasks that replace groups without variance (dynamic sampling).
+
+    None is the algorithm's own: 10 for DAPO, 0 for the others.
+    """
+    denominator: Literal["informative", "all"] = "informative"
+    """Whether groups without variance are in the loss's mean and KL (all, as in TRL) or not."""
     keep_share: float = 1.0
     """Train on this share of the groups, those with the largest spread (StarPO-S: 0.25)."""
     keep_top_p: float = 1.0
@@ -104,7 +111,7 @@ class RlvrConfig(Configurable.Config):
     lora_rank: int = 0
     report_to: tuple[str, ...] = ()
 
-    def check(self, *, processes: int, sharded: bool = False) -> None:
+    def check(self, *, processes: int) -> None:
         """Refuse what cannot be run, before anything is loaded."""
         if self.groups % processes:
             raise ConfigError(
@@ -120,16 +127,33 @@ class RlvrConfig(Configurable.Config):
             raise ConfigError(
                 "credit", "a critic already gives each token its own value", "use a group estimator"
             )
+        if ESTIMATORS[self.algorithm].ratio == "episode":
+            self._check_one_ratio()
         if self.world_loss and self.algorithm == "ppo":
             raise ConfigError(
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"
             )
-        if self.lora_rank and sharded:
-            raise ConfigError(
-                "lora_rank",
-                "adapters on sharded weights cannot be sampled in-process",
-                "train adapters with DDP: they are small",
-            )
+
+    def _check_one_ratio(self) -> None:
+        """An episode that is one action has one advantage and one importance weight."""
+        for name in ("credit", "importance_cap"):
+            neutral = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != neutral:
+                raise ConfigError(
+                    name,
+                    f"{self.algorithm} has one ratio for an episode, not one per turn or token",
+                    f"use {name}={neutral}, or another algorithm",
+                )
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """How far a ratio may fall below 1 and rise above it."""
+        high = ESTIMATORS[self.algorithm].clip_high if self.clip_high is None else self.clip_high
+        return self.clip_low, self.clip_low if high is None else high
+
+    @property
+    def refill_rounds(self) -> int:
+        return ESTIMATORS[self.algorithm].refill if self.refill is None else self.refill
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +201,19 @@ class TokenizerTrainConfig(Configurable.Config):
     """Training stops when fewer codes than this are in use: the tokenizer has collapsed."""
     save_every: int = 500
     bf16: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Configurable.Config):
+    """Where models are trained and sampled. Every pipeline with a model has these settings."""
+
+    engine: Literal["trl", "verl"] = "trl"
+    """trl: a laptop or one node; verl: a cluster."""
+    sampler: Literal["auto", "local", "vllm"] = "auto"
+    """local: in this process, for small models; vllm: a server that the engine starts.
+
+    auto is local for small models and vllm for others; verl has servers of its own.
+    """
+    vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
+    verl: VerlConfig = field(default_factory=VerlConfig)
+    """Used with engine=verl; any key of verl's own can be set here, too."""

@@ -1,163 +1,152 @@
-"""What pipelines ask of an engine: load a model, sample from it, fit it, train it with rewards.
+"""What pipelines ask of an engine: a sampler, supervised fine-tuning, RL with verified rewards.
 
-Pipelines import this module and no trainer. Torch and TRL are imported by the call that needs them,
-so a config can be built, checked and printed without them.
-    model, tokenizer = load_model("tiny-0.3m", vocabulary=("Up", "Down"))
-    sft(model, tokenizer, SftConfig(), examples, Path("runs/x/model"), seed=0, progress=progress)
+Pipelines import this module and no trainer. Models go in and out as Hugging Face folders; device,
+precision and sharding are the engine's. Torch, TRL and verl are imported by the call that needs
+them, so a config can be built, checked and printed without them.
+    with make_engine(EngineConfig(sampler="vllm"), work=Path("runs/x/engine")) as engine:
+        engine.sft(start, examples, SftConfig(), Path("runs/x/model"), seed=0, progress=progress)
+        with engine.sampler(Path("runs/x/model")) as sampler: ...
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
-from terrella.core.errors import ConfigError
 from terrella.core.protocols import Progress, Sampler
-from terrella.core.run_folder import rank
-from terrella.core.tokens import Task, TrainExample
+from terrella.core.run_folder import make_once, rank, wait_for
+from terrella.core.tokens import TrainExample
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.vllm.server import VllmServer
-from terrella.rollout.rollout import Rollout
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.models.names import SMOLLM2, TINY
+from terrella.rollout.source import EpisodeSource
 
 Examples = Sequence[TrainExample | Sequence[TrainExample]]
 """Training examples; several that share a prompt stay together, so that it is read once."""
 Curve = list[dict[str, Any]]
 """Metrics by step, as the trainer logged them."""
+Model = str | Path
+"""A Hugging Face folder, or a model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RlvrRun:
-    """What RL leaves: the trained model (also exported to its folder) and how training went."""
+    """How RL went; the trained model is in its folder."""
 
-    model: Any
     curve: Curve
     steps: int
-    collapse: str | None
+    collapse: str | None = None
     """Why the run seems to have collapsed, if it does."""
+    budget: EnvStepBudget = field(default_factory=EnvStepBudget)
+    """Real env steps, those of resumed parts included."""
 
 
-def load_model(name: str, *, vocabulary: Sequence[str] = (), seed: int = 0) -> tuple[Any, Any]:
-    """A causal LM and its tokenizer, by name or folder; see `models/presets.py`."""
-    from terrella.models import presets
+class Engine(Protocol):
+    """Trains and samples models. All ranks of a launched run call `sft` and `rlvr` together."""
 
-    return presets.load_model(name, vocabulary=vocabulary, seed=seed)
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None:
+        """End every server and process that the engine started."""
+        ...
+
+    def sampler(self, model: Model) -> AbstractContextManager[Sampler]:
+        """A sampler of this model, for the rank that calls it."""
+        ...
+
+    def sft(
+        self,
+        start: Model,
+        examples: Examples,
+        config: SftConfig,
+        folder: Path,
+        *,
+        seed: int,
+        progress: Progress,
+        phase: str = "fit",
+    ) -> list[float]:
+        """Fit a model to the masked tokens of examples and export it; returns the losses.
+
+        Checkpoints go to `<folder>-sft`; the same call resumes from them.
+        """
+        ...
+
+    def rlvr(  # noqa: PLR0913  a start, its tasks, its settings, where it goes
+        self,
+        start: Model,
+        source: EpisodeSource,
+        config: RlvrConfig,
+        folder: Path,
+        *,
+        seed: int,
+        progress: Progress,
+        phase: str = "rlvr",
+        budget: EnvStepBudget | None = None,
+        record_every: int = 0,
+    ) -> RlvrRun:
+        """Train with verified rewards and export to `folder`.
+
+        Checkpoints go to `<folder>-rlvr`; the same call resumes from them. Tokens of every
+        `record_every`-th step are kept.
+        """
+        ...
 
 
-def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a plain Hugging Face folder, whole or not at all."""
-    from terrella.models import export
+def make_engine(config: EngineConfig, *, work: Path) -> Engine:
+    """The engine of a run. `work` is the folder for logs of servers; nothing is started yet."""
+    if config.engine == "verl":
+        from terrella.engines.verl.verl_engine import VerlEngine
 
+        return VerlEngine(config, work)
+    from terrella.engines.trl.trl_engine import TrlEngine
+
+    return TrlEngine(config, work)
+
+
+def open_sampler(model: Model, config: EngineConfig | None = None, *, work: Path) -> Sampler:
+    """A sampler for the rest of this process, for commands that serve, plan or show."""
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    engine = held.enter_context(make_engine(config or EngineConfig(), work=work))
+    return held.enter_context(engine.sampler(model))
+
+
+def start_model(name: str, folder: Path, *, vocabulary: Sequence[str] = (), seed: int = 0) -> Model:
+    """The model that training starts from.
+
+    A model that is made from scratch is written to `folder`, by rank 0. Others are where they are.
+    """
+    if name in TINY:
+        if rank() == 0:
+            make_once(folder, lambda path: _from_scratch(name, path, vocabulary, seed))
+        wait_for(folder / "config.json")
+        return folder
+    if name == SMOLLM2:
+        from terrella.models.smollm2 import smollm2_folder
+
+        return smollm2_folder()
+    return name
+
+
+def _from_scratch(name: str, folder: Path, vocabulary: Sequence[str], seed: int) -> None:
+    from terrella.models import export, presets
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = presets.load_model(name, vocabulary=vocabulary, seed=seed)
     export.export_model(model, tokenizer, folder)
 
 
-def local_sampler(model: Any) -> Sampler:
-    """A sampler in this process, on the model's own weights. For small models."""
-    from terrella.engines.local.local_sampler import LocalSampler
+def load_tokenizer(model: Model) -> Any:
+    from terrella.models import presets
 
-    return LocalSampler(model.eval())
-
-
-def sft(  # noqa: PLR0913  what is trained, on what, where: none has a default
-    model: Any,
-    tokenizer: Any,
-    config: SftConfig,
-    examples: Examples,
-    folder: Path,
-    *,
-    seed: int,
-    progress: Progress,
-    phase: str = "fit",
-) -> list[float]:
-    """Fit the model to the masked tokens of the examples and export it; returns the losses.
-
-    Checkpoints go to `<folder>-sft`; the same call resumes from them. All ranks call it.
-    """
-    from terrella.engines.trl.sft_trainer import SftTrainer
-    from terrella.engines.trl.trainer_progress import ShowProgress
-
-    work = folder.with_name(f"{folder.name}-sft")
-    callbacks = [ShowProgress(progress, phase)]
-    trainer = SftTrainer(model, tokenizer, config, examples, work, callbacks, seed=seed)
-    trainer.fit(folder)
-    return [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
-
-
-def rlvr(  # noqa: PLR0913  as above, with the choices of a run
-    model: Any,
-    tokenizer: Any,
-    config: RlvrConfig,
-    rollout: Rollout,
-    tasks: Callable[[int], Task],
-    folder: Path,
-    *,
-    seed: int,
-    progress: Progress,
-    phase: str = "rlvr",
-    budget: EnvStepBudget | None = None,
-    vllm: VllmServer.Config | None = None,
-    record_every: int = 0,
-) -> RlvrRun:
-    """Train with verified rewards and export to `folder`. All ranks call it.
-
-    Checkpoints go to `<folder>-rlvr`; the same call resumes from them. With `vllm` the episodes are
-    sampled by a server beside the trainer. Tokens of every `record_every`-th step are kept.
-    """
-    from terrella.engines.trl.collapse_alarm import CollapseAlarm
-    from terrella.engines.trl.rlvr_trainer import RlvrTrainer
-    from terrella.engines.trl.step_budget import StopAtBudget
-    from terrella.engines.trl.token_recorder import TokenRecorder
-    from terrella.engines.trl.trainer_progress import ShowProgress
-
-    work = folder.with_name(f"{folder.name}-rlvr")
-    alarm = CollapseAlarm()
-    callbacks = [alarm, ShowProgress(progress, phase, budget)]
-    if budget is not None:
-        callbacks.insert(0, StopAtBudget(budget))  # first: the display reads what it restores
-    recorder = None
-    if record_every and rank() == 0:
-        recorder = TokenRecorder(work / "tokens", rollout.codec, tokenizer, every=record_every)
-    with _server_sampler(vllm, model, tokenizer, work) as sampler:
-        trainer = RlvrTrainer(
-            model,
-            tokenizer,
-            config,
-            rollout,
-            tasks,
-            work,
-            callbacks,
-            seed=seed,
-            sampler=sampler,
-            recorder=recorder,
-        )
-        trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
-    trainer.export(folder)
-    curve = [row for row in trainer.state.log_history if "reward" in row]
-    return RlvrRun(trainer.policy, curve, trainer.state.global_step, alarm.warning)
-
-
-@contextlib.contextmanager
-def _server_sampler(
-    config: VllmServer.Config | None, model: Any, tokenizer: Any, work: Path
-) -> Iterator[Any]:
-    """A sampler on a vLLM server that is started for this run; None without a config."""
-    if config is None:
-        yield None
-        return
-    if processes() > 1:
-        raise ConfigError(
-            "sampler",
-            "a server beside the trainer can be started by one process only",
-            "train with one process, or set engine=verl",
-        )
-    export_model(model, tokenizer, work / "served")
-    with VllmServer(config, work / "served", log=work / "vllm.log") as server:
-        yield server.sampler()
+    return presets.load_tokenizer(str(model))
 
 
 def barrier() -> None:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from terrella.core.metric import Metric
-from terrella.core.protocols import Codec
+from terrella.core.protocols import Codec, Sampler
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Situation, Split, Status
-from terrella.engines import engine
 from terrella.evals.results import TestScores
 from terrella.rollout.rollout import Rollout
 from terrella.worlds.bytesized32 import ByteSized32
@@ -47,7 +45,12 @@ class TextGameScores(TestScores):
 
 
 def greedy_marks(
-    world: ByteSized32, records: Sequence[Record], model: Any, codec: Codec, *, turn_tokens: int
+    world: ByteSized32,
+    records: Sequence[Record],
+    sampler: Sampler,
+    codec: Codec,
+    *,
+    turn_tokens: int,
 ) -> str:
     """One mark per record, of one greedy answer each."""
     config = Rollout.Config(
@@ -58,7 +61,6 @@ def greedy_marks(
         for start in range(0, len(records), ROUND):
             chosen = records[start : start + ROUND]
             tasks = [_task(world, record, index) for index, record in enumerate(chosen, start)]
-            sampler = engine.local_sampler(model)
             marks += map(_mark, rollout.run(sampler, tasks, group_size=1, seed=0))
     return "".join(marks)
 

@@ -26,7 +26,7 @@ from terrella.core.protocols import Policy
 from terrella.core.types import Episode, Frames, Split
 from terrella.core.world import World
 from terrella.data.videos import last_frame, video_of
-from terrella.engines import engine
+from terrella.engines.engine import open_sampler
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Mixture
 from terrella.policies.pixels import Pixels
@@ -82,7 +82,7 @@ class EvaluatePolicies(Configurable):
         policies = self._policies(examples)
         classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
         model = VideoWorldModel(
-            engine.local_sampler(engine.load_model(str(self.config.model))[0]),
+            open_sampler(self.config.model, work=self.config.model.with_name("engine")),
             codec,
             lambda frames: classifier.read(frames)[:, 0] > threshold,
             seed=self.config.seed,
@@ -114,7 +114,7 @@ class EvaluatePolicies(Configurable):
         ]
 
     def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:
-        from terrella.engines.trl.pixel_trainer import clone
+        from terrella.engines.frames.pixel_trainer import clone
 
         frames = np.concatenate([example.video[: len(example.actions)] for example in examples])
         actions = np.concatenate([example.actions for example in examples])
@@ -135,7 +135,7 @@ class EvaluatePolicies(Configurable):
         frames: among the held-out episodes, as many reach it as truly succeeded. A threshold set by
         frames lets bad policies win through a few false positives.
         """
-        from terrella.engines.trl.pixel_trainer import fit_classifier
+        from terrella.engines.frames.pixel_trainer import fit_classifier
 
         videos = [_through_tokenizer(tokenizer, example.video) for example in examples]
         fitted = [n for n in range(len(examples)) if n % HELD_OUT_EVERY]

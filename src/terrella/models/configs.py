@@ -27,3 +27,8 @@ class FrameTokenizerConfig(Configurable.Config):
     width: int = 32
     seed: int = 0
     """Of the weights before training."""
+
+    @property
+    def tokens_per_frame(self) -> int:
+        """Ids of a later frame."""
+        return (self.size // self.stride) * ((self.columns or self.size) // self.stride)

@@ -186,7 +186,7 @@ class FrameTokenizer(nn.Module):
         width = config.width
         dimensions = len(config.levels)
         self.register_buffer("background", torch.full((3, rows, columns), 0.5))
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.context_codes, self.frame_codes = (
                 make_quantizer(config.quantizer, config.levels) for _ in range(2)

@@ -117,12 +117,16 @@ def load_lpips() -> Lpips:
 def lpips(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distances between images (N, H, W, 3) in [0, 1]: [N]."""
     network = load_lpips()
+    device = next(network.parameters()).device  # a trainer may have moved it
     distances = []
     with torch.inference_mode():
         for start in range(0, len(first), BATCH_SIZE):
             a, b = (
-                torch.tensor(images[start : start + BATCH_SIZE]).float().permute(0, 3, 1, 2)
+                torch.tensor(images[start : start + BATCH_SIZE])
+                .float()
+                .permute(0, 3, 1, 2)
+                .to(device)
                 for images in (first, second)
             )
-            distances.append(network(a, b).double().numpy())
+            distances.append(network(a, b).double().cpu().numpy())
     return np.concatenate(distances)

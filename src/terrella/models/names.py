@@ -30,10 +30,15 @@ TINY = {
 SMOLLM2 = "smollm2"
 
 
+def is_pretrained(name: str) -> bool:
+    """Whether a model has weights of its own; such models are larger than those from scratch."""
+    return name == SMOLLM2 or "/" in name or Path(name).is_dir()
+
+
 def check_model_name(name: str) -> None:
     """Refuse a name that is neither known, nor a folder, nor a hub name such as `owner/model`."""
     known = [*TINY, SMOLLM2]
-    if name in known or Path(name).is_dir() or "/" in name:
+    if name in known or is_pretrained(name):
         return
     near = difflib.get_close_matches(name, known, n=2)
     start = f"did you mean {' or '.join(near)}? " if near else ""

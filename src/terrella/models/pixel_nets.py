@@ -26,7 +26,7 @@ class PixelNet(nn.Module):
     def __init__(self, size: int, outputs: int, width: int = 16, seed: int = 0) -> None:
         super().__init__()
         self.shape = {"size": size, "outputs": outputs, "width": width}
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = nn.Sequential(
                 nn.Conv2d(3, width, 5, stride=2, padding=2),

@@ -38,7 +38,7 @@ def make_video_lm(
         bos_token_id=1,
         eos_token_id=None,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     model.generation_config = GenerationConfig(pad_token_id=0, bos_token_id=1)

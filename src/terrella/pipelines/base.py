@@ -10,6 +10,8 @@ part goes through `run.part` or `run.model`, so that a killed run continues wher
 from __future__ import annotations
 
 import abc
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,7 +19,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from terrella.core.config import Configurable, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder
-from terrella.engines import engine
+from terrella.engines.configs import EngineConfig
+from terrella.engines.engine import Engine, barrier, make_engine
 from terrella.show.progress import make_progress, show_metrics
 
 Result = TypeVar("Result")
@@ -48,11 +51,12 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
             self.config,
             ignored=self.ignored,
             wait=self.waits,
-            barrier=engine.barrier,
+            barrier=barrier,
             progress=progress,
         ) as run:
             if run.manifest is None or not self.is_finished(run.manifest):
-                run.finish(self.train(run))
+                with self.resources(run):
+                    run.finish(self.train(run))
             assert run.manifest is not None
             result: Result = record_from_json(self.result_type, run.manifest.metrics)
         return result
@@ -61,6 +65,10 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
         return True
 
+    def resources(self, run: RunFolder) -> contextlib.AbstractContextManager[object]:
+        """What `train` uses and must be closed at its end: nothing here."""
+        return contextlib.nullcontext()
+
     @abc.abstractmethod
     def train(self, run: RunFolder) -> Result:
         """The method itself, top to bottom."""
@@ -68,6 +76,22 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
     def summary(self, result: Result) -> list[tuple[str, str]]:
         """What a person wants to know at the end, as rows of a table."""
         return []
+
+
+class ModelPipeline(Pipeline[Result]):
+    """A pipeline that trains or samples a model: it has `self.engine` while it runs."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(EngineConfig, Pipeline.Config):
+        """The engine's settings beside those of every pipeline."""
+
+    config: Config
+    engine: Engine
+
+    @contextlib.contextmanager
+    def resources(self, run: RunFolder) -> Iterator[Engine]:
+        with make_engine(self.config, work=run / "engine") as self.engine:
+            yield self.engine
 
 
 def run_pipeline(config: Pipeline.Config) -> Any:

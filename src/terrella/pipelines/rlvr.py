@@ -12,34 +12,28 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar
 
-from terrella.codecs.choose import codec_for
+from terrella.codecs.choose import CodecConfig
 from terrella.core.files import write_json_lines
 from terrella.core.judge import judge
 from terrella.core.metric import Metric
-from terrella.core.protocols import Verifier
+from terrella.core.protocols import Sampler, Verifier
 from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Tally, Verdict
 from terrella.core.world import World
-from terrella.engines import engine
-from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
-from terrella.engines.vllm.server import VllmServer
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.engine import Engine, Model, load_tokenizer, start_model
 from terrella.evals.baselines import baselines
-from terrella.pipelines.base import Pipeline
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import AgentTasks, Ask, tasks_for
-
-if TYPE_CHECKING:
-    from terrella.engines.verl.verl_engine import VerlEngine
+from terrella.rollout.source import EpisodeSource, WorldTasks
+from terrella.rollout.tasks import AgentTasks, Ask
 
 logger = logging.getLogger("terrella")
-
-TasksOf = Callable[[Split], Callable[[int], Task]]
-"""Task `i` of a split, as a pure function of `i`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +46,18 @@ class RlvrResult:
     steps: int
 
 
-class Rlvr(Pipeline[RlvrResult]):
+@dataclass(frozen=True, kw_only=True)
+class TrainedPart:
+    """What training leaves beside the model."""
+
+    steps: int
+
+
+class Rlvr(ModelPipeline[RlvrResult]):
     """RL with verifiable rewards, for an agent or a world model."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: World.Config
         ask: Ask = "action"
         """action: train an agent; observation: train a world model."""
@@ -70,17 +71,12 @@ class Rlvr(Pipeline[RlvrResult]):
         """An agent's warm-up also fits what the world showed, not only the actions."""
         warmup: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
-        engine: Literal["trl", "verl"] = "trl"
-        """trl: a laptop or one node; verl: a cluster."""
-        verl: VerlConfig = field(default_factory=VerlConfig)
-        """Used with engine=verl; any key of verl's own can be set here, too."""
-        sampler: Literal["local", "vllm"] = "local"
-        """With engine=trl: the trainer's own weights, or a vLLM server beside the trainer."""
-        vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
         env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
         turn_tokens: int = 16
         max_turns: int = 10
         max_actions: int = 1
+        episode_tokens: int = 4096
+        """Most tokens of an episode after its prompt, the world's included."""
         evaluate_on: int = 256
         """Validation tasks for the metrics before and after."""
         record_every: int = 0
@@ -92,128 +88,93 @@ class Rlvr(Pipeline[RlvrResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "record_every")
 
     def train(self, run: RunFolder) -> RlvrResult:
-        config = self.config
-        verl = self._verl_engine() if config.engine == "verl" else None
-        model, tokenizer = self.warm_model(run, verl)
-        with Rollout(
-            self.rollout_config(), codec_for(tokenizer, max_actions=config.max_actions)
-        ) as rollout:
-            before = run.part("before", Metric, lambda: self.evaluate(rollout, model))
-            if verl is None:
-                trained, curve = self._train_on_trl(run, model, tokenizer, rollout)
-            else:
-                trained, curve = self._train_on_verl(run, verl, model, tokenizer)
-            # Every rank evaluates: sharded weights are gathered by all of them together.
-            after = self.evaluate(rollout, trained)
-        if run.is_main:
-            write_json_lines(run / "curve.jsonl", curve)
+        source = self.episode_source()
+        start = self.warm_model(run)
+        before = run.part("before", Metric, lambda: self.validate(source, start))
+        trained = run.part(
+            "rlvr", TrainedPart, lambda: self.reinforce(run, start, source), collective=True
+        )
+        after = run.part("after", Metric, lambda: self.validate(source, run / "model"))
         return RlvrResult(
             before=before,
             after=after,
             baselines=self.baselines(),
-            steps=config.rlvr.steps,
+            steps=trained.steps,
         )
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def warm_model(self, run: RunFolder, verl: VerlEngine | None = None) -> tuple[Any, Any]:
-        """The model that RLVR starts from: as loaded, or after the format warm-up."""
-        config, folder = self.config, run / "warm"
-        if (folder / "config.json").exists():
-            return engine.load_model(str(folder))
+    def warm_model(self, run: RunFolder) -> Model:
+        """The model that RLVR starts from: as named, or after the format warm-up."""
+        config = self.config
         world: World = config.world.build()
         world.reset(seed=0)
-        model, tokenizer = engine.load_model(
-            config.model, vocabulary=world.vocabulary(), seed=config.seed
+        start = start_model(
+            config.model, run / "start", vocabulary=world.vocabulary(), seed=config.seed
         )
         if not config.warmup_examples:
-            return model, tokenizer
+            return start
+        return run.model("warm", lambda folder: self.warm_up(run, start, folder))
+
+    def warm_up(self, run: RunFolder, start: Model, folder: Path) -> None:
+        config = self.config
         examples = warmup_examples(
             config.world,
-            codec_for(tokenizer, max_actions=config.max_actions),
+            self.codec_config().make(load_tokenizer(start)),
             ask=config.ask,
             count=config.warmup_examples,
             seed=config.seed,
             learn_world=config.learn_world,
             correct_fraction=config.correct_fraction,
         )
-        if verl is not None:
-            engine.export_model(model, tokenizer, run / "start")
-            verl.fit(examples, config.warmup, run / "start", folder)
-        else:
-            engine.sft(
-                model,
-                tokenizer,
-                config.warmup,
-                examples,
-                folder,
-                seed=config.seed,
-                progress=run.progress,
-                phase="warm up",
-            )
-        return engine.load_model(str(folder))  # the bytes that a resumed run reads, too
+        self.engine.sft(
+            start,
+            examples,
+            config.warmup,
+            folder,
+            seed=config.seed,
+            progress=run.progress,
+            phase="warm up",
+        )
 
-    def _train_on_trl(
-        self, run: RunFolder, model: Any, tokenizer: Any, rollout: Rollout
-    ) -> tuple[Any, engine.Curve]:
+    def reinforce(self, run: RunFolder, start: Model, source: EpisodeSource) -> TrainedPart:
         config = self.config
-        trained = engine.rlvr(
-            model,
-            tokenizer,
+        trained = self.engine.rlvr(
+            start,
+            source,
             config.rlvr,
-            rollout,
-            self.tasks(Split.TRAIN),
             run / "model",
             seed=config.seed,
             progress=run.progress,
-            vllm=config.vllm if config.sampler == "vllm" else None,
             record_every=config.record_every,
         )
-        return trained.model, trained.curve
+        if run.is_main:
+            write_json_lines(run / "curve.jsonl", trained.curve)
+        return TrainedPart(steps=trained.steps)
 
-    def _verl_engine(self) -> VerlEngine:
-        from terrella.engines.verl.verl_engine import VerlEngine
+    def codec_config(self) -> CodecConfig:
+        return CodecConfig(max_actions=self.config.max_actions)
 
-        return VerlEngine(
-            self.config.rlvr,
-            self.config.verl,
-            self.rollout_config(),
-            self.config.ask,
-            model=self.config.out / "warm",
-            folder=self.config.out / "verl",
-            seed=self.config.seed,
-        )
-
-    def _train_on_verl(
-        self, run: RunFolder, verl: VerlEngine, model: Any, tokenizer: Any
-    ) -> tuple[Any, engine.Curve]:
-        """Verl reads the model that it starts from, and leaves the trained one, as folders."""
-        if not (run / "warm" / "config.json").exists():
-            engine.export_model(model, tokenizer, run / "warm")
-        curve = verl.train(run.progress)
-        verl.export(run / "model")
-        return engine.load_model(str(run / "model"))[0], [row for row in curve if "reward" in row]
-
-    def rollout_config(self) -> Rollout.Config:
+    def episode_source(self) -> EpisodeSource:
         config = self.config
-        return Rollout.Config(
+        rollout = Rollout.Config(
             world=config.world,
             max_turns=config.max_turns,
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
+            episode_tokens=config.episode_tokens,
             env_pool=config.env_pool,
         )
+        tasks = WorldTasks(world=config.world, ask=config.ask, seed=config.seed)
+        return EpisodeSource(rollout=rollout, tasks=tasks, codec=self.codec_config())
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def tasks(self, split: Split) -> Callable[[int], Task]:
-        return tasks_for(self.config.ask, self.config.world, split=split, seed=self.config.seed)
-
-    def evaluate(self, rollout: Rollout, model: Any) -> Metric:
-        return evaluate(
-            rollout,
+    def validate(self, source: EpisodeSource, model: Model) -> Metric:
+        return validate(
+            self.engine,
+            source,
             model,
-            self.tasks(Split.VALIDATION),
             count=self.config.evaluate_on,
             seed=self.config.seed,
         )
@@ -223,7 +184,7 @@ class Rlvr(Pipeline[RlvrResult]):
         config = self.config
         if config.ask == "observation":
             verifier = config.world.build().verifier
-            tasks = self.tasks(Split.VALIDATION)
+            tasks = self.episode_source().on(Split.VALIDATION).tasks.make()
             return {"no_change": no_change_mean(verifier, tasks, config.evaluate_on)}
         scores = baselines(
             config.world.build(),
@@ -250,12 +211,24 @@ class Rlvr(Pipeline[RlvrResult]):
 
 
 def evaluate(
-    rollout: Rollout, model: Any, tasks: Callable[[int], Task], *, count: int, seed: int
+    rollout: Rollout, sampler: Sampler, tasks: Callable[[int], Task], *, count: int, seed: int
 ) -> Metric:
     """Mean verdict over `count` tasks, one sampled answer each."""
     asked = [tasks(index) for index in range(count)]
-    episodes = rollout.run(engine.local_sampler(model), asked, group_size=1, seed=seed + 1)
+    episodes = rollout.run(sampler, asked, group_size=1, seed=seed + 1)
     return Metric.of([episode.outcome.value for episode in episodes])
+
+
+def validate(
+    engine: Engine, source: EpisodeSource, model: Model, *, count: int, seed: int
+) -> Metric:
+    """Mean verdict of a model on the validation tasks of a source."""
+    tasks = source.on(Split.VALIDATION).tasks.make()
+    with (
+        engine.sampler(model) as sampler,
+        source.make_rollout(load_tokenizer(model)) as rollout,
+    ):
+        return evaluate(rollout, sampler, tasks, count=count, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +242,9 @@ class RlPart:
 
 def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
     run: RunFolder,
+    engine: Engine,
     start: Path,
-    rollout_config: Rollout.Config,
-    tasks: TasksOf,
+    source: EpisodeSource,
     config: RlvrConfig,
     *,
     seed: int,
@@ -279,38 +252,23 @@ def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
     phase: str = "rlvr",
 ) -> RlPart:
     """RLVR from the model in `start` to `rl/model` in the run's folder; done once."""
-    (run / "rl").mkdir(exist_ok=True)
-    validation = tasks(Split.VALIDATION)
+    trained = run / "rl" / "model"
 
-    def train() -> RlPart:
-        model, tokenizer = engine.load_model(str(start))
-        with Rollout(rollout_config, codec_for(tokenizer)) as rollout:
-            before = run.part(
-                "rl/before",
-                Metric,
-                lambda: evaluate(rollout, model, validation, count=evaluate_on, seed=seed),
-            )
-            trained = engine.rlvr(
-                model,
-                tokenizer,
-                config,
-                rollout,
-                tasks(Split.TRAIN),
-                run / "rl" / "model",
-                seed=seed,
-                progress=run.progress,
-                phase=phase,
-            )
-            after = evaluate(rollout, trained.model, validation, count=evaluate_on, seed=seed)
-        if run.is_main:
-            write_json_lines(run / "curve.jsonl", trained.curve)
-        return RlPart(
-            before=before,
-            after=after,
-            reward=[round(float(row["reward"]), 4) for row in trained.curve],
+    def train() -> list[float]:
+        result = engine.rlvr(
+            start, source, config, trained, seed=seed, progress=run.progress, phase=phase
         )
+        if run.is_main:
+            write_json_lines(run / "curve.jsonl", result.curve)
+        return [round(float(row["reward"]), 4) for row in result.curve]
 
-    return run.part("rl/result", RlPart, train, collective=True)
+    def measure(model: Path) -> Metric:
+        return validate(engine, source, model, count=evaluate_on, seed=seed)
+
+    before = run.part("rl/before", Metric, lambda: measure(start))
+    reward = run.part("rl/reward", list[float], train, collective=True)
+    after = run.part("rl/after", Metric, lambda: measure(trained))
+    return RlPart(before=before, after=after, reward=reward)
 
 
 def no_change_mean(verifier: Verifier, tasks: Callable[[int], Task], count: int) -> float | None:

@@ -17,20 +17,21 @@ from typing import Any
 from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable
+from terrella.core.files import copy_folder
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
 from terrella.core.tokens import TrainExample
-from terrella.core.types import Episode, Situation, Split, Transition
+from terrella.core.types import Episode, Situation, Transition
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
-from terrella.engines import engine
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.pipelines.base import Pipeline
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.rlvr import RlPart, rl_finetune
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import PredictionTasks
+from terrella.rollout.source import EpisodeSource, WorldTasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,11 @@ class WorldModelResult:
     """None where RLVR was left out."""
 
 
-class TrainWorldModel(Pipeline[WorldModelResult]):
+class TrainWorldModel(ModelPipeline[WorldModelResult]):
     """A world model that is fitted to text observations."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: World.Config
         policy: Configurable.Config = field(default_factory=lambda: Mixture.Config(share=0.5))
         """Takes the real steps. It should reach all the states that an agent will reach."""
@@ -103,17 +104,17 @@ class TrainWorldModel(Pipeline[WorldModelResult]):
         config = self.config
         world: World = config.world.build()
         world.reset(seed=0)
-        model, tokenizer = engine.load_model(
-            config.model, vocabulary=world.vocabulary(), seed=config.seed
+        start = start_model(
+            config.model, run / "start", vocabulary=world.vocabulary(), seed=config.seed
         )
+        tokenizer = load_tokenizer(start)
         examples = list(
             prediction_examples(world, codec_for(tokenizer), tokenizer, data.episodes())
         )
-        engine.sft(
-            model,
-            tokenizer,
-            config.sft,
+        self.engine.sft(
+            start,
             examples,
+            config.sft,
             folder,
             seed=config.seed,
             progress=run.progress,
@@ -124,16 +125,16 @@ class TrainWorldModel(Pipeline[WorldModelResult]):
         config = self.config
         return rl_finetune(
             run,
+            self.engine,
             fitted,
-            Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
-            self.tasks,
+            EpisodeSource(
+                rollout=Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
+                tasks=WorldTasks(world=config.world, ask="observation", seed=config.seed),
+            ),
             config.rlvr,
             seed=config.seed,
             evaluate_on=config.evaluate_on,
         )
-
-    def tasks(self, split: Split) -> PredictionTasks:
-        return PredictionTasks(self.config.world, split=split, seed=self.config.seed)
 
     def rlvr_env_steps(self) -> int:
         """Real steps of RLVR's tasks, at most.
@@ -144,10 +145,9 @@ class TrainWorldModel(Pipeline[WorldModelResult]):
         return rlvr.steps * rlvr.groups * self.config.world.max_steps
 
     def export(self, run: RunFolder, trained: Path) -> None:
-        """Write the final model to `model/`, which `certify` and `plan` read."""
+        """Copy the final model to `model/`, which `certify` and `plan` read."""
         if run.is_main:
-            model, tokenizer = engine.load_model(str(trained))
-            engine.export_model(model, tokenizer, run / "model")
+            copy_folder(trained, run / "model")
 
     def summary(self, result: WorldModelResult) -> list[tuple[str, str]]:
         rows = [

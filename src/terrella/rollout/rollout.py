@@ -84,6 +84,11 @@ class Rollout(Configurable):
         temperature: float = 1.0
         env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
 
+        @property
+        def max_model_tokens(self) -> int:
+            """The most tokens that the model can write in an episode."""
+            return min(self.max_turns * self.turn_tokens, self.episode_tokens)
+
     config: Config
 
     def __init__(

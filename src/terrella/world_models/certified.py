@@ -19,6 +19,7 @@ from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import AsyncWorldModel, Sampler, WorldModel
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.data.store import EpisodeStore
+from terrella.engines.configs import EngineConfig
 from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.nearness import NearestData
 from terrella.trust.risk import RiskEstimator
@@ -104,13 +105,18 @@ class CertifiedModel:
 
 @lru_cache(maxsize=4)
 def load_certified_model(
-    folder: Path, samples: int, cache_limit: int = CACHE_LIMIT
+    folder: Path,
+    samples: int,
+    cache_limit: int = CACHE_LIMIT,
+    engine: EngineConfig | None = None,
 ) -> CertifiedModel:
     """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
     path = folder / CERTIFICATE
     certificate = Certificate.load(path) if path.exists() else None
     data = NearestData(EpisodeStore.open(folder / "data").transitions())
-    model = load_world_model(folder / "model", samples=samples, cache_limit=cache_limit)
+    model = load_world_model(
+        folder / "model", samples=samples, cache_limit=cache_limit, engine=engine
+    )
     return CertifiedModel(
         RiskEstimator(model, data, certificate.risk if certificate else None), certificate
     )

@@ -25,6 +25,8 @@ from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Codec, Sampler
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.core.types import Observation, Prediction
+from terrella.engines.configs import EngineConfig
+from terrella.engines.engine import load_tokenizer, open_sampler
 
 T = TypeVar("T")
 CACHE_LIMIT = 400_000
@@ -204,14 +206,12 @@ def load_world_model(
     samples: int = 8,
     turn_tokens: int = 128,
     cache_limit: int = CACHE_LIMIT,
+    engine: EngineConfig | None = None,
 ) -> LearnedWorldModel:
     """Load the model in a folder; callers with equal arguments share it and its cache."""
-    from terrella.engines.local.local_sampler import LocalSampler
-    from terrella.models.presets import load_model
-
-    model, tokenizer = load_model(str(folder))
+    tokenizer = load_tokenizer(folder)
     return LearnedWorldModel(
-        LocalSampler(model.eval()),
+        open_sampler(folder, engine, work=folder.with_name("engine")),
         codec_for(tokenizer),
         tokenizer,
         samples=samples,

@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from terrella.codecs.choose import CodecConfig
 from terrella.codecs.frames import FrameCodec
 from terrella.core.config import record_from_json
 from terrella.core.predictive import PredictiveDistribution, Query
@@ -131,6 +133,17 @@ def imagined_video_world(world: World.Config, model: VideoWorldModel) -> Imagine
     """
     estimator = RiskEstimator(model, NearestData(()), None)
     return imagine(world, certified_model=CertifiedModel(estimator))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameCodecConfig(CodecConfig):
+    """The codec of a folder written by `TrainTokenizer`; the language tokenizer is not needed."""
+
+    folder: Path
+    window: int = 0
+
+    def make(self, tokenizer: Any) -> FrameCodec:
+        return read_codec(self.folder, window=self.window)
 
 
 def read_codec(folder: Path, *, window: int) -> FrameCodec:

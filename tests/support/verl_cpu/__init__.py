@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SETTINGS = (
+ENGINE_SETTINGS = (
     "engine=verl",
-    "model=tiny-0.3m-vllm",
     "verl.devices=2",
     "verl.episode_workers=1",
     "verl.prompt_tokens=128",
@@ -30,6 +29,7 @@ SETTINGS = (
     "verl.+critic.model.override_config.attn_implementation=sdpa",
 )
 """Two processes stand in for two GPUs."""
+SETTINGS = (*ENGINE_SETTINGS, "model=tiny-0.3m-vllm")
 
 
 RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from tensordict import NonTensorData, TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
-from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
 from terrella.core.tokens import TokenEpisode
 from terrella.engines.configs import VerlConfig
-from terrella.engines.verl import registered  # noqa: F401  fills verl's registries
 from terrella.engines.verl.agent_loop import ServerSampler, as_output
+from terrella.engines.verl.losses import ActorLoss, critic_loss
 from terrella.engines.verl.verl_keys import Job, compose, verl_keys
 
 KEYS = tuple(
@@ -86,8 +84,9 @@ def make_worker(job: Job, kind: str = "actor") -> TrainingWorker:
         )
     )
     worker.reset()
-    if kind == "actor":
-        worker.set_loss_fn(partial(ppo_loss, config=role_config))
+    # As `VerifiedTrainer` does.
+    loss = ActorLoss.of(job.rlvr) if kind == "actor" else critic_loss(job.rlvr)
+    worker.set_loss_fn(loss)
     return worker
 
 
@@ -132,14 +131,14 @@ def infer(worker: TrainingWorker, batch: TensorDict, column: str) -> torch.Tenso
     return response_from_nested(worker.infer_batch(data)[column], batch["response_mask"])
 
 
-def train(worker: TrainingWorker, batch: TensorDict) -> dict[str, Any]:
-    """Take one optimizer step and return verl's metrics."""
+def train(worker: TrainingWorker, batch: TensorDict, *, updates: int = 1) -> dict[str, Any]:
+    """Take one optimizer step per update and return verl's metrics."""
     data = batch.clone()
     tu.assign_non_tensor(
         data,
         global_batch_size=len(batch),
         mini_batch_size=len(batch),
-        epochs=1,
+        epochs=updates,
         seed=0,
         dataloader_kwargs=NonTensorData({"shuffle": False}),
     )

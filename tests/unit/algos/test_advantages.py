@@ -98,13 +98,10 @@ def test_a_difference_that_rounding_makes_is_no_difference():
 
 
 def test_the_named_algorithms_are_the_ones_of_their_papers():
-    assert ESTIMATORS["grpo"] == ("std", "mean", "episode") and ESTIMATORS["dr_grpo"] == (
-        "none",
-        "mean",
-        "constant",
-    )
-    assert ESTIMATORS["dapo"] == ("std", "mean", "token")
-    assert ESTIMATORS["rloo"][:2] == ("none", "leave_one_out")
+    assert ESTIMATORS["grpo"] == ("std", "mean", "episode", "token", None, 0)
+    assert ESTIMATORS["dr_grpo"] == ("none", "mean", "constant", "token", None, 0)
+    assert ESTIMATORS["dapo"] == ("std", "mean", "token", "token", 0.28, 10)
+    assert ESTIMATORS["rloo"] == ("none", "leave_one_out", "episode", "episode", None, 0)
 
 
 def naive_gae(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch")
-from terrella.algos.credit import per_turn, rewards_by_turn, spread, to_go, turn_level, turn_rewards
+from terrella.algos.credit import per_turn, rewards_by_turn, to_go, turn_rewards
 from terrella.algos.losses import (
     LossInputs,
     importance_weights,
@@ -20,16 +20,6 @@ from terrella.core.types import Status, Verdict
 
 def test_a_turn_that_earned_nothing_is_still_a_turn():
     assert turn_rewards([0.0, 1.0, 0.0], [2, 5, 7], 7).tolist() == [0, 0, 0, 0, 1, 0, 0]
-    mask = torch.tensor([1, 1, 0, 1, 1, 0, 1.0])
-    assert turn_level([0.0, 1.0, 0.0], [2, 5, 7], mask, gamma=0.5).tolist() == [
-        0.5,
-        0.5,
-        0,
-        1,
-        1,
-        0,
-        0,
-    ]
 
 
 def test_two_rewards_that_end_on_one_token_add_up():
@@ -80,16 +70,6 @@ def test_what_is_to_come_is_a_mean_per_turn():
 
 def test_a_turn_s_value_stands_on_each_of_its_tokens_and_nowhere_else():
     assert per_turn([1.0, 2.0, 3.0], [2, 3, 6], 8) == [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 0.0, 0.0]
-
-
-def test_rewards_of_later_turns_are_discounted_once_per_turn():
-    mask = torch.tensor([1.0, 1.0, 0.0, 1.0])
-    # 1 + 0.5 * (2 + 0.5 * 4) = 3, 2 + 0.5 * 4 = 4, 4
-    assert turn_level([1.0, 2.0, 4.0], [1, 3, 4], mask, gamma=0.5).tolist() == [3.0, 4.0, 0.0, 4.0]
-
-
-def test_an_outcome_is_spread_over_model_tokens():
-    assert spread(torch.tensor([2.0]), torch.tensor([[1.0, 0.0, 1.0]])).tolist() == [[2, 0, 2]]
 
 
 @pytest.mark.parametrize("normalise", ["episode", "token"])
@@ -240,3 +220,35 @@ def test_importance_weights_are_truncated():
     assert found.tolist() == pytest.approx([1.0, math.exp(-1), 2.0])
     both = importance_weights(torch.tensor([-1.0, -3.0]), torch.tensor([-1.5, -2.0]), cap=9.0)
     assert both.tolist() == pytest.approx([math.exp(0.5), math.exp(-1)])
+
+
+def test_one_ratio_per_episode_is_the_product_of_its_tokens():
+    """Two episodes; the first rises by e^0.1 * e^0.3, beyond a clip that each token keeps."""
+    logprobs = torch.tensor([0.1, -0.05, 0.3], requires_grad=True)
+    inputs = LossInputs(
+        logprobs=logprobs,
+        old_logprobs=torch.zeros(3),
+        advantages=torch.tensor([1.0, 2.0, 1.0]),
+        weights=torch.tensor([0.25, 0.5, 0.25]),
+        episodes=torch.tensor([0, 1, 0]),
+    )
+    loss, found = policy_loss(inputs, clip_low=0.2, clip_high=0.4, kl=0.0)
+    assert loss.item() == pytest.approx(-(0.5 * 1.4 + 0.5 * math.exp(-0.05) * 2.0))
+    assert found["clip_share"].tolist() == [1.0, 0.0, 1.0]
+    loss.backward()
+    # A clipped episode has no gradient; another's is that of its probability as a whole.
+    assert logprobs.grad.tolist() == pytest.approx([0.0, -math.exp(-0.05), 0.0])
+
+
+def test_the_gradient_of_an_episode_does_not_shrink_with_its_length():
+    for count in (1, 4):
+        logprobs = torch.zeros(count, requires_grad=True)
+        inputs = LossInputs(
+            logprobs=logprobs,
+            old_logprobs=torch.zeros(count),
+            advantages=torch.ones(count),
+            weights=torch.full((count,), 1 / count),
+            episodes=torch.zeros(count, dtype=torch.long),
+        )
+        policy_loss(inputs, clip_low=0.2, clip_high=0.2, kl=0.0)[0].backward()
+        assert logprobs.grad.tolist() == pytest.approx([-1.0] * count)

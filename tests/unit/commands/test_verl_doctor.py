@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from terrella.commands.doctor_cluster import judge
-from terrella.engines.verl.cluster_probe import NodeReport
+from terrella.engines.cluster_probe import NodeReport
 
 FINE = {
     "versions": (("python", "3.11.7"), ("verl", "0.9.1")),

@@ -11,7 +11,7 @@ from tests.support.tiny_model import tiny_model
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.trl.packs import Pack, pack_episodes, token_logprobs
-from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_tree_attention
+from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_attention
 
 
 def random_examples(count: int, *, seed: int = 0, group: int = 4) -> list[TrainExample]:
@@ -101,7 +101,7 @@ def test_gradients_do_not_depend_on_packing_sharing_or_attention(
 ):
     model, _ = tiny_model()
     if attention == TREE:
-        use_tree_attention(model)
+        use_attention(model, "sdpa")
     examples = random_examples(8)
     model.zero_grad()
     for example in examples:

@@ -11,11 +11,11 @@ import torch
 from tests.support.tiny_run import curve, tiny_trainer
 
 from terrella.algos.diagnostics import CollapseWatch
+from terrella.algos.episode_batch import chosen_groups
 from terrella.core.errors import ConfigError
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.collapse_alarm import CollapseAlarm
-from terrella.engines.trl.rlvr_batch import chosen_groups
 from terrella.engines.trl.step_budget import StopAtBudget
 from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.show.progress import PlainProgress
@@ -61,22 +61,23 @@ def test_the_worlds_tokens_are_fitted_only_with_a_world_loss(tmp_path: Path):
 def test_a_budget_ends_training_and_survives_a_resume():
     spent = [0]
     control, state = SimpleNamespace(should_training_stop=False), SimpleNamespace(log_history=[{}])
-    budget = StopAtBudget(EnvStepBudget(limit=100, spent=30, count=lambda: spent[0]))
+    budget = StopAtBudget(EnvStepBudget(limit=100, spent=30), lambda: spent[0])
     for taken in (40, 71):
         spent[0] = taken
-        budget.on_log(None, state, control)
         budget.on_step_end(None, state, control)
+        budget.on_log(None, state, control)
         assert control.should_training_stop == (taken == 71)
-    resumed = EnvStepBudget(limit=200, spent=30, count=lambda: 9)
-    StopAtBudget(resumed).on_train_begin(None, state, control)
-    assert resumed.total == 101 + 9
+    resumed = StopAtBudget(EnvStepBudget(limit=200, spent=30), lambda: 9)
+    resumed.on_train_begin(None, state, control)
+    resumed.on_step_end(None, state, control)
+    assert resumed.budget.total == 101 + 9
 
 
 def test_a_run_that_a_budget_ends_is_measured_by_it(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "terrella")
     state = SimpleNamespace(log_history=[], global_step=3, max_steps=2000)
     for limit, line in ((100, "rl, env steps  50 of 100 (50%)"), (0, "rl  3 of 2,000 (0%)")):
-        budget = EnvStepBudget(limit=limit, spent=30, count=lambda: 20)
+        budget = EnvStepBudget(limit=limit, spent=30, played=20)
         display = ShowProgress(PlainProgress(), "rl", budget)
         display.on_train_begin(None, state, None)
         assert caplog.records[-1].getMessage().startswith(line)

@@ -73,7 +73,7 @@ def test_without_kl_there_is_no_reference_and_nothing_was_copied(
 
     monkeypatch.setattr("terrella.engines.trl.rlvr_trainer.copy", SimpleNamespace(deepcopy=refuse))
     trainer = tiny_trainer(tmp_path)
-    assert trainer.ref_model is None and trainer.unsharded is None
+    assert trainer.ref_model is None
     assert trainer.sampler.model is trainer.policy
     trainer.train()
     assert "kl" not in trainer.state.log_history[0]
@@ -154,6 +154,7 @@ def test_groups_without_variance_are_refilled_from_beyond_the_run(
     assert indices == expected
     assert trainer.batch is not None and trainer.batch.counts.episodes == episodes
     assert curve(trainer, "zero_variance") == [(pytest.approx(1 / 3),)]
+    assert trainer.state.log_history[0].get("refilled") == (1.0 if refill else None)
 
 
 def test_a_sampler_with_other_weights_is_caught(tmp_path: Path):

@@ -49,13 +49,54 @@ def job(**changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"refill": 1}, {"algorithm": "ppo", "critic": "shared"}, {"steps": 3, "updates": 2}]
+    "changes",
+    [
+        {"algorithm": "ppo", "critic": "shared"},
+        {"steps": 3, "updates": 2},
+        {"algorithm": "ppo", "critic": "separate", "credit": "turn"},
+    ],
 )
 def test_settings_that_verl_does_not_support_are_refused(changes: dict[str, Any]):
     from terrella.engines.verl.verl_keys import check
 
-    with pytest.raises(ConfigError, match=r"rlvr\."):
+    with pytest.raises(ConfigError, match=r"critic|steps"):
         check(job(**changes).rlvr)
+
+
+def test_the_maths_of_the_trl_engine_is_accepted():
+    from terrella.engines.verl.verl_keys import check
+
+    check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr)
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("actor_rollout_ref.actor.entropy_coeff=0.1", "no such term"),
+        ("actor_rollout_ref.actor.clip_ratio_high=0.3", "rlvr.clip_high"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "rlvr.algorithm"),
+        ("algorithm.gamma=0.9", "rlvr.gamma"),
+        ("+algorithm.filter_groups.enable=true", "rlvr.refill"),
+    ],
+)
+def test_a_key_that_would_have_no_effect_is_refused(key: str, remedy: str):
+    from terrella.engines.verl.verl_keys import refuse_own_keys
+
+    with pytest.raises(ConfigError, match=remedy):
+        refuse_own_keys(["trainer.test_freq=5", key])
+    refuse_own_keys(["actor_rollout_ref.actor.optim.lr=0.5"])
+
+
+@pytest.mark.parametrize(
+    ("temperature", "mode"), [(1.0, "raw_logprobs"), (0.7, "processed_logprobs")]
+)
+def test_servers_report_probabilities_before_a_mask(temperature: float, mode: str):
+    from dataclasses import replace
+
+    verl_job = job()
+    rollout = verl_job.rollout.replace(temperature=temperature)
+    config = composed(replace(verl_job, rollout=rollout))
+    assert config.actor_rollout_ref.rollout.logprobs_mode == mode
 
 
 def composed(verl_job: Any, *extra: str) -> Any:
@@ -74,8 +115,8 @@ def test_every_key_is_one_that_verl_has(algorithm: str):
     assert config.algorithm.adv_estimator == f"terrella_{algorithm}"
     assert bool(config.critic.enable) is (algorithm == "ppo")
     assert (config.trainer.total_training_steps, config.trainer.save_freq) == (20, 5)
-    assert config.actor_rollout_ref.actor.kl_loss_coef == 0.1
     assert config.actor_rollout_ref.actor.use_kl_loss
+    assert config.trainer.v1.sampler.custom_sampler.name == "RefillBuffer"
     assert config.actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype == "fp32"
 
 
@@ -89,13 +130,14 @@ def test_the_users_keys_win():
     assert config.actor_rollout_ref.rollout.enable_sleep_mode is False
 
 
-def test_the_dataset_that_the_keys_name_exists():
+def test_the_dataset_and_the_buffer_that_the_keys_name_exist():
     from importlib.util import find_spec
 
     from terrella.engines.verl.verl_keys import verl_keys
 
-    path = verl_keys(job())["data.custom_cls.path"]
-    assert find_spec(path.removeprefix("pkg://")) is not None
+    for key in ("data.custom_cls.path", "trainer.v1.sampler.custom_sampler.path"):
+        path = verl_keys(job())[key]
+        assert find_spec(path.removeprefix("pkg://")) is not None
 
 
 @pytest.mark.parametrize("wrong", ["trainer.nodes=2", "actor_rollout_ref.actor.optimiser.lr=1"])

@@ -3,22 +3,21 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from terrella.algos.estimators import ESTIMATORS
+from terrella.engines.configs import RlvrConfig
 from terrella.engines.verl.train_batch import (
     TokenColumns,
     batch_metrics,
-    estimate,
+    episode_facts,
     group_indices,
     group_rewards,
     make_train_batch,
     mismatch,
-    token_rewards,
 )
 from terrella.engines.verl.verl_engine import curve
 
@@ -29,7 +28,9 @@ REAL = [True] * 7 + [False]
 def record(value: float | None) -> dict[str, Any]:
     return {
         "masked": value is None,
+        "length": 4,
         "turn_rewards": [] if value is None else [0.0, value],
+        "world_rewards": [] if value is None else [value, 0.0],
         "turn_ends": [] if value is None else [2, 4],
         "prompt_read": 10,
         "prompt_cached": 4,
@@ -50,29 +51,17 @@ def columns() -> TokenColumns:
         mask_BT=mask,
         sampled_BT=sampled,
         old_BT=sampled.clone(),
-        rewards_BT=token_rewards(RECORDS, mask),
         values_BT=torch.zeros(8, 4),
     )
 
 
-def settings(algorithm: str, **changes: Any) -> Any:
-    plain = {
-        "algorithm": algorithm,
-        "gamma": 1.0,
-        "lam": 1.0,
-        "whiten": False,
-        "importance_cap": 0.0,
-    }
-    return SimpleNamespace(**{**plain, **changes})
-
-
-def train_batch(algorithm: str, **changes: Any) -> Any:
-    batch, groups = columns(), group_indices(UIDS, REAL)
+def train_batch(algorithm: str, batch: TokenColumns | None = None, **changes: Any) -> Any:
+    batch = batch or columns()
     return make_train_batch(
         batch,
-        groups,
-        estimate(batch, groups, algorithm=algorithm),
-        settings(algorithm, **changes),
+        episode_facts(RECORDS, batch.mask_BT),
+        group_indices(UIDS, REAL),
+        RlvrConfig(algorithm=algorithm, lam=1.0, **changes),
         longest=4,
     )
 
@@ -80,7 +69,7 @@ def train_batch(algorithm: str, **changes: Any) -> Any:
 def test_groups_are_ragged_and_masked_verdicts_are_nan():
     groups = group_indices(UIDS, REAL)
     assert groups.tolist() == [[0, 2, 4], [1, 3, -1], [5, 6, -1]]
-    result = group_rewards(columns().rewards_BT, groups)
+    result = group_rewards(episode_facts(RECORDS, columns().mask_BT), groups)
     assert result[0].tolist() == [1.0, 0.0, 1.0] and result[2, :2].tolist() == [1.0, 1.0]
     assert result[1, 0] == 0.5 and result[1, 1:].isnan().all() and math.isnan(result[2, 2])
 
@@ -113,17 +102,37 @@ def test_with_a_critic_every_known_verdict_counts():
     assert result.returns_BT[0].tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
-def test_importance_weights_are_capped():
-    batch, groups = columns(), group_indices(UIDS, REAL)
+def test_importance_weights_are_capped_and_the_critic_has_none():
+    batch = columns()
     batch.old_BT.copy_(torch.where(batch.mask_BT, 3.0, 0.0))
-    result = make_train_batch(
-        batch,
-        groups,
-        estimate(batch, groups, algorithm="grpo"),
-        settings("grpo", importance_cap=2.0),
-        longest=4,
-    )
-    assert float(result.weights_BT.sum()) == pytest.approx(2.0)
+    result = train_batch("grpo", batch, importance_cap=2.0).columns()
+    assert float(result["policy_weights"].sum()) == pytest.approx(2.0)
+    assert float(result["value_weights"].sum()) == pytest.approx(1.0)
+
+
+def test_all_known_verdicts_are_in_the_denominator_all():
+    result = train_batch("grpo", denominator="all")
+    assert (result.weights_BT.sum(1) > 0).tolist() == [*[True] * 3, False, *[True] * 3, False]
+    assert float(result.weights_BT.sum()) == pytest.approx(1.0)
+    assert result.advantages_BT[1].tolist() == result.advantages_BT[5].tolist() == [0.0] * 4
+
+
+def test_a_turn_has_its_own_advantage_from_the_worlds_rewards():
+    """The records' rewards are paid in the second turn, the world's own in the first."""
+    by_turn = train_batch("grpo", credit="turn").advantages_BT
+    assert by_turn[0, 0] > 0 > by_turn[2, 0] and by_turn[:, 3].tolist() == [0.0] * 8
+    assert train_batch("grpo").advantages_BT[0, 3] > 0
+
+
+def test_a_filter_leaves_groups_out_with_a_critic_too():
+    counted = train_batch("ppo", keep_share=0.5).weights_BT.sum(1) > 0
+    assert counted.tolist() == [True, False, True, False, True, False, False, False]
+
+
+def test_world_tokens_of_episodes_that_count_share_the_auxiliary_loss():
+    world = train_batch("grpo", world_loss=0.5).world_BT
+    assert world[[0, 2, 4], 2].tolist() == pytest.approx([1 / 3] * 3)
+    assert float(world.sum()) == pytest.approx(1.0)
 
 
 def test_the_mismatch_looks_at_the_models_tokens_only():
@@ -136,7 +145,9 @@ def test_the_mismatch_looks_at_the_models_tokens_only():
 
 
 def test_metrics_leave_masked_verdicts_out_of_the_mean():
-    result = batch_metrics(train_batch("grpo"), RECORDS[:7], [3] * 7)
+    facts = episode_facts(RECORDS, columns().mask_BT)[:7]
+    result = batch_metrics(train_batch("grpo").rewards_PG, RECORDS[:7], facts)
+    assert result["tokens"] == 3
     assert result["reward"] == pytest.approx(4.5 / 6) and result["masked"] == pytest.approx(1 / 7)
     assert result["zero_variance"] == pytest.approx(2 / 3)
     assert result["prefix_hits"] == pytest.approx(0.4)

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from terrella.core.errors import EngineError, StoreError
 from terrella.engines.configs import TokenizerTrainConfig
-from terrella.engines.trl.pixel_trainer import clone, fit_classifier
-from terrella.engines.trl.tokenizer_trainer import TokenizerTrainer
+from terrella.engines.frames.pixel_trainer import clone, fit_classifier
+from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.configs import FrameTokenizerConfig
@@ -87,7 +87,7 @@ def test_training_resumes_where_it_was_killed(tmp_path):
 
 
 def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("terrella.engines.trl.tokenizer_trainer.CHECK_EVERY", 5)
+    monkeypatch.setattr("terrella.engines.frames.tokenizer_trainer.CHECK_EVERY", 5)
     with pytest.raises(EngineError, match="collapsed"):
         trainer(tmp_path, steps=10, least_codes=999).train(SilentProgress())
 

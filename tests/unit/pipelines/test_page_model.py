@@ -1,5 +1,7 @@
 """Examples and scores of page models, from recorded steps; no browser and no training."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
@@ -10,7 +12,8 @@ from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.types import Split, Transition, Tree
 from terrella.models.characters import character_tokenizer
-from terrella.pipelines.web.page_model import recorded_tasks
+from terrella.pipelines.web import page_model
+from terrella.pipelines.web.page_model import RecordedTasks
 from terrella.pipelines.web.page_scores import baseline_scores, page_scores
 from terrella.pipelines.web.page_steps import CHANGE_TOKENS, change_examples, changes_of
 from terrella.verify.tree_diff import TreeDiff
@@ -57,11 +60,12 @@ def test_scores_tell_changed_from_unchanged_and_baselines_earn_nothing_where_it_
     assert baselines["none"].all.f1.mean == 0.0
 
 
-def test_recorded_tasks_are_disjoint_and_visit_every_step():
+def test_recorded_tasks_are_disjoint_and_visit_every_step(monkeypatch):
     steps = [step(f'[1] text "{n}"', "click 1", PAGE) for n in range(20)]
-    tasks = recorded_tasks(steps, seed=3)
+    monkeypatch.setattr(page_model, "load_steps", lambda store: steps)
+    tasks = RecordedTasks(store=Path("store"), seed=3)
     asked = {
-        split: {tasks(split)(index).transition.observation for index in range(40)}
+        split: {tasks.replace(split=split).make()(n).transition.observation for n in range(40)}
         for split in (Split.TRAIN, Split.VALIDATION)
     }
     assert len(asked[Split.TRAIN]) == 18 and len(asked[Split.VALIDATION]) == 2

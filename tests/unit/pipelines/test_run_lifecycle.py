@@ -32,7 +32,6 @@ from terrella.pipelines.spa import pipeline as spa
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.spa.self_play import SelfPlay
 from terrella.pipelines.text_games.pipeline import TextGameModel
-from terrella.pipelines.video import pipeline as video_model
 from terrella.pipelines.video.pipeline import ClipMetrics, VideoModel
 from terrella.pipelines.video.tokenizer import (
     ReconstructionMetrics,
@@ -74,10 +73,8 @@ def quick_spa(monkeypatch, out, **changes):
         evaluated.append(config.instances)
         return TestScores(successes=[1], samples=1, passes={"1": Metric.of([1.0])})
 
-    monkeypatch.setattr(Spa, "format_model", lambda self, run: (Nothing(), Nothing()))
-    monkeypatch.setattr(Spa, "codec", lambda self, tokenizer: None)
-    monkeypatch.setattr(Spa, "rollout", lambda self, codec: contextlib.nullcontext(Nothing()))
-    monkeypatch.setattr(spa.engine, "local_sampler", lambda model: None)
+    monkeypatch.setattr(Spa, "format_model", lambda self, run: out)
+    monkeypatch.setattr(Spa, "playing", lambda *_: contextlib.nullcontext([Nothing()] * 3))
     monkeypatch.setattr(spa, "evaluate_agent", evaluate)
     settings = {
         "world": Counter.Config(),
@@ -327,8 +324,12 @@ def warm_up_order(out, monkeypatch, **changes):
 
     monkeypatch.setattr(SftTrainer, "training_step", listening)
     config = small_rlvr(out, **changes)
-    with RunFolder(config.out, config, progress=SilentProgress()) as run:
-        Rlvr(config).warm_model(run)
+    pipeline = Rlvr(config)
+    with (
+        RunFolder(config.out, config, progress=SilentProgress()) as run,
+        pipeline.resources(run),
+    ):
+        pipeline.warm_model(run)
     monkeypatch.undo()
     return order
 
@@ -344,7 +345,7 @@ def test_the_seed_decides_the_order_of_the_warm_up(tmp_path, monkeypatch):
 def test_a_world_model_is_finetuned_for_as_many_steps_as_its_rlvr_says(tmp_path, monkeypatch):
     asked = []
 
-    def finetune(run, start, rollout_config, tasks, config, **_):
+    def finetune(run, engine, start, source, config, **_):
         asked.append(config)
         metric = Metric.of([1.0])
         return RlPart(before=metric, after=metric, reward=[])
@@ -363,12 +364,10 @@ def test_a_world_model_is_finetuned_for_as_many_steps_as_its_rlvr_says(tmp_path,
 
 
 def test_the_distance_of_a_video_model_is_its_worlds(tmp_path, monkeypatch):
-    monkeypatch.setattr(video_model, "Rollout", Nothing())
     distance = FrameDistance.Config(mae_weight=0.25)
     config = video(tmp_path, world=Tabletop.Config(distance=distance))
     assert "distance" not in {one.name for one in dataclasses.fields(config)}
-    monkeypatch.undo()
-    made = VideoModel(config).rollout(type("Codec", (), {"frame_tokens": 4})())
+    made = VideoModel(config).rollout_config().world.build()
     assert made.verifier.config == distance
-    measuring = VideoModel(config).rollout(type("Codec", (), {"frame_tokens": 4})(), metrics=True)
+    measuring = VideoModel(config).rollout_config(metrics=True).world.build()
     assert measuring.verifier.config == distance.replace(metrics=True)

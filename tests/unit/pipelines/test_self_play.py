@@ -16,6 +16,7 @@ import torch
 from tests.support.scripted_sampler import ScriptedSampler
 from tests.unit.codecs.test_chat_tokens import small_tokenizer
 
+from terrella.algos.episode_batch import Score, TokenCounts
 from terrella.algos.losses import LossInputs, policy_loss
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
@@ -23,7 +24,7 @@ from terrella.codecs.tagged import TAG_TOKENS, TaggedCodec, reply_form
 from terrella.core.types import Split, show_text
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.packs import pack_episodes, read_pack, target_logprobs
-from terrella.engines.trl.rlvr_batch import ScoredEpisode, TokenCounts, train_example
+from terrella.engines.trl.rlvr_batch import ScoredEpisode, train_example
 from terrella.models.characters import character_tokenizer
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples, worth_keeping
 from terrella.pipelines.spa.tagged_examples import (
@@ -103,7 +104,9 @@ def test_what_was_sampled_is_what_is_trained_token_for_token(template):
         ]
         assert mine == [token for reply in replies for token in reply]
         rows.append(
-            train_example(ScoredEpisode(episode, 1.0), TokenCounts(1, 1), RlvrConfig(), longest=1)
+            train_example(
+                ScoredEpisode(episode, Score(1.0)), TokenCounts(1, 1), RlvrConfig(), longest=1
+            )
         )
         sampled.append(mine)
     targets = torch.cat([pack.targets_M for pack in pack_episodes(rows, max_tokens=2048)]).tolist()
@@ -126,7 +129,9 @@ class Table(torch.nn.Module):
 
 def taught_places(episode, **settings):
     config = RlvrConfig(**settings)
-    row = train_example(ScoredEpisode(episode, 1.0), TokenCounts(1, 10, 10), config, longest=1)
+    row = train_example(
+        ScoredEpisode(episode, Score(1.0)), TokenCounts(1, 10, 10), config, longest=1
+    )
     (pack,) = pack_episodes([row], max_tokens=10_000)
     model = Table(len(pack.ids_N), 500)
     logprobs, _ = target_logprobs(read_pack(model, pack), pack)

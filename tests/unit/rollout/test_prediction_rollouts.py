@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import tests.support.quiet_trl  # noqa: F401
 from tests.support.little_videos import film_episode, little_codec
 
+from terrella.algos.episode_batch import Score, TokenCounts, turn_advantages
 from terrella.core.errors import ConfigError
 from terrella.core.judge import mean_verdict
 from terrella.core.types import Status, Text, Verdict
@@ -19,10 +20,8 @@ from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl.packs import pack_episodes, token_logprobs
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
-    TokenCounts,
     scored_episodes,
     train_example,
-    turn_advantages,
 )
 from terrella.models.video_lm import make_video_lm
 from terrella.pipelines.video.clips import ClipExamples, ClipTasks, clip_task, with_actions_of
@@ -114,7 +113,7 @@ def test_the_same_seed_gives_the_same_frames_and_the_truth_scores_one():
 def test_sampled_tokens_are_trained_tokens_and_forced_ones_have_no_gradient():
     _, model, _, _, episodes = play()
     rows = [
-        train_example(ScoredEpisode(e, 1.0), TokenCounts(1, 1), RlvrConfig(), longest=2)
+        train_example(ScoredEpisode(e, Score(1.0)), TokenCounts(1, 1), RlvrConfig(), longest=2)
         for e in episodes
     ]
     (pack,) = pack_episodes(rows, max_tokens=4096)
@@ -146,19 +145,18 @@ def test_sampled_tokens_are_trained_tokens_and_forced_ones_have_no_gradient():
 def test_credit_by_turn_compares_a_frame_with_the_same_frame_of_its_siblings():
     *_, episodes = play(group=4, tasks=1)
     rewards = torch.tensor([[e.outcome.value for e in episodes]])
-    turns = turn_advantages(episodes, rewards, "grpo")
+    turns = turn_advantages([e.turn_rewards for e in episodes], rewards, "grpo")
     assert sum(turn[2] for turn in turns) == pytest.approx(0.0, abs=1e-4)
     last = [e.turn_rewards[-1] for e in episodes]
     best = max(range(4), key=last.__getitem__)
     assert turns[best][-1] == max(turn[-1] for turn in turns)
-    kept = scored_episodes(episodes, rewards, "grpo", "turn")
+    kept = scored_episodes(episodes, rewards, RlvrConfig(credit="turn"))
     columns = train_example(
         kept[0], TokenCounts(4, 32), RlvrConfig(credit="turn"), longest=2
     ).columns
-    assert (
-        columns["advantage"][:2] == [kept[0].turns[0]] * 2
-        and columns["advantage"][-1] == kept[0].turns[-1]
-    )
+    first, *_, last = kept[0].score.turns
+    assert columns["advantage"][:2] == pytest.approx([first] * 2)
+    assert columns["advantage"][-1] == pytest.approx(last)
     with pytest.raises(ConfigError, match="critic"):
         RlvrConfig(credit="turn", algorithm="ppo").check(processes=1)
 

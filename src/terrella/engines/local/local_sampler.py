@@ -18,9 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from terrella.core.errors import ConfigError
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.local.slot_cache import SlotCache
+from terrella.models.device import default_device
 
+LARGEST_MODEL = 500_000_000
+"""Parameters of the largest model that engines sample in-process.
+
+Larger models need a server: here every attention mask repeats keys and values for grouped heads,
+and the cache reserves the longest episode for every row. A server with paged attention decodes ten
+times as fast in a fraction of the memory.
+"""
 READ_TOKENS = 8192
 """Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
 
@@ -54,22 +63,51 @@ class _Row:
         return self.stopped or len(self.tokens) == self.request.max_new_tokens
 
 
+def local_sampler(model: Any, **options: Any) -> LocalSampler:
+    """A sampler for a model that no trainer holds, on this process's GPU if there is one.
+
+    Models above `LARGEST_MODEL` are refused.
+    """
+    check_size(model)
+    return LocalSampler(model.to(default_device()).eval(), **options)
+
+
+def check_size(model: Any) -> None:
+    """Refuse a model that is too large to be sampled in-process."""
+    parameters = sum(weight.numel() for weight in model.parameters())
+    if parameters > LARGEST_MODEL:
+        raise ConfigError(
+            "sampler",
+            f"the model has {parameters / 1e6:.0f}M parameters, and the in-process sampler is for "
+            f"up to {LARGEST_MODEL / 1e6:.0f}M",
+            "set sampler=vllm",
+        )
+
+
 class LocalSampler:
     """Serves any number of concurrent requests; each step is one forward pass over all of them."""
 
     def __init__(
-        self, model: Any, *, max_rows: int = 512, beat: Callable[[], None] = lambda: None
+        self,
+        model: Any,
+        *,
+        max_rows: int = 512,
+        beat: Callable[[], None] = lambda: None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """`max_rows` bounds the sequences held at once, idle sessions included.
 
-        `beat` is called after each pass.
+        `beat` is called after each pass. `device` and `dtype` are those of keys and values, by
+        default those of the weights. A trainer says them, because it moves and casts its weights:
+        under autocast the dtype is bf16.
         """
         self.model = model
         self.max_rows = max_rows
         self.beat = beat
         weight = next(model.parameters())
-        self.device = weight.device
-        self.cache = SlotCache(model.config, device=weight.device, dtype=weight.dtype)
+        self.device = torch.device(device or weight.device)
+        self.cache = SlotCache(model.config, device=self.device, dtype=dtype or weight.dtype)
         self.rows: list[_Row] = []  # rows[i].slot == i
         self.sessions: dict[str, _Row] = {}
         self.waiting: list[tuple[TokenRequest, asyncio.Future[Sampled]]] = []
@@ -96,11 +134,15 @@ class LocalSampler:
             self._drop(row)
         elif row is not None:
             row.session = None
+        if not self.rows and not self.waiting:
+            self.cache.free()
 
     def forget(self) -> None:
-        """Forget all sessions. Call it when the weights change: the cache is stale then."""
+        """Forget all sessions and free the cache. Call it before training and on new weights."""
         for session in list(self.sessions):
             self.release(session)
+        if not self.rows:
+            self.cache.free()
 
     async def _serve(self) -> None:
         try:
@@ -121,11 +163,14 @@ class LocalSampler:
                 done.set_exception(error)
         self.rows, self.waiting = [], []
         self.sessions.clear()
+        self.cache.free()
 
     # --- slots ------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
         """Give waiting requests a row; evict idle sessions when there is no room."""
+        new = sum(request.session not in self.sessions for request, _ in self.waiting)
+        self.cache.reserve(min(len(self.rows) + new, self.max_rows), 1)
         while self.waiting and len(self._busy()) < self.max_rows:
             request, done = self.waiting.pop(0)
             row = self.sessions.get(request.session) if request.session else None
@@ -141,7 +186,6 @@ class LocalSampler:
             self._drop(idle)
         row = _Row(slot=len(self.rows), session=request.session, request=request, done=done)
         self.rows.append(row)
-        self.cache.reserve(len(self.rows), 1)
         if request.session:
             self.sessions[request.session] = row
         return row
@@ -159,7 +203,6 @@ class LocalSampler:
         row.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
         row.tokens = []
         row.logprobs = []
-        self.cache.reserve(len(self.rows), len(request.prompt_ids) + request.max_new_tokens)
 
     def _busy(self) -> list[_Row]:
         return [row for row in self.rows if row.busy]

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+BLOCK = 64
+"""Columns are added in blocks: growing copies the cache, and a token at a time would be slow."""
+
 
 class SlotCache:
     """Keys and values of all layers, [layer, slot, head, column, dimension]."""
@@ -33,16 +36,26 @@ class SlotCache:
         self.width = 0
 
     def reserve(self, slots: int, columns: int) -> None:
-        """Make room. Sizes are doubled, so that growing is cheap on average."""
+        """Make room for so many slots, and for columns in blocks of `BLOCK`.
+
+        Blocks and not powers of two: two doubled sizes would reserve up to four times the need.
+        """
         layers, have_slots, heads, have_columns, size = self.keys.shape
         if slots <= have_slots and columns <= have_columns:
             return
-        slots, columns = max(have_slots, _double(slots)), max(have_columns, _double(columns))
-        for name in ("keys", "values"):
+        slots = max(have_slots, slots)
+        columns = max(have_columns, -(-columns // BLOCK) * BLOCK)
+        for name in ("keys", "values"):  # one after the other: only one of them exists twice
             old: Tensor = getattr(self, name)
             new = old.new_zeros(layers, slots, heads, columns, size)
             new[:, :have_slots, :, :have_columns] = old
             setattr(self, name, new)
+
+    def free(self) -> None:
+        """Give the memory back; no slot may be in use."""
+        layers, _, heads, _, size = self.keys.shape
+        self.keys = self.keys.new_zeros(layers, 0, heads, 0, size)
+        self.values = self.keys.clone()
 
     def write_at(self, columns: Tensor) -> None:
         """Make the next pass write token j of row i at `columns[i, j]`; row i is slot i."""
@@ -60,8 +73,10 @@ class SlotCache:
     ) -> tuple[Tensor, Tensor]:
         """Store the new columns and return all columns so far. Called by the model's attention."""
         rows = torch.arange(len(self.columns), device=self.columns.device)
-        self.keys[layer][rows[:, None], :, self.columns] = keys.transpose(1, 2)
-        self.values[layer][rows[:, None], :, self.columns] = values.transpose(1, 2)
+        # Under autocast keys arrive in fp32 (rotary embeddings) and values in bf16.
+        dtype = self.keys.dtype
+        self.keys[layer][rows[:, None], :, self.columns] = keys.transpose(1, 2).to(dtype)
+        self.values[layer][rows[:, None], :, self.columns] = values.transpose(1, 2).to(dtype)
         all_keys = self.keys[layer, : len(rows), :, : self.width]
         all_values = self.values[layer, : len(rows), :, : self.width]
         return all_keys, all_values
@@ -80,7 +95,3 @@ class SlotCache:
         swapped = [second, first]
         self.keys[:, pair, :, :columns] = self.keys[:, swapped, :, :columns]
         self.values[:, pair, :, :columns] = self.values[:, swapped, :, :columns]
-
-
-def _double(needed: int) -> int:
-    return 1 << max(4, (needed - 1).bit_length())

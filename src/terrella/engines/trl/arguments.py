@@ -10,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import parse_flag_from_env
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig
 
-from terrella.engines.configs import RlvrConfig
+from terrella.core.errors import ConfigError
+from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.trl.packed_steps import processes
-
-
-def sharded() -> bool:
-    """Whether accelerate will shard the model. Works before there is a trainer."""
-    return bool(parse_flag_from_env("ACCELERATE_USE_FSDP"))
 
 
 def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
@@ -49,15 +44,39 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
         save_steps=config.save_every or 500,
         report_to=list(config.report_to) or "none",
         seed=seed,
-        bf16=config.bf16,
-        gradient_checkpointing=False,
-        use_cpu=not torch.cuda.is_available(),
+        **precision_and_memory(config),
         shuffle_dataset=False,
         remove_unused_columns=False,
         disable_tqdm=True,
         max_completion_length=None,
         ddp_find_unused_parameters=False,
     )
+
+
+def precision_and_memory(config: RlvrConfig | SftConfig) -> dict[str, Any]:
+    """Arguments that both trainers share: device, precision, gradient checkpointing."""
+    one_gpu_per_process()
+    return {
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": config.bf16,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        # The reentrant kind needs inputs with gradients, and ignores keyword arguments: a pack's
+        # attention is one.
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    }
+
+
+def one_gpu_per_process() -> None:
+    """Refuse several visible GPUs in a process that no launcher started.
+
+    The trainer would wrap the model in `nn.DataParallel`, which splits a pack by its one row.
+    """
+    if "LOCAL_RANK" not in os.environ and torch.cuda.device_count() > 1:
+        raise ConfigError(
+            "devices",
+            f"one process sees {torch.cuda.device_count()} GPUs, and each process trains on one",
+            "use `accelerate launch` or `terrella launch`, or set CUDA_VISIBLE_DEVICES to one GPU",
+        )
 
 
 def lora(rank: int) -> Any:

@@ -11,16 +11,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.utils import ModelOutput
 
 from terrella.algos.advantages import gae
 from terrella.engines.trl.packs import Pack
 
 NAME = "critic"
+
+
+@dataclass
+class ValuedOutput(ModelOutput):  # type: ignore[misc]
+    """What a policy with a critic returns.
+
+    A class of its own: FSDP2 rebuilds outputs when it casts them, from their declared fields.
+    """
+
+    logits: Tensor | None = None
+    values: Tensor | None = None
 
 
 class Critic(nn.Module):
@@ -36,8 +49,10 @@ class Critic(nn.Module):
         self._hidden: Tensor | None = None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Values of hidden states, in fp32."""
-        return functional.linear(hidden.float(), self.weight.float(), self.bias.float())[..., 0]
+        """Values of hidden states, in fp32, also under autocast."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            values = functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+        return values[..., 0]
 
     def keep_hidden(self, decoder: nn.Module, arguments: Any, output: Any) -> None:
         """Forward hook of the policy's decoder: keep its hidden states for the head."""
@@ -54,8 +69,7 @@ class Critic(nn.Module):
             inputs = {name: value for name, value in options.items() if name != "logits_to_keep"}
             hidden = self.trunk(**inputs).last_hidden_state
         assert hidden is not None
-        output["values"] = self(hidden[:, options["logits_to_keep"]])
-        return output
+        return ValuedOutput(logits=output.logits, values=self(hidden[:, options["logits_to_keep"]]))
 
 
 def attach_critic(policy: Any, kind: Literal["shared", "separate"]) -> Critic:

@@ -9,27 +9,35 @@ accelerate do the rest: devices, DDP, FSDP2, mixed precision, adapters, schedule
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from datasets import Dataset
 from torch import Tensor
 from transformers import PrinterCallback
 from trl import GRPOTrainer
-from trl.models import prepare_fsdp
 
 from terrella.algos.advantages import whiten
 from terrella.algos.auxiliary import world_token_loss
+from terrella.algos.episode_batch import (
+    TokenCounts,
+    chosen_groups,
+    informative_groups,
+    replacement_task,
+    token_counts,
+)
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
-from terrella.engines.local.local_sampler import LocalSampler
-from terrella.engines.trl.arguments import lora, sharded, training_arguments
+from terrella.engines.local.local_sampler import LocalSampler, check_size
+from terrella.engines.trl.arguments import lora, training_arguments
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic, plain_weights
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps, processes
@@ -37,19 +45,15 @@ from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
-    TokenCounts,
-    batch_counts,
-    chosen_groups,
     efficiency,
     episode_metrics,
     group_rewards,
-    informative_groups,
     scored_episodes,
     train_example,
     unshared_tokens,
 )
-from terrella.engines.trl.tree_attention import use_tree_attention
-from terrella.engines.trl.unsharded_copy import UnshardedCopy
+from terrella.engines.trl.sampling_mode import sampling_mode
+from terrella.engines.trl.tree_attention import use_attention
 from terrella.models.export import merged_weights
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.watchdog import Watchdog
@@ -81,16 +85,17 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         each batch; without one, episodes are sampled from the trained model itself. `recorder` is
         called with every batch.
         """
-        config.check(processes=processes(), sharded=sharded())
+        config.check(processes=processes())
+        if sampler is None:
+            check_size(model)
         self.rlvr = config
         self.rollout = rollout
         self.tasks = tasks
         self.seed = seed
-        use_tree_attention(model)
-        # Copies are made before TRL patches the model's forward: a copy of a patched model would
-        # run the original one.
+        use_attention(model, config.attention)
+        # Copied before TRL patches the model's forward: a copy of a patched model would run the
+        # original one.
         reference = copy.deepcopy(model) if config.kl and not config.lora_rank else None
-        self.unsharded = UnshardedCopy(model) if sharded() else None
         super().__init__(
             model=model,
             args=training_arguments(config, out, seed),
@@ -108,8 +113,12 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog = rollout.watchdog = Watchdog(
             limit=config.hang_limit, rank=self.accelerator.process_index
         )
-        sampled = self.unsharded.model if self.unsharded else self.policy
-        self.sampler: Any = sampler or LocalSampler(sampled, beat=self.watchdog.beat)
+        self.sampler: Any = sampler or LocalSampler(
+            self.policy,
+            beat=self.watchdog.beat,
+            device=self.accelerator.device,
+            dtype=torch.bfloat16 if config.bf16 else None,
+        )
         self.batch: Batch | None = None
         self.recorder = recorder
 
@@ -150,7 +159,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             return None
         reference.requires_grad_(False)
         if self.is_fsdp_enabled:
-            return prepare_fsdp(reference, self.accelerator)
+            # Layer by layer; TRL's own `prepare_fsdp` would gather the whole model at once.
+            return fsdp2_prepare_model(self.accelerator, reference).eval()
         return self.accelerator.prepare_model(reference, evaluation_mode=True)
 
     def _read(self, model: Any, pack: Pack) -> Any:
@@ -163,47 +173,68 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     # --- episodes ---------------------------------------------------------------------------------
 
     def _gather_batch(self, indices: Sequence[int]) -> Batch:
-        if self.unsharded is not None:
-            with self.watchdog.phase("sync"):
-                self.unsharded.refresh(self.policy)
         if hasattr(self.sampler, "load_weights"):
             self._send_weights()
         began = time.perf_counter()
-        with self.watchdog.phase("generate"):
+        with self.watchdog.phase("generate"), self._sampling():
             episodes, rewards = self._sample(list(dict.fromkeys(indices)))
         self.add_metrics(**{"seconds/generate": time.perf_counter() - began})
         with self.watchdog.phase("train"):
-            chosen = chosen_groups(rewards, self.rlvr)
-            scored = scored_episodes(episodes, chosen, self.rlvr.algorithm, self.rlvr.credit)
+            scored = scored_episodes(episodes, self._chosen(rewards), self.rlvr)
             if self.recorder is not None:
                 self.recorder(self.state.global_step, episodes, scored)
             batch = self._prepare(scored)
             self._freeze(batch)
         return batch
 
+    @contextlib.contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """The model or the server is ready to sample; afterwards its memory is free for training.
+
+        Processes leave together: one that trains would wait for collectives of the others.
+        """
+        if not isinstance(self.sampler, LocalSampler):
+            yield
+            return
+        with sampling_mode(self.policy):
+            yield
+            self.sampler.forget()
+            self.accelerator.wait_for_everyone()
+
     def _sample(self, indices: Sequence[int]) -> tuple[list[TokenEpisode], Tensor]:
         """Episodes of these tasks, and their rewards.
 
-        A group without any signal is replaced by one of a task beyond those of the run. The index
-        of that task depends only on the task it replaces, so the tasks are the same for any number
-        of processes.
+        A group without any signal is replaced by one of another task (`replacement_task`).
         """
         episodes, rewards = self._play(indices)
         # Before the refills: they would flatter the metrics.
         self.add_metrics(**episode_metrics(episodes, rewards).gather(self.accelerator))
         size = self.rlvr.group_size
         run_tasks = self.rlvr.steps * self.rlvr.groups
-        for extra in range(1, self.rlvr.refill + 1):
+        refilled = 0
+        for extra in range(1, self.rlvr.refill_rounds + 1):
             informative = informative_groups(rewards, self.rlvr.algorithm)
             empty = (~informative).nonzero().flatten().tolist()
             if not empty:
                 break
-            refills, refill_rewards = self._play([indices[n] + extra * run_tasks for n in empty])
+            refilled += len(empty)
+            refills, refill_rewards = self._play(
+                [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
+            )
             for source, target in enumerate(empty):
                 group = refills[source * size : (source + 1) * size]
                 episodes[target * size : (target + 1) * size] = group
                 rewards[target] = refill_rewards[source]
+        if self.rlvr.refill_rounds:
+            replaced = torch.tensor(float(refilled), device=self.accelerator.device)
+            self.add_metrics(refilled=float(self.accelerator.reduce(replaced)))
         return episodes, rewards
+
+    def _chosen(self, rewards: Tensor) -> Tensor:
+        """The rewards of this process's groups, nan where a filter over all groups drops one."""
+        everyone = self.accelerator.gather(rewards.to(self.accelerator.device)).cpu()
+        first = self.accelerator.process_index * len(rewards)
+        return chosen_groups(everyone, self.rlvr)[first : first + len(rewards)]
 
     def _send_weights(self) -> None:
         """Send the weights to the sampler: all processes gather them, the main one sends."""
@@ -227,14 +258,18 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
         Every process gets the same number of packs.
         """
-        local = torch.tensor(batch_counts(scored), dtype=torch.float)
+        masks = (each.episode.model_mask for each in scored)
+        local = torch.tensor(token_counts(masks), dtype=torch.float)
         counts = TokenCounts(*self.accelerator.reduce(local.to(self.accelerator.device)).tolist())
         # Without a term beside the policy loss, an episode whose advantage is zero has no gradient:
         # it counts in the mean, but need not be computed.
         other_terms = self.rlvr.kl or self.critic or self.rlvr.world_loss
-        computed = [each for each in scored if each.has_gradient or other_terms]
-        longest = self.rollout.config.turn_tokens
-        examples = [train_example(each, counts, self.rlvr, longest=longest) for each in computed]
+        computed = [each for each in scored if each.score.has_gradient or other_terms]
+        longest = self.rollout.config.max_model_tokens
+        examples = [
+            train_example(each, counts, self.rlvr, longest=longest, index=index)
+            for index, each in enumerate(computed)
+        ]
         packed = self.packed(
             examples, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix
         )
@@ -305,10 +340,10 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             advantages=pack.columns["advantage"],
             weights=self._weights(pack, now),
             reference_logprobs=pack.columns.get("reference"),
+            episodes=pack.columns["episode"].long() if "episode" in pack.columns else None,
         )
-        loss, per_token = policy_loss(
-            inputs, clip_low=self.rlvr.clip_low, clip_high=self.rlvr.clip_high, kl=self.rlvr.kl
-        )
+        low, high = self.rlvr.clip_range
+        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, kl=self.rlvr.kl)
         if self.critic:
             error = value_loss(
                 output["values"][0],

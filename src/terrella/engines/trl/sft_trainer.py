@@ -22,10 +22,10 @@ from trl import SFTConfig, SFTTrainer
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
-from terrella.engines.trl.arguments import lora
+from terrella.engines.trl.arguments import lora, precision_and_memory
 from terrella.engines.trl.packed_steps import PackedSteps, processes
 from terrella.engines.trl.packs import Pack, token_logprobs
-from terrella.engines.trl.tree_attention import use_tree_attention
+from terrella.engines.trl.tree_attention import use_attention
 
 Item = TrainExample | Sequence[TrainExample]
 """An example, or several that share a prompt: they stay together, so that it is read once."""
@@ -48,7 +48,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         """`items` are read by index: a list, or a sequence that loads on demand."""
         self.items = items
         self.settings = config
-        use_tree_attention(model)
+        use_attention(model, config.attention)
         super().__init__(
             model=model,
             args=_arguments(config, len(items), out, seed),
@@ -105,9 +105,7 @@ def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,
         seed=seed,
-        bf16=config.bf16,
-        gradient_checkpointing=False,
-        use_cpu=not torch.cuda.is_available(),
+        **precision_and_memory(config),
         disable_tqdm=True,
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},

@@ -1,15 +1,15 @@
 """Stops training when the budget of real env steps is used up.
 
 The count is written into the trainer's log; a resumed run reads it back from there.
-    RlvrTrainer(..., callbacks=[StopAtBudget(budget)])
+    RlvrTrainer(..., callbacks=[StopAtBudget(budget, lambda: rollout.env_steps)])
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import reduce
 from transformers import TrainerCallback
 
@@ -21,8 +21,10 @@ NAME = "env_steps"
 class StopAtBudget(TrainerCallback):  # type: ignore[misc]
     """Logs the env steps of each step, and ends training when they reach the limit."""
 
-    def __init__(self, budget: EnvStepBudget) -> None:
+    def __init__(self, budget: EnvStepBudget, count: Callable[[], int]) -> None:
+        """`count` are the env steps that this process has played since training began."""
         self.budget = budget
+        self.count = count
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Restore the count of a resumed run from its log."""
@@ -35,15 +37,9 @@ class StopAtBudget(TrainerCallback):  # type: ignore[misc]
             state.log_history[-1][NAME] = self.budget.total
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Each process plays its own tasks; all of them stop at the same step."""
-        self.budget.played = _over_processes(self.budget.count())
-        if self.budget.limit and self.budget.total >= self.budget.limit:
+        """All processes call it: the budget is one for all of them."""
+        # `reduce` multiplies by a scale, which integers do not take.
+        played = torch.tensor(float(self.count()), device=getattr(args, "device", None))
+        self.budget.played = int(reduce(played, reduction="sum"))
+        if self.budget.is_used_up:
             control.should_training_stop = True
-
-
-def _over_processes(count: int) -> int:
-    state = PartialState()
-    if state.num_processes == 1:
-        return count
-    # `reduce` multiplies by a scale, which integers do not take.
-    return int(reduce(torch.tensor(float(count), device=state.device)))

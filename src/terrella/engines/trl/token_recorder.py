@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from terrella.algos.credit import per_turn
 from terrella.core.protocols import Codec
 from terrella.core.tokens import TokenEpisode
 from terrella.core.types import Text, show_text
@@ -53,11 +54,8 @@ def _per_token(scored: ScoredEpisode | None) -> list[float] | None:
     """The advantage of each token: its turn's where credit is given by turn."""
     if scored is None:
         return None
-    episode = scored.episode
-    if not scored.turns:
-        return [scored.advantage] * len(episode.completion_ids)
-    starts = (0, *episode.turn_ends)
-    advantages: list[float] = []
-    for start, end, advantage in zip(starts, episode.turn_ends, scored.turns, strict=False):
-        advantages += [advantage] * (end - start)
-    return advantages + [0.0] * (len(episode.completion_ids) - len(advantages))
+    episode, score = scored
+    length = len(episode.completion_ids)
+    if not score.turns:
+        return [score.advantage] * length
+    return per_turn(score.turns, episode.turn_ends, length)

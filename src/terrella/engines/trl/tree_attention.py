@@ -4,7 +4,7 @@ Groups of a pack do not attend to each other, so attention is computed group by 
 equal length together). One mask over the whole pack would spend most of its time on masked pairs.
 Flex attention (GPUs) takes the same rule as a function and skips empty blocks. The model's
 attention implementation decides which of them is used.
-    use_tree_attention(model)
+    use_attention(model, "auto")
     model(..., **pack.attention(model.config._attn_implementation))
 """
 
@@ -20,6 +20,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from terrella.core.errors import ConfigError
+
 TREE = "terrella_tree"
 Run = tuple[int, int, Tensor]
 """Neighbouring groups of equal length: their count, their length n, and their mask.
@@ -28,10 +30,22 @@ The mask is a bool tensor [count, 1, n, n].
 """
 
 
-def use_tree_attention(model: Any) -> None:
-    """Make a model compute packs group by group. Other inputs (generation) still use sdpa."""
-    if model.config._attn_implementation == "sdpa":
-        model.set_attn_implementation(TREE)
+def use_attention(model: Any, wanted: str) -> None:
+    """Make a model compute packs with this implementation; "auto" keeps the model's own.
+
+    With sdpa, packs are computed group by group; other inputs (generation) use plain sdpa.
+    """
+    own = model.config._attn_implementation
+    chosen = own if wanted == "auto" else wanted
+    if chosen not in (TREE, "sdpa", "flex_attention", "eager"):
+        raise ConfigError(
+            "attention",
+            f"{chosen} takes no mask, and a pack needs one: prompts are shared by completions",
+            "use sdpa or flex_attention, or engine=verl",
+        )
+    chosen = TREE if chosen == "sdpa" else chosen
+    if chosen != own:
+        model.set_attn_implementation(chosen)
 
 
 def tree_attention(

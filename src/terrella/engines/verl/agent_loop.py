@@ -21,7 +21,6 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from terrella.algos.credit import rewards_by_turn
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Split
 from terrella.engines.verl.rollout_spec import RolloutSpec
 
 CACHED_TASKS = 4096
@@ -45,13 +44,7 @@ class ServerSampler:
     """Prompt tokens that a server still had in its cache."""
 
     async def sample(self, request: TokenRequest) -> Sampled:
-        if request.allowed_ids is not None:
-            raise EngineError(
-                "verl",
-                "rollout servers report probabilities after masking only",
-                "drop `allowed_ids`",
-            )
-        sampling_params = {
+        sampling_params: dict[str, Any] = {
             "temperature": request.temperature,
             "top_p": 1.0,
             "top_k": -1,
@@ -61,6 +54,8 @@ class ServerSampler:
             "stop_token_ids": list(request.stop_ids),
             "ignore_eos": True,  # a turn ends with the codec's stop ids and nothing else
         }
+        if request.allowed_ids is not None:
+            sampling_params["allowed_token_ids"] = _allowed(request)
         try:
             output = await self.servers.generate(
                 self.session, prompt_ids=list(request.prompt_ids), sampling_params=sampling_params
@@ -83,16 +78,34 @@ class ServerSampler:
         """Nothing to release: the servers evict from their prefix caches themselves."""
 
 
+def _allowed(request: TokenRequest) -> list[int]:
+    """The ids of the mask.
+
+    The trainer computes probabilities before the mask. Servers report those only at temperature 1
+    (`logprobs_mode` in `verl_keys`): raw log-probabilities leave the temperature out.
+    """
+    if request.temperature != 1.0:
+        raise EngineError(
+            "verl",
+            f"allowed ids at temperature {request.temperature}: rollout servers report "
+            "probabilities before the mask only at temperature 1",
+            "use temperature=1",
+        )
+    assert request.allowed_ids is not None
+    return list(request.allowed_ids)
+
+
 class WorkerContext:
     """What all episodes of one process share: the rollout with its worlds, and the tasks."""
 
     def __init__(self, spec_file: str, tokenizer: Any) -> None:
         spec = RolloutSpec.read(spec_file)
-        self.rollout = spec.make_rollout(tokenizer)
+        source = spec.source()
+        self.rollout = source.make_rollout(tokenizer)
         self.settings = spec.settings
         self.seed = spec.seed
         self.task = functools.lru_cache(CACHED_TASKS)(self._task)
-        self._tasks = spec.tasks(Split.TRAIN)
+        self._tasks = source.tasks.make()
 
     def _task(self, index: int) -> Task:
         return self._tasks(index)
@@ -120,7 +133,8 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play member `session_id` of the group of task `index`."""
         sampler = ServerSampler(self.servers)
-        task = self.context.task(int(row["index"]))
+        index = int(row["index"])
+        task = self.context.task(index)
         episode = await self.context.rollout.run_one(
             sampler, task, int(row["session_id"]), self.context.seed
         )
@@ -130,11 +144,18 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
             filler=self.filler,
             reward=self.context.settings.reward,
             step=int(row["global_steps"]),
+            index=index,
         )
 
 
 def as_output(
-    episode: TokenEpisode, sampler: ServerSampler, *, filler: int, reward: str, step: int
+    episode: TokenEpisode,
+    sampler: ServerSampler,
+    *,
+    filler: int,
+    reward: str,
+    step: int,
+    index: int = 0,
 ) -> AgentLoopOutput:
     """The episode as verl's output.
 
@@ -152,8 +173,12 @@ def as_output(
         "status": episode.outcome.status.value,
         "evidence": episode.outcome.evidence if masked else "",
         "masked": masked,
+        "task": index,
+        "length": len(episode.completion_ids) if written else 1,
         "turn_rewards": turn_rewards,
+        "world_rewards": [] if masked else list(episode.turn_rewards),
         "turn_ends": [] if masked else list(episode.turn_ends),
+        "env_steps": len(episode.record.transitions) if episode.record else 0,
         "prompt_read": sampler.read,
         "prompt_cached": sampler.cached,
     }

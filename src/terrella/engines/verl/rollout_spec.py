@@ -1,47 +1,58 @@
 """What every process of a verl run needs to play episodes: one JSON file, no code.
 
-The file holds configs of a rollout and of the algorithm; each process builds its own rollout, codec
-and tasks from it.
-    RolloutSpec.of(rollout_config, "action", rlvr, seed=0).write(file)
-    RolloutSpec.read(file).make_rollout(tokenizer)
+The file holds the configs of the episode source and of the algorithm; each process builds its own
+rollout, codec and tasks from it.
+    RolloutSpec.of(source, rlvr, seed=0).write(file)
+    RolloutSpec.read(file).source().make_rollout(tokenizer)
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.codecs.choose import codec_for
 from terrella.core.config import dump, load
 from terrella.core.files import read_json, write_json
-from terrella.core.tokens import Task
-from terrella.core.types import Split
+from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
 from terrella.rollout.fanout import search_path
-from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import Ask, tasks_for
+from terrella.rollout.source import EpisodeSource
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
     """The settings that all processes of a run share."""
 
-    rollout: dict[str, Any]
-    """The dumped `Rollout.Config`."""
+    episodes: dict[str, Any]
+    """The dumped `EpisodeSource`."""
     rlvr: dict[str, Any]
     """The dumped `RlvrConfig`."""
-    ask: Ask
     seed: int
     path: list[str]
     """The command's module search path: a user's own world may be in any folder."""
+    env_steps: dict[str, int] = field(default_factory=lambda: {"limit": 0, "spent": 0})
+    """The budget of real env steps: its limit (0 for none) and what was spent before training."""
 
     @classmethod
-    def of(cls, rollout: Rollout.Config, ask: Ask, rlvr: RlvrConfig, *, seed: int) -> RolloutSpec:
-        return cls(rollout=dump(rollout), rlvr=dump(rlvr), ask=ask, seed=seed, path=search_path())
+    def of(
+        cls,
+        source: EpisodeSource,
+        rlvr: RlvrConfig,
+        *,
+        seed: int,
+        budget: EnvStepBudget | None = None,
+    ) -> RolloutSpec:
+        env_steps = {"limit": budget.limit, "spent": budget.spent} if budget else {}
+        return cls(
+            episodes=dump(source),
+            rlvr=dump(rlvr),
+            seed=seed,
+            path=search_path(),
+            env_steps={"limit": 0, "spent": 0, **env_steps},
+        )
 
     def write(self, file: Path) -> None:
         write_json(file, asdict(self))
@@ -55,20 +66,17 @@ class RolloutSpec:
         settings: RlvrConfig = load(self.rlvr)
         return settings
 
-    def rollout_config(self) -> Rollout.Config:
-        """The rollout's config; modules of a user's own world are imported first."""
+    @property
+    def budget(self) -> EnvStepBudget:
+        return EnvStepBudget(**self.env_steps)
+
+    def source(self) -> EpisodeSource:
+        """The episode source; modules of a user's own world are imported first."""
         sys.path += [folder for folder in self.path if folder not in sys.path]
-        for name in _modules(self.rollout):
+        for name in _modules(self.episodes):
             importlib.import_module(name)
-        config: Rollout.Config = load(self.rollout)
-        return config
-
-    def make_rollout(self, tokenizer: Any) -> Rollout:
-        config = self.rollout_config()
-        return Rollout(config, codec_for(tokenizer, max_actions=config.max_actions))
-
-    def tasks(self, split: Split) -> Callable[[int], Task]:
-        return tasks_for(self.ask, self.rollout_config().world, split=split, seed=self.seed)
+        source: EpisodeSource = load(self.episodes)
+        return source
 
 
 def _modules(value: Any) -> list[str]:

@@ -1,14 +1,15 @@
 """SFT on verl: our examples, as token ids and masks, through verl's own SFT trainer on Ray.
 
-Model, sharding and precision are those of the RL run (`verl_keys`), so one set of `--set
-verl.<key>=...` serves both. verl drops the examples that do not fill a last batch, and decays the
-learning rate by a cosine; the rest is as on TRL.
-    trained = fit_examples(examples, composed, settings, start_folder, work_folder, seed=0)
+Model, sharding and precision are set by the same keys as in an RL run (`verl_keys`), so one set of
+`--set verl.<key>=...` serves both. verl drops the examples that do not fill a last batch, and
+decays the learning rate by a cosine; the rest is as on TRL.
+    trained, losses = fit_examples(examples, settings, verl, start_folder, work_folder, seed=0)
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,14 @@ import torch
 from torch.utils.data import Dataset
 
 from terrella.core.errors import ConfigError, EngineError
+from terrella.core.files import read_json_lines
 from terrella.core.tokens import TrainExample
+from terrella.engines.configs import SftConfig, VerlConfig
+from terrella.engines.verl.verl_keys import compose, sft_keys
 
 PACKAGE = "terrella.engines.verl"
+LOG_VARIABLE = "VERL_FILE_LOGGER_PATH"
+"""Where verl's logger `file` writes; it has no key of its own."""
 
 
 def write_examples(examples: Sequence[TrainExample], file: Path) -> None:
@@ -54,44 +60,48 @@ class SftDataset(Dataset[dict[str, torch.Tensor]]):
 
 def fit_examples(
     examples: Sequence[TrainExample],
-    composed: Any,
-    settings: Any,
+    settings: SftConfig,
+    verl: VerlConfig,
     model: Path,
     folder: Path,
     *,
     seed: int,
-) -> Path:
-    """Fit the model in a folder to these examples, with the RL run's verl config.
+) -> tuple[Path, list[float]]:
+    """Fit the model in a folder to these examples.
 
-    Returns the folder of the trained model.
+    Returns the folder of the trained model, and the loss of each step.
     """
     if len(examples) < settings.batch_size:
         raise ConfigError(
-            "warmup.batch_size",
+            "batch_size",
             f"{len(examples)} examples do not fill one batch of {settings.batch_size}",
         )
+    composed = compose(sft_keys(settings, verl, model), verl.keys)
     folder.mkdir(parents=True, exist_ok=True)
     write_examples(examples, folder / "rows.parquet")
     longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
     config = sft_config(
         composed, settings, folder / "rows.parquet", folder, longest=longest, seed=seed
     )
-    config.model.path = str(model)
-    _train(config, composed)
+    log = folder / "metrics.jsonl"
+    _train(config, composed, log)
     step = (folder / "latest_checkpointed_iteration.txt").read_text("utf-8").strip()
-    return folder / f"global_step_{step}" / "huggingface"
+    logged = [row["data"] for row in read_json_lines(log)]
+    losses = [float(row["train/loss"]) for row in logged if "train/loss" in row]
+    return folder / f"global_step_{step}" / "huggingface", losses
 
 
 def sft_config(
     composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, seed: int
 ) -> Any:
     """The SFT config of verl: model and engine of the RL run, sizes from our settings."""
-    from hydra import compose, initialize_config_module
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
     from omegaconf import OmegaConf, open_dict
 
     keys = _keys(composed, settings, file, folder, longest=longest, seed=seed)
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose(
+        config = hydra_compose(
             "sft_trainer_engine", [f"{name}={json.dumps(value)}" for name, value in keys.items()]
         )
     with open_dict(config):
@@ -124,7 +134,7 @@ def _keys(
         "checkpoint.load_contents": ["model", "optimizer", "extra"],
         "trainer.total_epochs": settings.epochs,
         "trainer.seed": seed,
-        "trainer.logger": ["console"],
+        "trainer.logger": ["file"],
         "trainer.save_freq": settings.save_every or -1,
         "trainer.max_ckpt_to_keep": 2,
         "trainer.default_local_dir": str(folder),
@@ -136,7 +146,7 @@ def _keys(
     }
 
 
-def _train(config: Any, composed: Any) -> None:
+def _train(config: Any, composed: Any, log: Path) -> None:
     """Train to the end, on the Ray cluster there is or on one of our own."""
     import ray
     from omegaconf import OmegaConf
@@ -146,6 +156,7 @@ def _train(config: Any, composed: Any) -> None:
     options: Any = OmegaConf.to_container(composed.ray_kwargs.get("ray_init", {}), resolve=True)
     environment = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(composed)))
     ray.init(**{**options, "runtime_env": environment})
+    os.environ[LOG_VARIABLE] = str(log)
     try:
         SFTTrainer(config=config).fit()
     except ray.exceptions.RayError as error:

@@ -1,10 +1,9 @@
-"""From a batch of verl's rows to what one step trains on: rewards, advantages, loss weights.
+"""Between verl's rows and `algos.episode_batch`, whose rules both engines share.
 
-Pure functions: tensors and plain records in, tensors out. The maths is in `algos/`, as in the TRL
-engine. B rows (episodes) of T completion tokens are padded; a row that only fills up a batch has an
-empty mask.
-    estimated = estimate(columns, groups, algorithm="grpo")
-    batch = make_train_batch(columns, groups, estimated, settings, longest=16)
+Pure functions: tensors and plain records in, tensors out. B rows (episodes) of T completion tokens
+are padded; a row that only fills up a batch has an empty mask and is in no group.
+    groups_PG = group_indices(uids, real)
+    batch = make_train_batch(columns, episode_facts(records, mask_BT), groups_PG, settings, longest)
 """
 
 from __future__ import annotations
@@ -17,10 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrella.algos.advantages import gae, group_advantages, whiten, zero_variance
-from terrella.algos.credit import turn_rewards
-from terrella.algos.estimators import ESTIMATORS
-from terrella.algos.losses import importance_weights, k3, token_scales
+from terrella.algos.advantages import gae, whiten, zero_variance
+from terrella.algos.episode_batch import (
+    MISSING,
+    EpisodeFacts,
+    Score,
+    chosen_groups,
+    score_episodes,
+    token_columns,
+    token_counts,
+)
+from terrella.algos.losses import importance_weights, k3
+from terrella.engines.configs import RlvrConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +40,6 @@ class TokenColumns:
     """Log-probabilities from the rollout servers."""
     old_BT: Tensor
     """Log-probabilities from the trainer, before the step."""
-    rewards_BT: Tensor
-    """The reward of each token; a masked episode's row holds a nan."""
     values_BT: Tensor | None = None
 
 
@@ -46,22 +51,35 @@ class TrainBatch:
     advantages_BT: Tensor
     returns_BT: Tensor
     weights_BT: Tensor
-    """Weights in the loss: they sum to 1 over the batch, before importance weights.
+    """Weights in the loss: they sum to 1 and are 0 in masked rows and groups that do not count."""
+    importance_BT: Tensor
+    """Importance weights of the policy loss, 1 where they are off."""
+    world_BT: Tensor
+    """Weights of the auxiliary loss on the world's tokens: they sum to 1, or are all 0."""
 
-    They are 0 in masked rows and in groups without variance.
-    """
+    def columns(self) -> dict[str, Tensor]:
+        """The columns under the names that verl and `losses` read."""
+        return {
+            "advantages": self.advantages_BT,
+            "returns": self.returns_BT,
+            "policy_weights": self.weights_BT * self.importance_BT,
+            "value_weights": self.weights_BT,
+            "world_weights": self.world_BT,
+        }
 
 
-def token_rewards(records: Sequence[dict[str, Any]], mask_BT: Tensor) -> Tensor:
-    """Each turn's reward on its last token; nan on the first token of a masked episode."""
-    rewards = torch.zeros(mask_BT.shape)
-    for row, record in enumerate(records):
-        if record["masked"]:
-            rewards[row, 0] = math.nan
-        else:
-            by_turn = record["turn_rewards"]
-            rewards[row] = turn_rewards(by_turn, record["turn_ends"], mask_BT.shape[1])
-    return rewards
+def episode_facts(records: Sequence[dict[str, Any]], mask_BT: Tensor) -> list[EpisodeFacts]:
+    """What the rules read of each row. `records` are the agent loops' extra fields."""
+    return [
+        EpisodeFacts(
+            model_mask=mask[: record["length"]],
+            turn_ends=record["turn_ends"],
+            rewards=record["turn_rewards"],
+            world_rewards=record["world_rewards"],
+            masked=bool(record["masked"]),
+        )
+        for record, mask in zip(records, mask_BT.tolist(), strict=True)
+    ]
 
 
 def group_indices(uids: Sequence[str], real: Sequence[bool]) -> Tensor:
@@ -78,89 +96,86 @@ def group_indices(uids: Sequence[str], real: Sequence[bool]) -> Tensor:
     return torch.tensor(padded).view(-1, size)
 
 
-def group_rewards(rewards_BT: Tensor, groups_PG: Tensor) -> Tensor:
+def group_rewards(episodes: Sequence[EpisodeFacts], groups_PG: Tensor) -> Tensor:
     """[P, G]; nan for a masked verdict and for a missing member."""
-    rewards_B = torch.cat(
-        [rewards_BT.sum(1), torch.tensor([math.nan])]
-    )  # index -1 is the missing one
-    return rewards_B[groups_PG]
-
-
-def estimate(
-    columns: TokenColumns,
-    groups_PG: Tensor,
-    *,
-    algorithm: str,
-    gamma: float = 1.0,
-    lam: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Advantages and returns per token."""
-    known_B = ~columns.rewards_BT.sum(1).isnan()
-    mask = columns.mask_BT & known_B[:, None]
-    if algorithm == "ppo":
-        assert columns.values_BT is not None, "PPO needs a critic's values"
-        return gae(columns.rewards_BT.nan_to_num(), columns.values_BT, mask, gamma=gamma, lam=lam)
-    estimator = ESTIMATORS[algorithm]
-    rewards = group_rewards(columns.rewards_BT, groups_PG)
-    advantages = group_advantages(rewards, scale=estimator.scale, baseline=estimator.baseline)
-    by_row = torch.zeros(len(mask) + 1).index_put((groups_PG.flatten(),), advantages.flatten())[:-1]
-    by_token = by_row[:, None] * mask
-    return by_token, by_token
+    members = [*episodes, MISSING]  # index -1 is the missing one
+    rewards = [members[row].reward for row in groups_PG.flatten().tolist()]
+    return torch.tensor(rewards).view(groups_PG.shape)
 
 
 def make_train_batch(
     columns: TokenColumns,
+    episodes: Sequence[EpisodeFacts],
     groups_PG: Tensor,
-    estimated: tuple[Tensor, Tensor],
-    settings: Any,
+    settings: RlvrConfig,
     *,
     longest: int,
 ) -> TrainBatch:
-    """Estimated advantages and returns, with loss weights over the tokens that count.
-
-    The weights add up to 1 before importance weights are applied.
-    """
-    advantages, returns = estimated
-    rewards = group_rewards(columns.rewards_BT, groups_PG)
-    informative = _informative_rows(rewards, groups_PG, settings.algorithm, len(columns.mask_BT))
-    counted = columns.mask_BT & informative[:, None]
-    weights = _loss_weights(counted, settings.algorithm, longest)
-    if settings.algorithm == "ppo" and settings.whiten:
-        values = advantages[counted]
-        advantages = whiten(advantages, mean=float(values.mean()), square=float((values**2).mean()))
-    if settings.importance_cap:
-        weights = weights * importance_weights(
-            columns.old_BT, columns.sampled_BT, cap=settings.importance_cap
-        )
+    """Advantages, returns and loss weights of a batch."""
+    rewards = group_rewards(episodes, groups_PG)
+    scores = _scores_by_row(episodes, groups_PG, chosen_groups(rewards, settings), settings)
+    padded = _padded_columns(columns.mask_BT, episodes, scores, settings, longest=longest)
+    counted = columns.mask_BT & (padded["weight"] > 0)
+    weights = padded["weight"] * counted
+    advantages, returns = _estimated(columns, padded, counted, settings)
+    importance = torch.ones(weights.shape)
+    if cap := settings.importance_cap:
+        importance = importance_weights(columns.old_BT, columns.sampled_BT, cap=cap)
     return TrainBatch(
         rewards_PG=rewards,
         advantages_BT=advantages * counted,
         returns_BT=returns,
         weights_BT=weights,
+        importance_BT=importance,
+        world_BT=padded["world"],
     )
 
 
-def _informative_rows(rewards_PG: Tensor, groups_PG: Tensor, algorithm: str, count: int) -> Tensor:
-    """[B] of bool: known verdicts of groups with variance; with a critic, all known verdicts."""
-    wanted = ~rewards_PG.isnan()
-    if algorithm != "ppo":
-        wanted = wanted & ~zero_variance(rewards_PG)[:, None]
-    informative = torch.zeros(count + 1, dtype=torch.bool)
-    informative[groups_PG[wanted]] = True
-    return informative[:-1]
+def _scores_by_row(
+    episodes: Sequence[EpisodeFacts], groups_PG: Tensor, chosen_PG: Tensor, settings: RlvrConfig
+) -> dict[int, Score]:
+    """The scores of the rows that count in the loss."""
+    members = [*episodes, MISSING]
+    rows = groups_PG.flatten().tolist()
+    scores = score_episodes([members[row] for row in rows], chosen_PG, settings)
+    return {row: score for row, score in zip(rows, scores, strict=True) if score is not None}
 
 
-def _loss_weights(counted_BT: Tensor, algorithm: str, longest: int) -> Tensor:
-    written = counted_BT.sum(1)
-    episodes, tokens = float((written > 0).sum()), float(written.sum())
-    normalise = ESTIMATORS[algorithm].normalise
-    weights = [0.0] * len(written)
-    for row, count in enumerate(written.tolist()):
-        if count:
-            weights[row] = token_scales(
-                normalise, written=count, episodes=episodes, tokens=tokens, longest=longest
-            )
-    return torch.tensor(weights)[:, None] * counted_BT
+def _padded_columns(
+    mask_BT: Tensor,
+    episodes: Sequence[EpisodeFacts],
+    scores: dict[int, Score],
+    settings: RlvrConfig,
+    *,
+    longest: int,
+) -> dict[str, Tensor]:
+    """The columns of `algos.episode_batch.token_columns`, with zeros in rows that do not count."""
+    counts = token_counts(episodes[row].model_mask for row in scores)
+    padded = {
+        name: torch.zeros(mask_BT.shape) for name in ("weight", "advantage", "reward", "world")
+    }
+    for row, score in scores.items():
+        episode = episodes[row]
+        columns = token_columns(episode, score, counts, settings, longest=longest)
+        for name, column in columns.items():
+            padded[name][row, : len(column)] = column
+    return padded
+
+
+def _estimated(
+    columns: TokenColumns, padded: dict[str, Tensor], counted_BT: Tensor, settings: RlvrConfig
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns: those of the groups, or with a critic those of its values."""
+    if settings.algorithm != "ppo":
+        return padded["advantage"], padded["advantage"]
+    assert columns.values_BT is not None, "PPO needs a critic's values"
+    advantages, returns = gae(
+        padded["reward"], columns.values_BT, counted_BT, gamma=settings.gamma, lam=settings.lam
+    )
+    values = advantages[counted_BT]
+    if settings.whiten and len(values):
+        advantages = whiten(advantages, mean=float(values.mean()), square=float((values**2).mean()))
+    return advantages, returns
 
 
 def mismatch(columns: TokenColumns) -> dict[str, float]:
@@ -178,20 +193,18 @@ def mismatch(columns: TokenColumns) -> dict[str, float]:
 
 
 def batch_metrics(
-    batch: TrainBatch, records: Sequence[dict[str, Any]], written: Sequence[int]
+    rewards_PG: Tensor, records: Sequence[dict[str, Any]], episodes: Sequence[EpisodeFacts]
 ) -> dict[str, float]:
-    """Metrics of the episodes, under the names that the TRL engine uses.
-
-    `records` are those of real rows only.
-    """
-    rewards = batch.rewards_PG
-    known = ~rewards.isnan()
+    """Metrics of the episodes, under the names that the TRL engine uses. Real rows only."""
+    known = ~rewards_PG.isnan()
     read = sum(record["prompt_read"] for record in records)
+    written = [sum(episode.model_mask) for episode in episodes]
+    count = max(len(records), 1)
     return {
-        "reward": float(rewards[known].mean()) if known.any() else math.nan,
-        "zero_variance": float(zero_variance(rewards).float().mean()),
-        "masked": sum(bool(record["masked"]) for record in records) / max(len(records), 1),
-        "tokens": sum(written) / max(len(written), 1),
-        "turns": sum(len(record["turn_ends"]) for record in records) / max(len(records), 1),
+        "reward": float(rewards_PG[known].mean()) if known.any() else math.nan,
+        "zero_variance": float(zero_variance(rewards_PG).float().mean()),
+        "masked": sum(bool(record["masked"]) for record in records) / count,
+        "tokens": sum(written) / count,
+        "turns": sum(len(record["turn_ends"]) for record in records) / count,
         "prefix_hits": sum(record["prompt_cached"] for record in records) / max(read, 1),
     }

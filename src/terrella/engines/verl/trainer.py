@@ -8,34 +8,38 @@ sync, checkpoints) is verl's.
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
 import ray
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.utils.padding import response_to_nested
 
+from terrella.algos.episode_batch import EpisodeFacts
 from terrella.core.errors import EngineError
-from terrella.engines.verl import registered
+from terrella.core.files import read_json_lines
+from terrella.engines.verl.losses import ActorLoss, critic_loss
+from terrella.engines.verl.refill import plain
 from terrella.engines.verl.rollout_spec import RolloutSpec
 from terrella.engines.verl.train_batch import (
     TokenColumns,
-    TrainBatch,
     batch_metrics,
+    episode_facts,
     group_indices,
     make_train_batch,
     mismatch,
-    token_rewards,
 )
 
 COLUMNS = (
@@ -58,7 +62,8 @@ RENAMED = {
     "actor/loss": "loss",
     "actor/grad_norm": "grad_norm",
     "actor/clip_share": "clip_share",
-    "actor/kl_loss": "kl",
+    "actor/kl": "kl",
+    "actor/world_loss": "world_loss",
     "critic/value_loss": "value_loss",
 }
 
@@ -70,24 +75,49 @@ RESUMES = "the log above names the server or process; the run resumes from its l
 class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
     """verl's synchronous trainer on verified episodes; see the module's docstring."""
 
+    total_training_steps: int
+
     def __init__(self, config: Any) -> None:
         """Reads from the spec file what verl's config has no keys for."""
         super().__init__(config)
         spec = RolloutSpec.read(config.data.train_files)
         self.settings = spec.settings
-        self.longest = int(spec.rollout["turn_tokens"])
+        self.longest = spec.source().rollout.max_model_tokens
+        self.budget = spec.budget
         self.metrics: dict[str, float] = {}
+        self.metrics_file = Path(config.trainer.default_local_dir, "metrics.jsonl")
         self.replay_buffer.poll_interval = POLL_SECONDS
+        self.replay_buffer.settings = self.settings
+        self.replay_buffer.submit = self._submit_tasks
 
     def _setup(self) -> None:
         super()._setup()
+        self.actor_rollout_wg.set_loss_fn(ActorLoss.of(self.settings))
         if self.use_critic:
-            loss = partial(
-                registered.weighted_value_loss,
-                clip=self.settings.value_clip,
-                coefficient=self.settings.value_coefficient,
-            )
-            self.critic_wg.set_loss_fn(loss)
+            self.critic_wg.set_loss_fn(critic_loss(self.settings))
+
+    def on_train_begin(self) -> None:
+        """Restore the env steps of a resumed run from its metrics."""
+        super().on_train_begin()
+        rows = read_json_lines(self.metrics_file) if self.metrics_file.exists() else []
+        done = [row["env_steps"] for row in rows if row["step"] < self.global_steps]
+        if done:
+            self.budget.played = int(done[-1]) - self.budget.spent
+
+    def on_step_end(self) -> None:
+        """End the run with a checkpoint when its budget of env steps is used up."""
+        if self.budget.is_used_up and self.global_steps < self.total_training_steps:
+            self._save_checkpoint()
+            self.total_training_steps = self.global_steps
+        super().on_step_end()
+
+    def _submit_tasks(self, indices: Sequence[int]) -> None:
+        """Start the groups of these tasks; the data loader does not move."""
+        rows = collate_fn([self.train_dataset[index] for index in indices])
+        rows["uid"] = np.array([str(uuid4()) for _ in indices], dtype=object)
+        batch = tu.get_tensordict(rows)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        self._submit_batch_to_rollout(batch)
 
     def _step_once(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -124,20 +154,17 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         columns, records, entropy = _read(data)
         self._watch_mismatch(columns)
-        uids = _plain(data["uid"])
+        groups = group_indices(plain(data["uid"]), real)
+        episodes = episode_facts(records, columns.mask_BT)
         train_batch = make_train_batch(
-            columns,
-            group_indices(uids, real),
-            self._estimate(columns, uids),
-            self.settings,
-            longest=self.longest,
+            columns, episodes, groups, self.settings, longest=self.longest
         )
-        real_records = list(itertools.compress(records, real))
-        self._add_metrics(train_batch, columns, real_records, entropy)
+        self._add_metrics(train_batch.rewards_PG, records, episodes, real)
+        if columns.mask_BT.any():
+            self.metrics["entropy"] = float(entropy[columns.mask_BT].mean())
         fields = {
-            "advantages": response_to_nested(train_batch.advantages_BT, nested),
-            "returns": response_to_nested(train_batch.returns_BT, nested),
-            "rollout_is_weights": response_to_nested(train_batch.weights_BT, nested),
+            name: response_to_nested(column, nested)
+            for name, column in train_batch.columns().items()
         }
         batch = tq.kv_batch_put(
             keys=batch.keys,
@@ -146,18 +173,6 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         self.metrics["seconds/lessons"] = time.perf_counter() - started
         return batch
-
-    def _estimate(self, columns: TokenColumns, uids: list[str]) -> tuple[Tensor, Tensor]:
-        """Advantages and returns, by the registered estimator that verl's config names."""
-        estimator = get_adv_estimator_fn(self.config.algorithm.adv_estimator)
-        estimated: tuple[Tensor, Tensor] = estimator(
-            token_level_rewards=columns.rewards_BT,
-            response_mask=columns.mask_BT,
-            index=uids,
-            config=self.config.algorithm,
-            values=columns.values_BT,
-        )
-        return estimated
 
     def _watch_mismatch(self, columns: TokenColumns) -> None:
         metrics = mismatch(columns)
@@ -171,12 +186,27 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
             )
 
     def _add_metrics(
-        self, batch: TrainBatch, columns: TokenColumns, records: list[Any], entropy: Tensor
+        self,
+        rewards_PG: Tensor,
+        records: list[dict[str, Any]],
+        episodes: list[EpisodeFacts],
+        real: list[bool],
     ) -> None:
-        written = [int(count) for count in columns.mask_BT.sum(1) if count]
-        self.metrics.update(batch_metrics(batch, records, written))
-        if columns.mask_BT.any():
-            self.metrics["entropy"] = float(entropy[columns.mask_BT].mean())
+        """Add the metrics of the real rows, those before refills: refills would flatter them."""
+        rows = [row for row, is_real in enumerate(real) if is_real]
+        self.budget.played += sum(records[row]["env_steps"] for row in rows)
+        self.budget.played += self.replay_buffer.dropped_env_steps
+        self.replay_buffer.dropped_env_steps = 0
+        self.metrics["env_steps"] = self.budget.total
+        first = self.replay_buffer.first_round
+        if first is not None:
+            self.metrics.update(first, refilled=float(self.replay_buffer.refilled))
+            return
+        self.metrics.update(
+            batch_metrics(
+                rewards_PG, [records[row] for row in rows], [episodes[row] for row in rows]
+            )
+        )
 
     def _compute_metrics(self, batch: Any, metrics: Any, timing_raw: Any, **options: Any) -> None:
         """Add our metrics to verl's, and write a line for the progress display and the curve."""
@@ -189,8 +219,7 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
                 self.metrics[name] = sum(timing_raw.get(part, 0.0) for part in parts)
         metrics.update(self.metrics)
         line = json.dumps({"step": self.global_steps, **self.metrics})
-        path = Path(self.config.trainer.default_local_dir, "metrics.jsonl")
-        with path.open("a", encoding="utf-8") as file:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self.metrics = {}
 
@@ -204,20 +233,14 @@ def _read(data: Any) -> tuple[TokenColumns, list[dict[str, Any]], Tensor]:
     ]
     padded = data.select(*names).to_padded_tensor()
     mask = padded["response_mask"].bool()
-    records = [dict(record) for record in _plain(data["extra_fields"])]
+    records = [dict(record) for record in plain(data["extra_fields"])]
     columns = TokenColumns(
         mask_BT=mask,
         sampled_BT=padded["rollout_log_probs"].float(),
         old_BT=padded["old_log_probs"].float(),
-        rewards_BT=token_rewards(records, mask),
         values_BT=padded["values"].float() if "values" in names else None,
     )
     return columns, records, padded["entropy"]
-
-
-def _plain(column: Any) -> list[Any]:
-    """A column of Python objects as a list; the transfer queue wraps some of them."""
-    return [getattr(item, "data", item) for item in column]
 
 
 @ray.remote

@@ -1,218 +1,108 @@
-"""RLVR on verl, from the command's side: check, write the spec file, run, show progress, export.
+"""The engine for clusters: stock verl on Ray.
 
-The command waits on the head node while Ray's actors work. A run that lost a process is restarted
-from its last checkpoint, which is logged. The result is a Hugging Face folder, as on TRL.
-    engine = VerlEngine(rlvr, verl, rollout, "action", model=start, folder=work, seed=0)
-    curve = engine.train(progress)
+The command waits on the head node while Ray's workers train and its servers sample. Models go in
+and out as Hugging Face folders, as on TRL.
+    with VerlEngine(EngineConfig(engine="verl"), Path("runs/x/engine")) as engine: ...
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import shutil
-import threading
-from collections.abc import Iterator, Sequence
+import contextlib
+import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-from terrella.core.errors import EngineError, MissingExtraError, TerrellaError
-from terrella.core.files import write_atomic
-from terrella.core.protocols import Progress
+from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.files import copy_folder
+from terrella.core.protocols import Progress, Sampler
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
-from terrella.engines.verl.rollout_spec import RolloutSpec
-from terrella.engines.verl.verl_keys import Job, check, compose, verl_keys
-from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import Ask
-
-logger = logging.getLogger("terrella")
-
-LOOP_CONFIG = """\
-- name: terrella
-  _target_: terrella.engines.verl.agent_loop.EpisodeLoop
-  spec_file: {spec_file}
-"""
-SHOWN = (
-    "loss",
-    "reward",
-    "zero_variance",
-    "masked",
-    "entropy",
-    "mismatch/max",
-    "seconds/generate",
-    "seconds/train",
-)
+from terrella.engines.budget import EnvStepBudget
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.engines.engine import Examples, Model, RlvrRun
+from terrella.engines.sampling import SamplerFactory
+from terrella.rollout.source import EpisodeSource
 
 
 class VerlEngine:
-    """One run in one folder."""
+    """See `engines.engine.Engine`."""
 
-    def __init__(
-        self,
-        rlvr: RlvrConfig,
-        verl: VerlConfig,
-        rollout: Rollout.Config,
-        ask: Ask,
-        *,
-        model: Path,
-        folder: Path,
-        seed: int,
-    ) -> None:
-        """Settings that verl cannot run are refused here, before any process starts."""
-        try:
-            from verl.utils.device import get_device_name
-        except ImportError as error:
+    def __init__(self, config: EngineConfig, work: Path) -> None:
+        if importlib.util.find_spec("verl") is None:
             raise MissingExtraError(
                 "verl", "engine=verl (see docs/design/0003-verl.md for the versions)"
-            ) from error
-        check(rlvr)
-        self.ask = ask
-        self.job = Job(
-            model=model.resolve(),
-            folder=folder.resolve(),
-            rlvr=rlvr,
-            seed=seed,
-            rollout=rollout,
-            verl=verl,
-            device=get_device_name(),
-            devices=verl.devices or _devices(),
-        )
-        self.composed = compose(verl_keys(self.job), verl.keys)
-
-    def fit(
-        self, examples: Sequence[TrainExample], config: SftConfig, start: Path, folder: Path
-    ) -> None:
-        """Fit the model in `start` with verl's SFT trainer, and export it to `folder`."""
-        from terrella.engines.verl.sft import fit_examples
-
-        work = self.job.folder / "sft"
-        trained = fit_examples(
-            examples, self.composed, config, start.resolve(), work, seed=self.job.seed
-        )
-        _copy(trained, folder)
-
-    def train(self, progress: Progress) -> list[dict[str, Any]]:
-        """Train to the last step and return the curve; restart when a process was lost."""
-        self.job.folder.mkdir(parents=True, exist_ok=True)
-        spec = RolloutSpec.of(self.job.rollout, self.ask, self.job.rlvr, seed=self.job.seed)
-        spec.write(self.job.spec_file)
-        loop_config = LOOP_CONFIG.format(spec_file=self.job.spec_file)
-        write_atomic(self.job.loop_config, loop_config.encode())
-        metrics = self.job.folder / "metrics.jsonl"
-        with _Display(progress, metrics, self.job.rlvr.steps // self.job.rlvr.updates):
-            for left in range(self.job.verl.restarts, -1, -1):
-                if self._fit(left):
-                    break
-        return list(curve(metrics))
-
-    def _fit(self, restarts_left: int) -> bool:
-        """Try once. False means that a process was lost and a restart is left."""
-        import ray
-        from verl.trainer.main_ppo import run_ppo
-        from verl.utils.config import validate_config
-
-        from terrella.engines.verl.trainer import VerifiedRunner
-
-        critic = self.job.rlvr.algorithm == "ppo"
-        validate_config(self.composed, use_reference_policy=self.job.rlvr.kl > 0, use_critic=critic)
-        try:
-            run_ppo(self.composed, task_runner_class=VerifiedRunner)
-            return True
-        except ray.exceptions.RayError as error:
-            cause = _cause(error)
-            if restarts_left == 0 or (
-                isinstance(cause, EngineError) and cause.where == "mismatch monitor"
-            ):
-                raise cause from error
-            logger.warning(
-                "%s; starting again from %s", cause, self.last_checkpoint() or "the beginning"
             )
-            return False
-        finally:
-            ray.shutdown()
+        self.config = config
+        self.work = work
+        self.samplers = SamplerFactory(config, work)
 
-    def last_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint: verl writes its number last."""
-        latest = self.job.folder / "latest_checkpointed_iteration.txt"
-        if not latest.exists():
-            return None
-        return self.job.folder / f"global_step_{latest.read_text().strip()}"
-
-    def export(self, folder: Path) -> None:
-        """Export the model of the last checkpoint as a plain Hugging Face folder."""
-        last = self.last_checkpoint()
-        if last is None:
-            raise EngineError("verl", f"{self.job.folder} holds no checkpoint to export")
-        _copy(last / "actor" / "huggingface", folder)
-
-
-def _copy(model: Path, folder: Path) -> None:
-    """Copy a folder such that the target is complete or absent."""
-    fresh = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(model, fresh)
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
-
-
-def _devices() -> int:
-    import torch
-
-    count = torch.cuda.device_count()
-    if not count:
-        raise EngineError(
-            "verl",
-            "this machine has no GPU",
-            "set verl.devices=N where a platform plug-in provides devices",
-        )
-    return count
-
-
-def _cause(error: Any) -> TerrellaError:
-    """Our error that was raised in the actor, or else Ray's report, shortened."""
-    inner = getattr(error, "cause", None)
-    while inner is not None and not isinstance(inner, TerrellaError):
-        inner = getattr(inner, "cause", None) or inner.__cause__
-    return inner or EngineError("verl", " ".join(str(error).split())[-500:])
-
-
-def curve(file: Path) -> Iterator[dict[str, Any]]:
-    """The metrics by step. Of a step repeated after a restart, the last try counts."""
-    lines = file.read_text("utf-8").splitlines() if file.exists() else []
-    by_step = {metrics["step"]: metrics for metrics in map(json.loads, lines)}
-    yield from (by_step[step] for step in sorted(by_step))
-
-
-class _Display:
-    """Shows the metrics that the trainer writes, from a thread: the command waits for Ray."""
-
-    def __init__(self, progress: Progress, file: Path, steps: int) -> None:
-        self.progress = progress
-        self.file = file
-        self.steps = steps
-        self.finished = threading.Event()
-        self.thread = threading.Thread(target=self._watch, name="verl progress", daemon=True)
-
-    def __enter__(self) -> None:
-        self.progress.phase("rlvr", self.steps)
-        self.progress.advance(len(list(curve(self.file))))
-        self.thread.start()
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self.finished.set()
-        self.thread.join()
-        self._show(0)
+        self.samplers.__exit__()
 
-    def _watch(self) -> None:
-        shown = 0
-        while not self.finished.wait(1.0):
-            shown = self._show(shown)
+    @contextlib.contextmanager
+    def sampler(self, model: Model) -> Iterator[Sampler]:
+        yield self.samplers.make(model)
 
-    def _show(self, shown: int) -> int:
-        steps = list(curve(self.file))
-        if len(steps) > shown:
-            last = steps[-1]
-            metrics = {name: float(last[name]) for name in SHOWN if name in last}
-            self.progress.advance(last["step"], **metrics)
-        return len(steps)
+    def sft(
+        self,
+        start: Model,
+        examples: Examples,
+        config: SftConfig,
+        folder: Path,
+        *,
+        seed: int,
+        progress: Progress,
+        phase: str = "fit",
+    ) -> list[float]:
+        from terrella.engines.verl.sft import fit_examples
+
+        single: list[TrainExample] = []
+        for each in examples:
+            single += [each] if isinstance(each, TrainExample) else each
+        work = folder.with_name(f"{folder.name}-sft").resolve()
+        steps = config.epochs * (len(single) // config.batch_size)
+        progress.phase(phase, steps)
+        trained, losses = fit_examples(
+            single, config, self.config.verl, Path(start).resolve(), work, seed=seed
+        )
+        progress.advance(steps)
+        copy_folder(trained, folder)
+        return losses
+
+    def rlvr(  # noqa: PLR0913  see `Engine`
+        self,
+        start: Model,
+        source: EpisodeSource,
+        config: RlvrConfig,
+        folder: Path,
+        *,
+        seed: int,
+        progress: Progress,
+        phase: str = "rlvr",
+        budget: EnvStepBudget | None = None,
+        record_every: int = 0,
+    ) -> RlvrRun:
+        from terrella.engines.verl.verl_run import VerlRun
+
+        if record_every:
+            raise ConfigError(
+                "record_every", "tokens are kept by engine=trl only", "set record_every=0"
+            )
+        budget = budget or EnvStepBudget()
+        run = VerlRun(
+            source,
+            config,
+            self.config.verl,
+            model=Path(start),
+            folder=folder.with_name(f"{folder.name}-rlvr"),
+            seed=seed,
+            budget=budget,
+        )
+        curve = run.train(progress, phase)
+        run.export(folder)
+        rows = [row for row in curve if "reward" in row]
+        budget.played = int(rows[-1].get("env_steps", budget.spent)) - budget.spent if rows else 0
+        return RlvrRun(rows, len(rows) * config.updates, None, budget)

@@ -14,30 +14,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.algos.estimators import ESTIMATORS
-from terrella.core.errors import ConfigError
-from terrella.engines.configs import VerlConfig
+from terrella.core.errors import ConfigError, EngineError
+from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
-AGGREGATION = {
-    "episode": "seq-mean-token-mean",
-    "token": "token-mean",
-    "constant": "seq-mean-token-sum-norm",
+ACTOR = "actor_rollout_ref.actor"
+OWN_KEYS = {
+    f"{ACTOR}.policy_loss": "rlvr.algorithm",
+    f"{ACTOR}.loss_agg_mode": "rlvr.algorithm",
+    f"{ACTOR}.loss_scale_factor": "rlvr.algorithm",
+    f"{ACTOR}.entropy_coeff": None,
+    f"{ACTOR}.clip_ratio": "rlvr.clip_low and rlvr.clip_high",
+    f"{ACTOR}.kl_loss": "rlvr.kl",
+    "critic.cliprange_value": "rlvr.value_clip",
+    "algorithm.adv_estimator": "rlvr.algorithm",
+    "algorithm.gamma": "rlvr.gamma",
+    "algorithm.lam": "rlvr.lam",
+    "algorithm.filter_groups": "rlvr.refill",
+    "algorithm.use_kl_in_reward": "rlvr.kl",
+    "trainer.v1.sampler": "rlvr.refill",
+    "algorithm.rollout_correction": "rlvr.importance_cap",
 }
-"""verl's names for the three normalisations.
+"""Beginnings of verl's keys without effect here, and what to set instead.
 
-Only its KL term and its entropy use them; our policy loss has its own weights.
+Advantages, filters and losses are those of `algos/`, not verl's.
 """
-
-TRL_ONLY = {
-    "refill": 0,
-    "keep_share": 1.0,
-    "keep_top_p": 1.0,
-    "world_loss": 0.0,
-    "credit": "episode",
-}
-"""Settings that only the TRL engine has, with the values that switch them off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +78,7 @@ class Job:
 
 def check(rlvr: Any) -> None:
     """Refuse settings that verl does not have, or that mean something else there."""
-    for name, neutral in TRL_ONLY.items():
-        if getattr(rlvr, name, neutral) != neutral:
-            raise ConfigError(
-                f"rlvr.{name}",
-                "is not supported on verl",
-                f"use rlvr.{name}={neutral}, or engine=trl",
-            )
+    rlvr.check(processes=1)
     if rlvr.algorithm == "ppo" and rlvr.critic == "shared":
         raise ConfigError(
             "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
@@ -97,7 +93,7 @@ def verl_keys(job: Job) -> dict[str, Any]:
     """Every key that differs from verl's default. Keys that the user sets override them."""
     return {
         **_data(job),
-        **_model(job),
+        **model_keys(job.rlvr, job.model),
         **_actor(job),
         **_critic(job),
         **_rollout(job),
@@ -119,18 +115,19 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
-def _model(job: Job) -> dict[str, Any]:
+def model_keys(settings: RlvrConfig | SftConfig, model: Path) -> dict[str, Any]:
+    """The model, with adapters if there are any."""
     return {
-        "actor_rollout_ref.model.path": str(job.model),
-        "actor_rollout_ref.model.external_lib": f"{PACKAGE}.registered",
-        "actor_rollout_ref.model.lora_rank": job.rlvr.lora_rank,
-        "actor_rollout_ref.model.lora_alpha": 2 * job.rlvr.lora_rank or 16,
-        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "actor_rollout_ref.model.path": str(model),
+        "actor_rollout_ref.model.lora_rank": settings.lora_rank,
+        "actor_rollout_ref.model.lora_alpha": 2 * settings.lora_rank or 16,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": settings.gradient_checkpointing,
+        **_attention(settings, "actor_rollout_ref.model.override_config"),
     }
 
 
 def _actor(job: Job) -> dict[str, Any]:
-    rlvr, actor = job.rlvr, "actor_rollout_ref.actor"
+    rlvr, actor = job.rlvr, ACTOR
     return {
         f"{actor}.strategy": "fsdp2",
         **_precision(rlvr, f"{actor}.fsdp_config"),
@@ -139,14 +136,7 @@ def _actor(job: Job) -> dict[str, Any]:
         f"{actor}.ppo_epochs": rlvr.updates,
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": max(rlvr.pack_tokens, job.longest),
-        f"{actor}.clip_ratio_low": rlvr.clip_low,
-        f"{actor}.clip_ratio_high": rlvr.clip_high,
-        f"{actor}.policy_loss.loss_mode": "terrella",
-        f"{actor}.loss_agg_mode": AGGREGATION[ESTIMATORS[rlvr.algorithm].normalise],
-        f"{actor}.loss_scale_factor": job.rollout.turn_tokens,
-        f"{actor}.use_kl_loss": rlvr.kl > 0,
-        f"{actor}.kl_loss_coef": rlvr.kl,
-        f"{actor}.kl_loss_type": "low_var_kl",
+        f"{actor}.use_kl_loss": rlvr.kl > 0,  # loads the reference model; the loss is ours
         f"{actor}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         f"{actor}.checkpoint.load_contents": ["model", "optimizer", "extra"],
         **_optimiser(rlvr, f"{actor}.optim"),
@@ -166,6 +156,13 @@ def _precision(rlvr: Any, where: str) -> dict[str, Any]:
     }
 
 
+def _attention(rlvr: Any, where: str) -> dict[str, Any]:
+    """The attention implementation; verl's default is flash attention."""
+    if rlvr.attention == "auto":
+        return {}
+    return {f"+{where}.attn_implementation": rlvr.attention}
+
+
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
     return {
         f"{where}.lr": rlvr.learning_rate,
@@ -182,8 +179,8 @@ def _critic(job: Job) -> dict[str, Any]:
         "critic.enable": True,
         "critic.strategy": "fsdp2",
         "critic.model.path": str(job.model),
-        "critic.model.external_lib": f"{PACKAGE}.registered",
-        "critic.model.enable_gradient_checkpointing": False,
+        "critic.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
+        **_attention(job.rlvr, "critic.model.override_config"),
         **_precision(job.rlvr, "critic.fsdp"),
         "critic.ppo_max_token_len_per_gpu": max(job.rlvr.pack_tokens, job.longest),
         **_optimiser(job.rlvr, "critic.optim"),
@@ -197,6 +194,10 @@ def _rollout(job: Job) -> dict[str, Any]:
         f"{rollout}.n": job.rlvr.group_size,
         f"{rollout}.calculate_log_probs": True,
         f"{rollout}.temperature": job.rollout.temperature,
+        # Before any mask of allowed ids, as the trainer computes them; without the temperature.
+        f"{rollout}.logprobs_mode": (
+            "raw_logprobs" if job.rollout.temperature == 1.0 else "processed_logprobs"
+        ),
         f"{rollout}.seed": job.seed,
         f"{rollout}.dtype": "bfloat16" if job.rlvr.bf16 else "float32",
         f"{rollout}.tensor_model_parallel_size": job.verl.tensor_parallel,
@@ -212,14 +213,12 @@ def _rollout(job: Job) -> dict[str, Any]:
 def _run(job: Job) -> dict[str, Any]:
     rlvr, steps = job.rlvr, job.rlvr.steps // job.rlvr.updates
     return {
-        "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",
-        "algorithm.gamma": rlvr.gamma,
-        "algorithm.lam": rlvr.lam,
+        "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",  # a label for trackers
+        "trainer.v1.sampler.custom_sampler.path": f"pkg://{PACKAGE}.refill",
+        "trainer.v1.sampler.custom_sampler.name": "RefillBuffer",
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": steps,
-        "trainer.nnodes": job.verl.nodes,
-        "trainer.n_gpus_per_node": job.devices,
-        "trainer.device": job.device,
+        **device_keys(job.verl, job.device, job.devices),
         "trainer.save_freq": rlvr.save_every // rlvr.updates or steps,
         "trainer.max_actor_ckpt_to_keep": 2,
         "trainer.max_critic_ckpt_to_keep": 2,
@@ -231,6 +230,15 @@ def _run(job: Job) -> dict[str, Any]:
         "trainer.experiment_name": job.folder.parent.name,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": job.verl.nodes,
         **_own_ray(),
+    }
+
+
+def device_keys(verl: VerlConfig, device: str, devices: int) -> dict[str, Any]:
+    """Nodes, and devices per node."""
+    return {
+        "trainer.nnodes": verl.nodes,
+        "trainer.n_gpus_per_node": devices,
+        "trainer.device": device,
     }
 
 
@@ -247,6 +255,44 @@ def _own_ray() -> dict[str, Any]:
     }
 
 
+def refuse_own_keys(extra: Sequence[str]) -> None:
+    """Refuse keys of verl that would be accepted and have no effect."""
+    for assignment in extra:
+        name = assignment.partition("=")[0].lstrip("+~")
+        for prefix, ours in OWN_KEYS.items():
+            if name.startswith(prefix):
+                remedy = f"set {ours}" if ours else "there is no such term in the loss"
+                raise ConfigError(f"verl.{name}", "has no effect: the loss is terrella's", remedy)
+
+
+def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, Any]:
+    """The keys of an RL run that an SFT run takes over: model, sharding, precision, devices."""
+    from verl.utils.device import get_device_name
+
+    actor = "actor_rollout_ref.actor"
+    return {
+        **model_keys(settings, model),
+        f"{actor}.strategy": "fsdp2",
+        **_precision(settings, f"{actor}.fsdp_config"),
+        **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
+def device_count() -> int:
+    """GPUs of this machine."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        raise EngineError(
+            "verl",
+            "this machine has no GPU",
+            "set verl.devices=N where a platform plug-in provides devices",
+        )
+    return count
+
+
 def compose(keys: Mapping[str, Any], extra: Sequence[str] = ()) -> Any:
     """The whole config of verl with these keys.
 
@@ -255,6 +301,7 @@ def compose(keys: Mapping[str, Any], extra: Sequence[str] = ()) -> Any:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    refuse_own_keys(extra)
     refused = (HydraException, OmegaConfBaseException)
     ours = [f"{name}={_text(value)}" for name, value in keys.items()]
     try:

@@ -95,6 +95,9 @@ class VllmSampler:
             )
         self._post("/reset_prefix_cache", {})
 
+    def load_folder(self, folder: Path) -> None:
+        raise NotImplementedError
+
     def healthy(self) -> bool:
         """True once the server answers."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=5.0)

@@ -14,11 +14,12 @@ from terrella.core.config import Configurable
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
 from terrella.core.world import World
+from terrella.engines.configs import EngineConfig
 from terrella.trust.nearness import NearestData
 
 
 @dataclass(frozen=True, kw_only=True)
-class CertifyConfig(Configurable.Config):
+class CertifyConfig(EngineConfig):
     """What to measure, on how much data, and which errors are acceptable."""
 
     world: World.Config

@@ -7,34 +7,35 @@ states); a chat model skips that. The arms of the paper are settings (`recipes/s
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from terrella.codecs.chat_tokens import ChatCodec
-from terrella.codecs.interleaved import InterleavedCodec
-from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec, reply_form
+from terrella.codecs.choose import TaggedCodecConfig
+from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec
 from terrella.core.config import dump
 from terrella.core.errors import EngineError
 from terrella.core.files import write_json_lines
-from terrella.core.instances import plain
+from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, make_once
-from terrella.core.tokens import TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.engines import engine
+from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.engine import Model, load_tokenizer, start_model
 from terrella.evals.agents import Evaluate, evaluate_agent, reference_policies
 from terrella.evals.results import ReferenceScores, RlCost, TestScores
-from terrella.pipelines.base import Pipeline
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.spa.interleaved_examples import script_of_form
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples
-from terrella.pipelines.spa.tagged_examples import Collected, Script
+from terrella.pipelines.spa.tagged_examples import Script
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import AgentTasks
+from terrella.rollout.source import EpisodeSource, WorldTasks
 
 BASE_FIELDS = (
     "world",
@@ -50,11 +51,18 @@ BASE_FIELDS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfPlayResult:
-    """What self-play cost, and the model after SFT on it."""
+class SelfPlayCost:
+    """What self-play cost."""
 
     env_steps: int
+    """Actions carried out in real worlds."""
     episodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPlayResult(SelfPlayCost):
+    """What self-play cost, and the model after SFT on it."""
+
     examples: int
     validation: TestScores | None
 
@@ -74,11 +82,11 @@ class SpaResult:
         return self.self_play.validation if self.self_play else None
 
 
-class Spa(Pipeline[SpaResult]):
+class Spa(ModelPipeline[SpaResult]):
     """Self-play with true states before RL."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: World.Config
         model: str = "tiny-0.3m"
         form: Form = "worldmodel"
@@ -86,6 +94,8 @@ class Spa(Pipeline[SpaResult]):
         max_turns: int = 5
         max_actions: int = 5
         turn_tokens: int = 64
+        episode_tokens: int = 4096
+        """Most tokens of an episode after its prompt, the world's included."""
         format_examples: int = 0
         """Scripted episodes that teach a model from scratch the format; 0 for a chat model."""
         format_sft: SftConfig = field(default_factory=SftConfig)
@@ -113,38 +123,35 @@ class Spa(Pipeline[SpaResult]):
 
     def train(self, run: RunFolder) -> SpaResult:
         config = self.config
-        model, tokenizer = self.format_model(run)
-        codec = self.codec(tokenizer)
-        with self.rollout(codec) as rollout:
-            base = None
-            if config.validation.instances:
-                base = run.part("base", TestScores, lambda: self.validate(rollout, model, codec))
-            self_play = None
-            if config.self_play.trajectories:
-                self_play = run.part(
-                    "self_play",
-                    SelfPlayResult,
-                    lambda: self.learn_from_self_play(run, rollout, model, tokenizer, codec),
-                    collective=True,
-                )
-                model = engine.load_model(str(run / "self_play"))[0]
-            rl = RlCost(env_steps=self_play.env_steps if self_play else 0)
-            if config.rlvr.steps:
-                model, rl = self.reinforce(run, rollout, model, tokenizer, spent=rl.env_steps)
-            test = evaluate_agent(config.test, rollout, engine.local_sampler(model), codec)
+        model = self.format_model(run)
+        base = None
+        if config.validation.instances:
+            base = run.part("base", TestScores, lambda: self.score(config.validation, model))
+        self_play = None
+        if config.self_play.trajectories:
+            start = model
+            model = run / "self_play"
+            self_play = self.learn_from_self_play(run, start, model)
+        rl = RlCost(env_steps=self_play.env_steps if self_play else 0)
+        if config.rlvr.steps:
+            start, spent = model, rl.env_steps
+            model = run / "model"
+            rl = run.part(
+                "rl", RlCost, lambda: self.reinforce(run, start, spent=spent), collective=True
+            )
+        test = run.part("test", TestScores, lambda: self.score(config.test, model))
         return SpaResult(base=base, self_play=self_play, rl=rl, test=test)
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def format_model(self, run: RunFolder) -> tuple[Any, Any]:
-        """The model that plays first: as loaded, or one that was taught the format."""
+    def format_model(self, run: RunFolder) -> Model:
+        """The model that plays first: as named, or one that was taught the format."""
         config = self.config
         if not config.format_examples:
-            return engine.load_model(config.model, seed=config.seed)
+            return start_model(config.model, run / "start", seed=config.seed)
         spec = {name: value for name, value in dump(config).items() if name in BASE_FIELDS}
         with run.shared(config.base_cache / self.base_name(), spec) as folder:
-            make_once(folder / "model", lambda path: self.teach_format(path, run))
-        return engine.load_model(str(folder / "model"))
+            return make_once(folder / "model", lambda path: self.teach_format(path, run))
 
     def base_name(self) -> str:
         """A readable name; the spec inside the folder says everything that the base depends on."""
@@ -156,122 +163,130 @@ class Spa(Pipeline[SpaResult]):
         config, seed = self.config, self.config.base_seed
         world: World = config.world.build()
         world.reset(seed=0)
-        vocabulary = (*world.vocabulary(), *TAG_TOKENS)
-        model, tokenizer = engine.load_model(config.model, vocabulary=vocabulary, seed=seed)
+        start = start_model(
+            config.model,
+            folder.with_name("start"),
+            vocabulary=(*world.vocabulary(), *TAG_TOKENS),
+            seed=seed,
+        )
         script = Script(max_turns=config.max_turns, max_actions=config.max_actions, truthful=False)
         scripted = script_of_form(
-            config.world, self.codec(tokenizer), script, count=config.format_examples, seed=seed
+            config.world, self.codec(start), script, count=config.format_examples, seed=seed
         )
-        engine.sft(
-            model,
-            tokenizer,
-            config.format_sft,
+        self.engine.sft(
+            start,
             scripted.examples,
+            config.format_sft,
             folder,
             seed=seed,
             progress=run.progress,
             phase="format",
         )
 
-    def learn_from_self_play(
-        self, run: RunFolder, rollout: Rollout, model: Any, tokenizer: Any, codec: TaggedCodec
-    ) -> SelfPlayResult:
+    def learn_from_self_play(self, run: RunFolder, start: Model, folder: Path) -> SelfPlayResult:
+        """Play, put the true states into the replies, and fit the model to them."""
         config = self.config
-        collected = self.played_examples(run, rollout, model, codec)
-        if not collected.examples:
+        file = run / "self_play.parquet"
+        played = run.part("self_play_cost", SelfPlayCost, lambda: self.self_play(start, file))
+        examples = read_examples(file)
+        if not examples:
             raise EngineError(
                 "self-play",
-                f"none of {collected.episodes} episodes is {config.self_play.keep!r}",
+                f"none of {played.episodes} episodes is {config.self_play.keep!r}",
                 "raise format_examples, or set self_play.keep=all",
             )
-        engine.sft(
-            model,
-            tokenizer,
-            config.self_play.sft,
-            collected.examples,
-            run / "self_play",
-            seed=config.seed,
-            progress=run.progress,
-            phase="self-play",
-        )
-        trained = engine.load_model(str(run / "self_play"))[0]
-        return SelfPlayResult(
-            env_steps=collected.env_steps,
-            episodes=collected.episodes,
-            examples=len(collected.examples),
-            validation=(
-                self.validate(rollout, trained, codec) if config.validation.instances else None
+        run.model(
+            folder.name,
+            lambda path: self.engine.sft(
+                start,
+                examples,
+                config.self_play.sft,
+                path,
+                seed=config.seed,
+                progress=run.progress,
+                phase="self-play",
             ),
         )
+        validation = None
+        if config.validation.instances:
+            validation = run.part(
+                "after_self_play", TestScores, lambda: self.score(config.validation, folder)
+            )
+        return SelfPlayResult(
+            env_steps=played.env_steps,
+            episodes=played.episodes,
+            examples=len(examples),
+            validation=validation,
+        )
 
-    def played_examples(
-        self, run: RunFolder, rollout: Rollout, model: Any, codec: TaggedCodec
-    ) -> Collected:
-        """Rank 0 plays; the file gives all ranks the same examples, in the same number."""
+    def self_play(self, model: Model, file: Path) -> SelfPlayCost:
+        """Play, and write the examples for the ranks that will be trained on them."""
         config = self.config
+        with self.playing(model) as (rollout, sampler, codec):
+            collected = collect_examples(
+                config.self_play, rollout, sampler, codec, seed=config.seed
+            )
+        write_examples(file, collected.examples)
+        return SelfPlayCost(env_steps=collected.env_steps, episodes=collected.episodes)
 
-        def play() -> dict[str, Any]:
-            sampler = engine.local_sampler(model)
-            played = collect_examples(config.self_play, rollout, sampler, codec, seed=config.seed)
-            return dict(plain(played._asdict()))
-
-        kept = run.part("self_play_examples", dict[str, Any], play)
-        return Collected(**{**kept, "examples": [TrainExample(**e) for e in kept["examples"]]})
-
-    def reinforce(
-        self, run: RunFolder, rollout: Rollout, model: Any, tokenizer: Any, *, spent: int
-    ) -> tuple[Any, RlCost]:
+    def reinforce(self, run: RunFolder, start: Model, *, spent: int) -> RlCost:
         """RL on shaped returns until the steps or the env-step budget are used up."""
         config = self.config
-        played_before = rollout.env_steps
-        budget = EnvStepBudget(
-            limit=config.max_env_steps,
-            spent=spent,
-            count=lambda: rollout.env_steps - played_before,
-        )
-        trained = engine.rlvr(
-            model,
-            tokenizer,
+        trained = self.engine.rlvr(
+            start,
+            self.episode_source(),
             config.rlvr,
-            rollout,
-            AgentTasks(split=Split.TRAIN, seed=config.seed),
             run / "model",
             seed=config.seed,
             progress=run.progress,
             phase="rl",
-            budget=budget,
+            budget=EnvStepBudget(limit=config.max_env_steps, spent=spent),
         )
         if run.is_main:
             write_json_lines(run / "curve.jsonl", trained.curve)
-        cost = RlCost(env_steps=budget.total, iterations=trained.steps, collapse=trained.collapse)
-        return trained.model, cost
+        return RlCost(
+            env_steps=trained.budget.total, iterations=trained.steps, collapse=trained.collapse
+        )
 
-    def validate(self, rollout: Rollout, model: Any, codec: TaggedCodec) -> TestScores:
-        sampler = engine.local_sampler(model)
-        return evaluate_agent(self.config.validation, rollout, sampler, codec)
+    def score(self, config: Evaluate.Config, model: Model) -> TestScores:
+        with self.playing(model) as (rollout, sampler, codec):
+            return evaluate_agent(config, rollout, sampler, codec)
 
     # --- what the parts use -----------------------------------------------------------------------
 
-    def codec(self, tokenizer: Any) -> TaggedCodec:
-        """Tags over a chat model's template, or over the interleaved format."""
-        config = self.config
-        if getattr(tokenizer, "chat_template", None):
-            chat = ChatCodec(
-                tokenizer, max_actions=config.max_actions, form=reply_form(config.form)
-            )
-            return TaggedCodec(chat, form=config.form, blank="\n")
-        return TaggedCodec(InterleavedCodec(tokenizer), form=config.form)
+    @contextlib.contextmanager
+    def playing(self, model: Model) -> Iterator[tuple[Rollout, Sampler, TaggedCodec]]:
+        """A model that plays the world: its rollout, its sampler, its codec."""
+        codec = self.codec(model)
+        config = self.episode_source()
+        with (
+            Rollout(config.rollout, codec, shaping=self.config.reward_shaping.build()) as rollout,
+            self.engine.sampler(model) as sampler,
+        ):
+            yield rollout, sampler, codec
 
-    def rollout(self, codec: TaggedCodec) -> Rollout:
+    def codec(self, model: Model) -> TaggedCodec:
+        return self.codec_config().make(load_tokenizer(model))
+
+    def codec_config(self) -> TaggedCodecConfig:
+        return TaggedCodecConfig(form=self.config.form, max_actions=self.config.max_actions)
+
+    def episode_source(self) -> EpisodeSource:
         config = self.config
-        limits = Rollout.Config(
+        rollout = Rollout.Config(
             world=config.world,
             max_turns=config.max_turns,
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
+            episode_tokens=config.episode_tokens,
             env_pool=config.env_pool,
         )
-        return Rollout(limits, codec, shaping=config.reward_shaping.build())
+        return EpisodeSource(
+            rollout=rollout,
+            tasks=WorldTasks(world=config.world, seed=config.seed),
+            codec=self.codec_config(),
+            shaping=config.reward_shaping,
+        )
 
     def reference_scores(self) -> ReferenceScores | None:
         """Random and optimal play on the test instances."""

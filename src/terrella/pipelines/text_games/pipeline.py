@@ -7,7 +7,7 @@ One arm, one seed. The model after SFT is kept in `base_cache` and shared by the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,10 +20,9 @@ from terrella.core.files import write_json
 from terrella.core.metric import Metric
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import RunFolder, make_once
-from terrella.core.tokens import Task
 from terrella.core.types import Split, canonical_json
-from terrella.engines import engine
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.engine import Examples, load_tokenizer, start_model
 from terrella.evals.results import RlCost
 from terrella.evals.text_games import (
     TextGameScores,
@@ -31,13 +30,13 @@ from terrella.evals.text_games import (
     greedy_marks,
     text_game_scores,
 )
-from terrella.pipelines.base import Pipeline
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.rlvr import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples
 from terrella.policies.endpoint import Endpoint
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import tasks_for
+from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.records import Record
 
@@ -68,11 +67,11 @@ class TextGameResult:
     """One mark per test record; see `evals/text_games.py`."""
 
 
-class TextGameModel(Pipeline[TextGameResult]):
+class TextGameModel(ModelPipeline[TextGameResult]):
     """SFT, then RLVR from verified answers."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: ByteSized32.Config
         model: str = "tiny-1m"
         """A model, or a baseline that needs none: one of `BASELINES`."""
@@ -109,7 +108,7 @@ class TextGameModel(Pipeline[TextGameResult]):
             if config.rlvr.steps:
                 rl = self.rl_finetune(run, model)
                 model = run / "rl" / "model"
-            marks = self.test_marks(model)
+            marks = run.part("marks", str, lambda: self.test_marks(model))
         world = config.world.build()
         scores = text_game_scores(world, self.test_records(world), marks)
         return TextGameResult(test=scores, rl=rl, marks=marks)
@@ -135,18 +134,18 @@ class TextGameModel(Pipeline[TextGameResult]):
         config = self.config
         seed = self._sft_seed
         world: ByteSized32 = config.world.build()
-        model, tokenizer = engine.load_model(config.model, vocabulary=world.vocabulary(), seed=seed)
+        start = start_model(
+            config.model, folder.with_name("start"), vocabulary=world.vocabulary(), seed=seed
+        )
         chosen = bundles(
             world, states=config.states, actions=config.actions, share=config.sft_share, seed=seed
         )
-        codec = codec_for(tokenizer)
+        codec = codec_for(load_tokenizer(start))
         if config.teacher is None:
-            examples: engine.Examples = [
-                bundle_examples(world, codec, records) for records in chosen
-            ]
+            examples: Examples = [bundle_examples(world, codec, records) for records in chosen]
         else:
             examples = self._reasoned_examples(world, codec, chosen, config.teacher, folder)
-        engine.sft(model, tokenizer, config.sft, examples, folder, seed=seed, progress=run.progress)
+        self.engine.sft(start, examples, config.sft, folder, seed=seed, progress=run.progress)
 
     def _reasoned_examples(
         self,
@@ -155,7 +154,7 @@ class TextGameModel(Pipeline[TextGameResult]):
         chosen: Iterable[list[Record]],
         teacher: Endpoint.Config,
         folder: Path,
-    ) -> engine.Examples:
+    ) -> Examples:
         if not isinstance(codec, ChatCodec):
             raise ConfigError(
                 "teacher", "only chat models can reason", "choose a chat model, or set teacher=none"
@@ -176,9 +175,12 @@ class TextGameModel(Pipeline[TextGameResult]):
         config = self.config
         trained = rl_finetune(
             run,
+            self.engine,
             start,
-            Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
-            self.tasks,
+            EpisodeSource(
+                rollout=Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
+                tasks=WorldTasks(world=config.world, ask="observation", seed=config.seed),
+            ),
             config.rlvr,
             seed=config.seed,
             evaluate_on=min(VALIDATE_ON, config.test_records or VALIDATE_ON),
@@ -190,10 +192,6 @@ class TextGameModel(Pipeline[TextGameResult]):
             reward=trained.reward,
         )
 
-    def tasks(self, split: Split) -> Callable[[int], Task]:
-        config = self.config
-        return tasks_for("observation", config.world, split=split, seed=config.seed)
-
     # --- evaluation -------------------------------------------------------------------------------
 
     def test_records(self, world: ByteSized32) -> list[Record]:
@@ -203,15 +201,15 @@ class TextGameModel(Pipeline[TextGameResult]):
 
     def test_marks(self, folder: Path) -> str:
         """Marks of a model, whatever reward it was trained with."""
-        model, tokenizer = engine.load_model(str(folder))
         world: ByteSized32 = self.config.world.replace(reward="exact").build()
-        return greedy_marks(
-            world,
-            self.test_records(world),
-            model,
-            codec_for(tokenizer),
-            turn_tokens=self.config.turn_tokens,
-        )
+        with self.engine.sampler(folder) as sampler:
+            return greedy_marks(
+                world,
+                self.test_records(world),
+                sampler,
+                codec_for(load_tokenizer(folder)),
+                turn_tokens=self.config.turn_tokens,
+            )
 
     def reference_scores(self) -> dict[str, float]:
         """Nothing is played here; baselines are arms of their own."""

@@ -19,20 +19,21 @@ from terrella.codecs.frames import FrameCodec
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json, write_json_lines
 from terrella.core.metric import Metric
+from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, run_spec, wait_for
 from terrella.core.tokens import Task
 from terrella.core.types import Episode, Split
 from terrella.core.world import World
-from terrella.engines import engine
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.models.action_bins import ActionBins
-from terrella.pipelines.base import Pipeline
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.video.clips import ClipExamples, ClipTasks, actions_of, cache_frames
 from terrella.pipelines.video.tokenizer import ReconstructionMetrics, TrainTokenizer
 from terrella.rollout.rollout import Rollout
+from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 from terrella.verify.frame_metrics import repetition_rate
 from terrella.verify.frames import FrameDistance
-from terrella.world_models.video import BINS, generated_frames, read_codec
+from terrella.world_models.video import BINS, FrameCodecConfig, generated_frames, read_codec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,11 @@ class VideoModelResult:
     """Of each step of RLVR."""
 
 
-class VideoModel(Pipeline[VideoModelResult]):
+class VideoModel(ModelPipeline[VideoModelResult]):
     """A world model of frames."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         videos: TrainTokenizer.Config
         world: World.Config
         """The world in the videos; its `distance` scores frames. It is not stepped."""
@@ -98,9 +99,7 @@ class VideoModel(Pipeline[VideoModelResult]):
         before = run.part(
             "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", held_out)
         )
-        reward = run.part(
-            "reward", list[float], lambda: self.rl_finetune(run, codec, episodes), collective=True
-        )
+        reward = run.part("reward", list[float], lambda: self.rl_finetune(run), collective=True)
         after = run.part(
             "after", ClipMetrics, lambda: self.evaluate(codec, run / "model", held_out)
         )
@@ -121,60 +120,71 @@ class VideoModel(Pipeline[VideoModelResult]):
 
     def fit(self, run: RunFolder, codec: FrameCodec, episodes: Sequence[Episode]) -> list[float]:
         """Cross-entropy on the frames of clips; returns the losses."""
-        from terrella.models.video_lm import make_video_lm
-
         config = self.config
         cache_frames(codec, episodes)
-        model, tokenizer = make_video_lm(
-            codec.vocabulary,
-            width=config.width,
-            layers=config.layers,
-            heads=config.heads,
-            positions=config.positions,
-            seed=config.seed,
-        )
         examples = ClipExamples(
             episodes, codec, horizon=config.horizon, count=config.clips, seed=config.seed
         )
-        return engine.sft(
-            model,
-            tokenizer,
-            config.sft,
+        return self.engine.sft(
+            self.untrained_model(run, codec),
             examples,
+            config.sft,
             run / "fitted",
             seed=config.seed,
             progress=run.progress,
         )
 
-    def rl_finetune(
-        self, run: RunFolder, codec: FrameCodec, episodes: Sequence[Episode]
-    ) -> list[float]:
+    def untrained_model(self, run: RunFolder, codec: FrameCodec) -> Path:
+        """A transformer over the ids of frames and actions, with weights from the seed."""
+        config, folder = self.config, run / "start"
+        if run.is_main and not folder.exists():
+            from terrella.models.export import export_model
+            from terrella.models.video_lm import make_video_lm
+
+            model, tokenizer = make_video_lm(
+                codec.vocabulary,
+                width=config.width,
+                layers=config.layers,
+                heads=config.heads,
+                positions=config.positions,
+                seed=config.seed,
+            )
+            export_model(model, tokenizer, folder)
+        wait_for(folder / "config.json")
+        return folder
+
+    def rl_finetune(self, run: RunFolder) -> list[float]:
         """RLVR from the fitted model to `model/`; returns the mean reward of each step."""
         config = self.config
-        cache_frames(codec, episodes)
-        model, tokenizer = engine.load_model(str(run / "fitted"))
-        with self.rollout(codec) as rollout:
-            trained = engine.rlvr(
-                model,
-                tokenizer,
-                config.rlvr,
-                rollout,
-                ClipTasks(episodes, config.horizon, seed=config.seed + 1),
-                run / "model",
-                seed=config.seed,
-                progress=run.progress,
-            )
+        trained = self.engine.rlvr(
+            run / "fitted",
+            self.episode_source(),
+            config.rlvr,
+            run / "model",
+            seed=config.seed,
+            progress=run.progress,
+        )
         if run.is_main:
             write_json_lines(run / "curve.jsonl", trained.curve)
         return [float(row["reward"]) for row in trained.curve]
 
     def evaluate(self, codec: FrameCodec, folder: Path, held_out: Sequence[Episode]) -> ClipMetrics:
         tasks = ClipTasks(held_out, self.config.horizon).in_turn(self.config.evaluate_on)
-        model, _ = engine.load_model(str(folder))
-        with self.rollout(codec, metrics=True) as rollout:
-            return clip_metrics(rollout, model, tasks, seed=self.config.seed)
+        with (
+            Rollout(self.rollout_config(metrics=True), codec) as rollout,
+            self.engine.sampler(folder) as sampler,
+        ):
+            return clip_metrics(rollout, sampler, tasks, seed=self.config.seed)
 
-    def rollout(self, codec: FrameCodec, *, metrics: bool = False) -> Rollout:
+    def episode_source(self) -> EpisodeSource:
+        config = self.config
+        return EpisodeSource(
+            rollout=self.rollout_config(),
+            tasks=VideoTasks(videos=config.videos, horizon=config.horizon, seed=config.seed + 1),
+            codec=FrameCodecConfig(folder=config.videos.out, window=config.window),
+        )
+
+    def rollout_config(self, *, metrics: bool = False) -> Rollout.Config:
         """Predictions of a fixed length, scored by the world's distance.
 
         `metrics` adds the metrics that are measured, not trained on.
@@ -184,14 +194,11 @@ class VideoModel(Pipeline[VideoModelResult]):
             raise ConfigError(
                 "world", "has no `distance` of frames", "name a world of frames, such as Tabletop"
             )
-        return Rollout(
-            Rollout.Config(
-                world=world.replace(distance=world.distance.replace(metrics=metrics)),
-                max_turns=self.config.horizon,
-                turn_tokens=codec.frame_tokens,
-                temperature=self.config.temperature,
-            ),
-            codec,
+        return Rollout.Config(
+            world=world.replace(distance=world.distance.replace(metrics=metrics)),
+            max_turns=self.config.horizon,
+            turn_tokens=self.config.videos.trainer.tokenizer.tokens_per_frame,
+            temperature=self.config.temperature,
         )
 
     def summary(self, result: VideoModelResult) -> list[tuple[str, str]]:
@@ -202,9 +209,24 @@ class VideoModel(Pipeline[VideoModelResult]):
         return rows
 
 
-def clip_metrics(rollout: Rollout, model: Any, tasks: Sequence[Task], *, seed: int) -> ClipMetrics:
+@dataclass(frozen=True, kw_only=True)
+class VideoTasks(TaskSource):
+    """Predict clips of recorded videos."""
+
+    videos: TrainTokenizer.Config
+    horizon: int
+
+    def make(self) -> Tasks:
+        return ClipTasks(
+            TrainTokenizer(self.videos).episodes(self.split), self.horizon, seed=self.seed
+        )
+
+
+def clip_metrics(
+    rollout: Rollout, sampler: Sampler, tasks: Sequence[Task], *, seed: int
+) -> ClipMetrics:
     """Sample one prediction of each clip and score it."""
-    episodes = rollout.run(engine.local_sampler(model), tasks, group_size=1, seed=seed + 1)
+    episodes = rollout.run(sampler, tasks, group_size=1, seed=seed + 1)
     for episode in episodes:
         if episode.outcome.value is None:
             raise ValueError(f"a masked clip cannot be measured: {episode.outcome.evidence}")

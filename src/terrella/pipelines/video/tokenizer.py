@@ -114,7 +114,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
             Collect(store).run(run.progress)
 
     def train_tokenizer(self, run: RunFolder, videos: Sequence[FrameArray]) -> FrameTokenizer:
-        from terrella.engines.trl.tokenizer_trainer import TokenizerTrainer
+        from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 
         trainer = TokenizerTrainer(
             self.config.trainer, videos, run / "tokenizer", seed=self.config.seed

@@ -18,15 +18,15 @@ from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.config import Configurable, record_from_json
 from terrella.core.episode import play
 from terrella.core.files import read_json_lines
-from terrella.core.protocols import Progress
+from terrella.core.protocols import Progress, Sampler
 from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import TokenRequest, TrainExample
 from terrella.core.types import Episode, Situation, Split, canonical_json, show_text
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
-from terrella.engines import engine
-from terrella.engines.configs import SftConfig
-from terrella.pipelines.base import Pipeline
+from terrella.engines.configs import EngineConfig, SftConfig
+from terrella.engines.engine import load_tokenizer, open_sampler, start_model
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.web.page_steps import MAX_PAGE, situation_of
 from terrella.world_models.language import LearnedWorldModel
 from terrella.world_models.planner_web import PageCodec, PagePlanner, Proposals
@@ -44,11 +44,11 @@ class WebPolicyResult:
     examples: int
 
 
-class WebPolicy(Pipeline[WebPolicyResult]):
+class WebPolicy(ModelPipeline[WebPolicyResult]):
     """Imitation of recorded successes. The model is in the folder `model` of the run."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: World.Config
         train: Path
         """A store of recorded episodes."""
@@ -62,18 +62,17 @@ class WebPolicy(Pipeline[WebPolicyResult]):
     def train(self, run: RunFolder) -> WebPolicyResult:
         config = self.config
         vocabulary = config.world.build().vocabulary()
-        model, tokenizer = engine.load_model(config.model, vocabulary=vocabulary, seed=config.seed)
-        codec = InterleavedCodec(tokenizer)
+        start = start_model(config.model, run / "start", vocabulary=vocabulary, seed=config.seed)
+        codec = InterleavedCodec(load_tokenizer(start))
         examples: list[TrainExample] = []
         for episode in EpisodeStore.open(config.train).episodes():
             examples += _success_examples(episode, codec)
         run.model(
             MODEL,
-            lambda folder: engine.sft(
-                model,
-                tokenizer,
-                config.sft,
+            lambda folder: self.engine.sft(
+                start,
                 examples,
+                config.sft,
                 folder,
                 seed=config.seed,
                 progress=run.progress,
@@ -106,12 +105,17 @@ class SampledProposals:
     """Samples a policy `samples` times per page; the most frequent action comes first."""
 
     def __init__(
-        self, folder: Path, *, samples: int = 8, turn_tokens: int = 40, seed: int = 0
+        self,
+        sampler: Sampler,
+        codec: InterleavedCodec,
+        *,
+        samples: int = 8,
+        turn_tokens: int = 40,
+        seed: int = 0,
     ) -> None:
         """The first sample is greedy, the others are drawn."""
-        model, tokenizer = engine.load_model(str(folder))
-        self.sampler = engine.local_sampler(model)
-        self.codec = InterleavedCodec(tokenizer)
+        self.sampler = sampler
+        self.codec = codec
         self.samples = samples
         self.turn_tokens = turn_tokens
         self.seed = seed
@@ -181,7 +185,7 @@ def compare_agents(config: LookAhead.Config, log: Path, progress: Progress) -> l
     """Play the same instances at each depth; episodes that are in the log are not played again."""
     policy = WebPolicy(config.policy)
     policy.run(progress)
-    proposals = SampledProposals(config.policy.out / MODEL)
+    proposals = sampled_proposals(config.policy.out / MODEL, config.policy)
     model = _page_model(config)
     world: MiniWob = MiniWob.Config(max_steps=6, families=trained_families()).build()
     logged = read_json_lines(log) if log.exists() else []
@@ -217,10 +221,17 @@ def trained_families() -> tuple[str, ...]:
     return held_out(Split.TRAIN, tuple(sorted(SCRIPTS)))
 
 
+def sampled_proposals(folder: Path, config: EngineConfig | None = None) -> SampledProposals:
+    """Proposals of the policy in a folder."""
+    sampler = open_sampler(folder, config, work=folder.with_name("engine"))
+    return SampledProposals(sampler, InterleavedCodec(load_tokenizer(folder)))
+
+
 def _page_model(config: LookAhead.Config) -> LearnedWorldModel:
-    model, tokenizer = engine.load_model(str(config.page_model))
+    tokenizer = load_tokenizer(config.page_model)
+    work = config.page_model.with_name("engine")
     return LearnedWorldModel(
-        engine.local_sampler(model),
+        open_sampler(config.page_model, config.policy, work=work),
         PageCodec(tokenizer),
         tokenizer,
         samples=config.samples,

@@ -9,7 +9,7 @@ the same steps; neither needs a browser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Transition
 from terrella.core.world import World
-from terrella.engines import engine
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.pipelines.base import Pipeline
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.rlvr import RlPart, rl_finetune
 from terrella.pipelines.web.page_scores import PageScores, baseline_scores, greedy_scores
 from terrella.pipelines.web.page_steps import (
@@ -30,6 +30,7 @@ from terrella.pipelines.web.page_steps import (
     situation_of,
 )
 from terrella.rollout.rollout import Rollout
+from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 
 VALIDATE_ON = 64
 """Validation tasks before and after RL."""
@@ -50,11 +51,11 @@ class PageModelResult:
     """None without RLVR."""
 
 
-class PageModel(Pipeline[PageModelResult]):
+class PageModel(ModelPipeline[PageModelResult]):
     """SFT on recorded steps, then RLVR on them."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Pipeline.Config):
+    class Config(ModelPipeline.Config):
         world: World.Config
         train: Path
         """A store of recorded episodes."""
@@ -78,14 +79,18 @@ class PageModel(Pipeline[PageModelResult]):
         if config.rlvr.steps:
             rl = rl_finetune(
                 run,
+                self.engine,
                 fitted,
-                Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
-                recorded_tasks(train, seed=config.seed),
+                EpisodeSource(
+                    rollout=Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
+                    tasks=RecordedTasks(store=config.train, seed=config.seed),
+                ),
                 config.rlvr,
                 seed=config.seed,
                 evaluate_on=VALIDATE_ON,
             )
-            rlvr = self.score(run / "rl" / "model", test)
+            trained = run / "rl" / "model"
+            rlvr = run.part("rlvr_scores", PageScores, lambda: self.score(trained, test))
         return PageModelResult(
             train_steps=len(train),
             test_steps=len(test),
@@ -98,22 +103,24 @@ class PageModel(Pipeline[PageModelResult]):
     def fit(self, run: RunFolder, steps: Sequence[Transition], folder: Path) -> None:
         config = self.config
         vocabulary = dict.fromkeys((*config.world.build().vocabulary(), *CHANGE_TOKENS))
-        model, tokenizer = engine.load_model(
-            config.model, vocabulary=tuple(vocabulary), seed=config.seed
+        start = start_model(
+            config.model, run / "start", vocabulary=tuple(vocabulary), seed=config.seed
         )
+        tokenizer = load_tokenizer(start)
         examples = list(change_examples(steps, InterleavedCodec(tokenizer), tokenizer))
-        engine.sft(
-            model,
-            tokenizer,
-            config.sft,
+        self.engine.sft(
+            start,
             examples,
+            config.sft,
             folder,
             seed=config.seed,
             progress=run.progress,
         )
 
     def score(self, folder: Path, steps: Sequence[Transition]) -> PageScores:
-        return greedy_scores(folder, steps, turn_tokens=self.config.turn_tokens)
+        codec = InterleavedCodec(load_tokenizer(folder))
+        with self.engine.sampler(folder) as sampler:
+            return greedy_scores(sampler, codec, steps, turn_tokens=self.config.turn_tokens)
 
     def summary(self, result: PageModelResult) -> list[tuple[str, str]]:
         scores = {**result.baselines, "after SFT": result.sft}
@@ -122,20 +129,19 @@ class PageModel(Pipeline[PageModelResult]):
         return [(name, f"value {score.all.value or 'masked'}") for name, score in scores.items()]
 
 
-def recorded_tasks(
-    steps: Sequence[Transition], *, seed: int
-) -> Callable[[Split], Callable[[int], Task]]:
-    """Tasks that ask about recorded steps; the last tenth of them is for validation."""
-    cut = len(steps) * 9 // 10
-    by_split = {Split.TRAIN: steps[:cut], Split.VALIDATION: steps[cut:]}
+@dataclass(frozen=True, kw_only=True)
+class RecordedTasks(TaskSource):
+    """Ask about recorded steps; the last tenth of them is for validation."""
 
-    def tasks(split: Split) -> Callable[[int], Task]:
-        chosen = by_split[split]
+    store: Path
+
+    def make(self) -> Tasks:
+        steps = load_steps(self.store)
+        cut = len(steps) * 9 // 10
+        chosen = steps[:cut] if self.split is Split.TRAIN else steps[cut:]
 
         def task(index: int) -> Task:
-            step = chosen[(index * STRIDE + seed) % len(chosen)]
-            return Task(seed=index, split=split, situation=situation_of(step), transition=step)
+            step = chosen[(index * STRIDE + self.seed) % len(chosen)]
+            return Task(seed=index, split=self.split, situation=situation_of(step), transition=step)
 
         return task
-
-    return tasks

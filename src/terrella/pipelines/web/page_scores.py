@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.judge import judge
 from terrella.core.metric import Metric
+from terrella.core.protocols import Sampler
 from terrella.core.tokens import TokenRequest
 from terrella.core.types import Status, Transition, Tree, Verdict, show_text
-from terrella.engines import engine
 from terrella.pipelines.web.page_steps import changes_of, situation_of
 from terrella.verify.tree_diff import TreeDiff
 
@@ -79,11 +78,10 @@ def _metric(values: Sequence[float | None]) -> Metric | None:
     return Metric.of(values) if values else None
 
 
-def greedy_scores(folder: Path, steps: Sequence[Transition], *, turn_tokens: int) -> PageScores:
+def greedy_scores(
+    sampler: Sampler, codec: InterleavedCodec, steps: Sequence[Transition], *, turn_tokens: int
+) -> PageScores:
     """Scores of a model's greedy answers."""
-    model, tokenizer = engine.load_model(str(folder))
-    sampler = engine.local_sampler(model)
-    codec = InterleavedCodec(tokenizer)
 
     async def answer(step: Transition) -> str:
         request = TokenRequest(

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from terrella.core.seeds import TASK_STREAM, stream
+from terrella.models.device import default_device
 from terrella.models.pixel_nets import PixelNet, as_input
 
 BATCH = 64
@@ -60,14 +61,17 @@ def _fit(
     seed: int,
     weights: NDArray[np.float64] | None = None,
 ) -> dict[int, PixelNet]:
+    device = default_device()
+    net = net.to(device)
     optimiser = torch.optim.AdamW(net.parameters(), lr=LEARNING_RATE)
     snapshots: dict[int, PixelNet] = {}
     rng = stream(TASK_STREAM, seed, len(frames))
     for step in range(max(ages) + 1):
         if step in ages:
-            snapshots[step] = copy.deepcopy(net).eval()
+            snapshots[step] = copy.deepcopy(net).cpu().eval()
         chosen = rng.choice(len(frames), BATCH, p=weights)
-        loss = loss_of(net(as_input(frames[chosen])), targets[torch.tensor(chosen)])
+        wanted = targets[torch.tensor(chosen)].to(device)
+        loss = loss_of(net(as_input(frames[chosen]).to(device)), wanted)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

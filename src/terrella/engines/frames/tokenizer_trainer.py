@@ -27,6 +27,7 @@ from terrella.core.errors import EngineError
 from terrella.core.protocols import Progress
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.engines.configs import TokenizerTrainConfig
+from terrella.models.device import default_device
 from terrella.models.frame_tokenizer import FrameTokenizer, Reconstruction
 from terrella.models.lpips import load_lpips
 
@@ -54,9 +55,10 @@ class TokenizerTrainer:
         self.videos = videos
         self.out = out
         self.seed = seed
-        self.tokenizer = FrameTokenizer(config.tokenizer)
+        self.device = default_device()
+        self.tokenizer = FrameTokenizer(config.tokenizer).to(self.device)
         self.optimiser = torch.optim.AdamW(self.tokenizer.parameters(), lr=config.learning_rate)
-        self.lpips = load_lpips() if config.lpips else None
+        self.lpips = load_lpips().to(self.device) if config.lpips else None
         self.step = 0
         self.used: dict[str, set[int]] = {"context": set(), "frames": set()}
 
@@ -76,7 +78,7 @@ class TokenizerTrainer:
             if self.config.save_every and self.step % self.config.save_every == 0:
                 self._save()
         self.tokenizer.eval().save(self.out)
-        return self.tokenizer
+        return self.tokenizer.cpu()  # frames are encoded on the host, one video at a time
 
     def _sample(self, step: int, count: int) -> list[tuple[int, int]]:
         """Video and frame of each item of a batch: a pure function of the step, for resuming."""
@@ -88,11 +90,11 @@ class TokenizerTrainer:
         """Context frames and frames, as floats in [0, 1], (N, 3, H, W)."""
         context = np.stack([self.videos[video][0] for video, _ in items])
         frames = np.stack([self.videos[video][index] for video, index in items])
-        return _floats(context), _floats(frames)
+        return _floats(context).to(self.device), _floats(frames).to(self.device)
 
     def _update(self) -> float:
         context, frames = self._batch(self._sample(self.step + 1, self.config.batch))
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
             rebuilt = self.tokenizer(context, frames)
         loss = self._loss(rebuilt, context, frames)
         for group in self.optimiser.param_groups:

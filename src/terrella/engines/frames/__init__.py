@@ -1,0 +1,1 @@
+"""Training of models of frames: the frame tokenizer, pixel policies and success classifiers."""

@@ -1,0 +1,65 @@
+"""Samplers that an engine starts itself: in this process, or on a vLLM server.
+
+One server serves a whole run. Other weights of the same shape are loaded into it, so evaluation,
+self-play and training do not each start one.
+    with SamplerFactory(EngineConfig(sampler="vllm"), work) as samplers:
+        sampler = samplers.make(Path("runs/x/model"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Self
+
+from terrella.core.protocols import Sampler
+from terrella.engines.configs import EngineConfig
+from terrella.engines.vllm.server import VllmServer
+
+
+class SamplerFactory:
+    """Makes samplers of models in folders; use it as a context manager."""
+
+    def __init__(self, config: EngineConfig, work: Path) -> None:
+        """`work` is the folder for the server's log. Nothing is started yet."""
+        self.config = config
+        self.work = work
+        self._open = contextlib.ExitStack()
+        self._server: VllmServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server = None
+        self._open.close()
+
+    def uses_server(self, model: str | Path) -> bool:
+        """Whether a model is sampled by a vLLM server."""
+        if self.config.sampler != "auto":
+            return self.config.sampler == "vllm"
+        from terrella.engines.local.local_sampler import LARGEST_MODEL
+        from terrella.models.presets import parameter_count
+
+        return parameter_count(str(model)) > LARGEST_MODEL
+
+    def make(self, model: str | Path) -> Sampler:
+        """A sampler of this model, on the device of this process or on the server's."""
+        if self.uses_server(model):
+            sampler: Sampler = self.serve(model)
+            return sampler
+        from terrella.engines.local.local_sampler import local_sampler
+        from terrella.models.presets import load_model
+
+        return local_sampler(load_model(str(model))[0])
+
+    def serve(self, model: str | Path) -> Any:
+        """A sampler on the run's server, which serves this model from now on."""
+        if self._server is None:
+            self.work.mkdir(parents=True, exist_ok=True)
+            server = VllmServer(self.config.vllm, Path(model), log=self.work / "vllm.log")
+            self._server = self._open.enter_context(server)
+            return self._server.sampler()
+        sampler = self._server.sampler()
+        sampler.load_folder(Path(model))
+        return sampler

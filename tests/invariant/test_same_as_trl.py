@@ -1,0 +1,92 @@
+"""A named algorithm is TRL's of that name, step for step, where docs/algorithms.md says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from tests.support.stock_trl import stock_steps
+from tests.support.tiny_model import tiny_model
+from tests.support.tiny_run import WrittenRewards, tiny_rollout, tiny_trainer
+from tests.support.unanimous import with_unanimous_group
+
+from terrella.algos import advantages
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL
+
+SIZE = 4
+
+
+class Recorded(WrittenRewards):
+    """Records its episodes; the last group is unanimous."""
+
+    episodes: list[Any] = []
+
+    async def run_async(self, *arguments: Any, **options: Any) -> Any:
+        episodes = await super().run_async(*arguments, **options)
+        self.episodes = with_unanimous_group(episodes, SIZE)
+        return self.episodes
+
+
+def our_steps(folder: Path, *, turns: int = 3, **settings: Any) -> tuple[Any, list[Any]]:
+    _, tokenizer = tiny_model()
+    plain = tiny_rollout(tokenizer, max_turns=turns, turn_tokens=4 if turns > 1 else 9)
+    rollout = Recorded(plain.config, plain.codec)
+    steps = settings.get("updates", 1)
+    trainer = tiny_trainer(
+        folder, rollout=rollout, steps=steps, groups=4, group_size=SIZE, refill=0, **settings
+    )
+    trainer.train()
+    return rollout, [row for row in trainer.state.log_history if "grad_norm" in row]
+
+
+@pytest.fixture
+def trl_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL adds 1e-4 to a standard deviation, we add 1e-6: the one difference in advantages."""
+    monkeypatch.setattr(advantages, "EPSILON", 1e-4)
+
+
+@pytest.mark.usefixtures("trl_epsilon")
+@pytest.mark.parametrize("updates", [1, 2])
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo"])
+def test_with_all_groups_in_the_denominator_it_is_trls(
+    algorithm: str, updates: int, tmp_path: Path
+):
+    """Episodes of several turns, but one turn for RLOO: TRL's RLOO has no mask for the world."""
+    rollout, ours = our_steps(
+        tmp_path / "ours",
+        turns=1 if algorithm == "rloo" else 3,
+        algorithm=algorithm,
+        updates=updates,
+        denominator="all",
+        clip_high=0.2,  # TRL's `epsilon_high` is its `epsilon` unless it is set
+    )
+    theirs = stock_steps(
+        algorithm,
+        rollout.episodes,
+        tmp_path / "theirs",
+        group_size=SIZE,
+        updates=updates,
+        max_completion_length=rollout.config.max_model_tokens,
+    )
+    assert len(ours) == len(theirs) == updates
+    for mine, stock in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(stock["loss"], abs=1e-4)
+        assert mine["grad_norm"] == pytest.approx(stock["grad_norm"], rel=1e-3)
+        assert mine["grad_norm"] > 1e-2
+    lengths = {sum(episode.model_mask) for episode in rollout.episodes}
+    assert len(lengths) > 1  # otherwise normalisations would agree by themselves
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo"])
+def test_without_them_the_gradient_is_larger_by_the_share_that_was_dropped(
+    algorithm: str, tmp_path: Path
+):
+    rollout, few = our_steps(tmp_path / "few", algorithm=algorithm)
+    _, every = our_steps(tmp_path / "all", algorithm=algorithm, denominator="all")
+    written = [sum(episode.model_mask) for episode in rollout.episodes]
+    larger = sum(written) / sum(written[:-SIZE]) if algorithm == "dapo" else 4 / 3
+    assert few[0]["grad_norm"] / every[0]["grad_norm"] == pytest.approx(larger, rel=1e-3)

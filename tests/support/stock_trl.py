@@ -1,0 +1,86 @@
+"""TRL's own trainers, fed episodes that were sampled before: what TRL means by an algorithm's name.
+
+steps = stock_steps("grpo", episodes, folder, group_size=4, max_completion_length=12)
+steps[0]["grad_norm"]
+"""
+
+from pathlib import Path
+from typing import Any
+
+import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from datasets import Dataset
+from tests.support.tiny_model import tiny_model
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+SCALE = {"grpo": "group", "dapo": "group", "dr_grpo": "none"}
+"""TRL's `scale_rewards` for each `loss_type`, as its documentation of the papers has it."""
+
+
+class ReplayedRloo(RLOOTrainer):
+    """An `RLOOTrainer` that takes its completions from a list: it has no `rollout_func`."""
+
+    episodes: list[Any] = []
+
+    def _tokenize_prompts(self, prompts: Any) -> Any:
+        return [list(episode.prompt_ids) for episode in self.episodes], None, {}
+
+    def _generate_single_turn(self, *_: Any) -> Any:
+        return [list(episode.completion_ids) for episode in self.episodes]
+
+
+def stock_steps(
+    algorithm: str,
+    episodes: list[Any],
+    folder: Path,
+    *,
+    group_size: int,
+    updates: int = 1,
+    max_completion_length: int = 256,
+) -> list[dict[str, float]]:
+    """Loss and gradient norm of each optimizer step of TRL's trainer on these episodes."""
+    common = {
+        "output_dir": str(folder),
+        "max_steps": updates,
+        "num_iterations": updates,
+        "num_generations": group_size,
+        "per_device_train_batch_size": len(episodes),
+        "steps_per_generation": 1,
+        "beta": 0.0,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "max_completion_length": max_completion_length,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+    }
+    options = {
+        "reward_funcs": lambda **_: [episode.outcome.value for episode in episodes],
+        "train_dataset": Dataset.from_dict({"prompt": ["x"] * (len(episodes) // group_size)}),
+    }
+    trainer = _trainer(algorithm, episodes, common, options)
+    trainer.train()
+    return [row for row in trainer.state.log_history if "grad_norm" in row]
+
+
+def _trainer(algorithm: str, episodes: list[Any], common: Any, options: Any) -> Any:
+    model, tokenizer = tiny_model()
+    options = {**options, "model": model, "processing_class": tokenizer}
+    if algorithm == "rloo":
+        trainer = ReplayedRloo(args=RLOOConfig(**common), **options)
+        trainer.episodes = episodes
+        return trainer
+    config = GRPOConfig(**common, loss_type=algorithm, scale_rewards=SCALE[algorithm])
+    return GRPOTrainer(args=config, **options, rollout_func=lambda prompts, _: _rolled(episodes))
+
+
+def _rolled(episodes: list[Any]) -> dict[str, list[Any]]:
+    return {
+        "prompt_ids": [list(episode.prompt_ids) for episode in episodes],
+        "completion_ids": [list(episode.completion_ids) for episode in episodes],
+        "logprobs": [list(episode.logprobs) for episode in episodes],
+        "env_mask": [[int(mine) for mine in episode.model_mask] for episode in episodes],
+    }

@@ -1,0 +1,184 @@
+"""Where models sit, in which precision they compute, and what memory they hold."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("trl")
+import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from tests.support.tiny_model import tiny_model
+from tests.support.tiny_run import curve, tiny_trainer, weights
+
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import TokenRequest, TrainExample
+from terrella.engines import engine
+from terrella.engines.configs import SftConfig
+from terrella.engines.local import local_sampler as local
+from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.trl.arguments import one_gpu_per_process
+from terrella.engines.trl.sampling_mode import sampling_mode
+from terrella.engines.trl.sft_trainer import SftTrainer
+from terrella.models import device, presets
+from terrella.models.export import export_model
+
+EXAMPLES = [
+    TrainExample(
+        prompt_ids=(5, 6, 7, *range(8, 8 + n % 3)),
+        completion_ids=(8, 9, 10 + n % 4, 11),
+        mask=(True, True, True, False),
+    )
+    for n in range(8)
+]
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_bf16_samples_and_trains_with_a_small_mismatch(algorithm: str, tmp_path: Path):
+    trainer = tiny_trainer(tmp_path, bf16=True, algorithm=algorithm)
+    trainer.train()
+    mean, largest = zip(*curve(trainer, "mismatch/mean", "mismatch/max"), strict=True)
+    assert 0 < max(mean) < 0.01 and max(largest) < 0.1  # 2^-8 relative, in logits of about 3
+    assert trainer.sampler.cache.keys.dtype == torch.bfloat16
+    assert {weight.dtype for weight in trainer.policy.parameters()} == {torch.float32}
+    trainer.export(tmp_path / "model")
+    model, _ = presets.load_model(str(tmp_path / "model"))
+    # The export holds the fp32 weights, and a sampler on the trained model itself still works.
+    assert torch.equal(weights(model)[:500], weights(trainer.policy)[:500])
+    _sample(engine.local_sampler(trainer.policy))
+
+
+def _sample(sampler: Any) -> Any:
+    return asyncio.run(sampler.sample(TokenRequest(prompt_ids=(5, 6), max_new_tokens=4, seed=0)))
+
+
+def test_models_are_loaded_where_they_are_told_and_sampled_there(tmp_path: Path):
+    model, _ = presets.load_model("tiny-0.3m", device="meta", dtype=torch.bfloat16)
+    sampler = LocalSampler(model)
+    sampler.cache.reserve(3, 100)
+    for tensor in (next(model.parameters()), sampler.cache.keys, sampler.cache.values):
+        assert tensor.device.type == "meta" and tensor.dtype == torch.bfloat16
+    export_model(*tiny_model(), tmp_path / "model")
+    model, _ = presets.load_model(str(tmp_path / "model"), device="meta")
+    assert next(model.parameters()).is_meta
+
+
+def test_a_gpu_is_used_wherever_nothing_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert str(device.default_device()) == str(device.loading_device()) == "cuda:3"
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # the trainer shards it from the host
+    assert device.loading_device().type == "cpu"
+    for module in (presets, local):
+        for name in ("loading_device", "default_device"):
+            monkeypatch.setattr(module, name, lambda: torch.device("meta"), raising=False)
+    model, _ = presets.load_model("tiny-0.3m")
+    assert next(model.parameters()).is_meta
+    model, _ = presets.load_model("tiny-0.3m", device="cpu")
+    assert engine.local_sampler(model).device.type == "meta"  # type: ignore[attr-defined]
+
+
+def test_several_gpus_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(ConfigError, match="8 GPUs") as refused:
+        tiny_trainer(tmp_path)
+    assert "CUDA_VISIBLE_DEVICES" in str(refused.value)
+    model, tokenizer = tiny_model()
+    with pytest.raises(ConfigError, match="8 GPUs"):
+        SftTrainer(model, tokenizer, SftConfig(), EXAMPLES, tmp_path, seed=0)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # a launched process has one
+    one_gpu_per_process()
+
+
+def test_a_large_model_is_not_sampled_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(local, "LARGEST_MODEL", 10_000)
+    model, _ = tiny_model()
+    for build in (lambda: engine.local_sampler(model), lambda: tiny_trainer(tmp_path)):
+        with pytest.raises(ConfigError, match="parameters") as refused:
+            build()
+        assert "sampler=vllm" in str(refused.value)
+
+
+def test_the_cache_is_as_large_as_needed_and_freed_before_training(tmp_path: Path):
+    trainer = tiny_trainer(tmp_path)
+    shapes: list[tuple[int, int]] = []
+    reserve = trainer.sampler.cache.reserve
+
+    def recorded(slots: int, columns: int) -> None:
+        reserve(slots, columns)
+        shapes.append(tuple(trainer.sampler.cache.keys.shape[1:4:2]))
+
+    trainer.sampler.cache.reserve = recorded
+    train_on = trainer.train_on
+
+    def checked(*arguments: Any) -> Any:
+        assert trainer.sampler.cache.keys.numel() == trainer.sampler.cache.values.numel() == 0
+        return train_on(*arguments)
+
+    trainer.train_on = checked  # type: ignore[method-assign]
+    trainer.train()
+    slots, columns = map(max, zip(*shapes, strict=True))
+    assert slots == 16  # 4 tasks x 4 episodes
+    assert columns % 64 == 0 and columns <= 256  # the longest episode has about 200 tokens
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"share_prefix": True, "pack_tokens": 4096},
+        {"algorithm": "ppo", "critic": "shared", "kl": 0.1},
+        {"algorithm": "ppo", "critic": "separate"},
+        {"lora_rank": 2},
+        {"world_loss": 0.1},
+    ],
+    ids=str,
+)
+def test_gradient_checkpointing_changes_no_result(changes: dict[str, Any], tmp_path: Path):
+    rows, ends, computed = [], [], []
+    for checkpointing in (False, True):
+        trainer = tiny_trainer(
+            tmp_path / str(checkpointing), gradient_checkpointing=checkpointing, **changes
+        )
+        layer = trainer.policy.get_decoder().layers[0]
+        passes: list[bool] = []
+        layer.self_attn.register_forward_hook(
+            lambda *_, passes=passes: passes.append(torch.is_grad_enabled())
+        )
+        trainer.train()
+        rows.append(curve(trainer, "reward", "mismatch/max", "grad_norm", "loss"))
+        ends.append(weights(trainer.policy))
+        computed.append(sum(passes))
+    assert rows[0] == rows[1] and torch.equal(*ends)
+    assert computed[1] == 2 * computed[0]  # each layer is computed again in the backward pass
+
+
+def test_gradient_checkpointing_of_sft_changes_no_result(tmp_path: Path):
+    ends = []
+    for checkpointing in (False, True):
+        model, tokenizer = tiny_model()
+        config = SftConfig(batch_size=4, gradient_checkpointing=checkpointing, warmup_steps=0)
+        folder = tmp_path / str(checkpointing)
+        trainer = SftTrainer(model, tokenizer, config, EXAMPLES, folder, seed=0)
+        trainer.fit(folder / "model")
+        ends.append(weights(trainer.policy))
+    assert torch.equal(*ends)
+
+
+def test_attention_that_packs_cannot_use_is_refused_by_name(tmp_path: Path):
+    with pytest.raises(ConfigError, match="flash_attention_2"):
+        tiny_trainer(tmp_path, attention="flash_attention_2")
+    model, tokenizer = tiny_model()
+    config = SftConfig(attention="flash_attention_2")
+    with pytest.raises(ConfigError, match="flash_attention_2"):
+        SftTrainer(model, tokenizer, config, EXAMPLES, tmp_path, seed=0)
+
+
+def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
+    """Its training needs a GPU: flex attention has no gradient on a CPU."""
+    expected = _sample(engine.local_sampler(tiny_model()[0]))
+    trainer = tiny_trainer(tmp_path, attention="flex_attention")
+    with sampling_mode(trainer.policy):
+        assert trainer.attention == "sdpa" and _sample(trainer.sampler) == expected
+    assert trainer.attention == "flex_attention"

@@ -105,13 +105,10 @@ class FixedRollout:
 
 
 def grpo_step(net, tokenizer, settings, folder):
-    from terrella.engines.configs import RlvrConfig
     from terrella.engines.trl.rlvr_trainer import RlvrTrainer
 
     config = rl_config(**settings)
-    RlvrTrainer(
-        net, tokenizer, config, FixedRollout(), lambda index: index, folder, seed=0
-    ).train()
+    RlvrTrainer(net, tokenizer, config, FixedRollout(), lambda index: index, folder, seed=0).train()
 
 
 def rl_config(**settings):

@@ -8,7 +8,7 @@ A remedy is never guessed: the config is changed, and the plan is made again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,10 +18,12 @@ from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.hardware import Hardware
 from terrella.engines.memory.plan import Plan, Sharding, make_plan
 from terrella.engines.memory.show import verdict
-from terrella.pipelines.phases import phases, settings_of
+from terrella.pipelines.phases import phases, used_settings
 
 LORA_RANK = 16
 SMALL_PACK = 2048
+SMALL_SERVER = 0.3
+"""Share of a GPU's memory for a vLLM server beside a trainer."""
 MOST_DEVICES = 64
 SHOWN = 3
 """Remedies that a refusal names."""
@@ -96,15 +98,10 @@ def _plan_with(config: Configurable.Config, hardware: Hardware, chosen: Iterable
 
 
 def with_settings(config: Any, assignments: Iterable[str]) -> Any:
-    """The config with assignments applied; paths of a comparison begin with `arms.NAME`."""
-    for assignment in assignments:
-        if assignment.startswith("arms."):
-            name, _, rest = assignment.removeprefix("arms.").partition(".")
-            arms = {**config.arms, name: override(config.arms[name], [rest])}
-            config = config.replace(arms=arms)
-        else:
-            config = override(config, [assignment])
-    return config
+    """The config with assignments applied, to all arms of a comparison."""
+    if hasattr(config, "arms"):
+        return config.with_overrides(tuple(assignments), {})
+    return override(config, assignments)
 
 
 def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
@@ -116,6 +113,7 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
             assignments=_paths(config, "gradient_checkpointing", "true", every),
         ),
         Remedy(name="a server for sampling", assignments=_fields(config, "sampler", "vllm")),
+        Remedy(name="a smaller server", assignments=_smaller_server(config)),
         Remedy(
             name="smaller packs",
             assignments=_paths(
@@ -145,23 +143,36 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
     return [each for each in built if each.assignments] + devices
 
 
+def _smaller_server(config: Any) -> tuple[str, ...]:
+    """A smaller share of the memory for vLLM, where a server may be started."""
+    served = any(
+        getattr(part, "sampler", "local") != "local" and hasattr(part, "vllm")
+        for part in _pipelines(config)
+    )
+    setting = f"vllm.arguments=--gpu-memory-utilization={SMALL_SERVER}"
+    return (setting,) if served else ()
+
+
 def _paths(config: Any, name: str, value: str, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
-    """Assignments of one setting in all settings of trainers that have it and want it."""
-    return tuple(
+    """Assignments of one setting in all settings of trainers that are used and want it."""
+    found = [
         f"{path}.{name}={value}"
-        for path, settings in settings_of(config)
+        for part in _pipelines(config)
+        for path, settings in used_settings(part)
         if isinstance(settings, SftConfig | RlvrConfig)
         and name in {each.name for each in fields(settings)}
         and str(getattr(settings, name)).lower() != value
         and wanted(settings)
-    )
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _fields(config: Any, name: str, value: str) -> tuple[str, ...]:
-    """Assignments of a field of the pipeline, or of every arm of a comparison."""
-    arms: Mapping[str, Any] = getattr(config, "arms", {"": config})
-    return tuple(
-        f"arms.{arm}.{name}={value}" if arm else f"{name}={value}"
-        for arm, part in arms.items()
-        if getattr(part, name, value) != value
-    )
+    """The assignment of a field of the pipeline, if it has another value."""
+    differs = any(getattr(part, name, value) != value for part in _pipelines(config))
+    return (f"{name}={value}",) if differs else ()
+
+
+def _pipelines(config: Any) -> tuple[Any, ...]:
+    """The arms of a comparison, or the one pipeline."""
+    return tuple(config.arms.values()) if hasattr(config, "arms") else (config,)

@@ -20,12 +20,12 @@ from terrella.core.errors import TerrellaError
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
-from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec
+from terrella.engines.local.local_sampler import LARGEST_MODEL
+from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
 from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape
 from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
-from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
 Settings = SftConfig | RlvrConfig | TokenizerTrainConfig
@@ -43,6 +43,10 @@ UNKNOWN_PROMPT = 4096
 ASKED_TASKS = 8
 """Tasks whose prompts are measured; the longest counts."""
 EVALUATED_ROWS = 512
+EPISODE_TOKENS = 4096
+"""The default of `Rollout`."""
+SERVER_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes unless `--gpu-memory-utilization` says otherwise."""
 ACTION_NUMBERS = 13
 """Numbers in an action of RT-1, the widest that is imported."""
 
@@ -56,9 +60,7 @@ def phases(config: Configurable.Config) -> list[Phase]:
         return []
     model, example = lengths
     made = [
-        _phase(config, path, settings, model, example)
-        for path, settings in settings_of(config)
-        if not _left_out(config, path)
+        _phase(config, path, settings, model, example) for path, settings in used_settings(config)
     ]
     return [*made, _evaluation(config, model, example)]
 
@@ -75,6 +77,11 @@ def _merged(found: Iterable[Phase]) -> list[Phase]:
         )
         longest[key] = dataclasses.replace(phase, example=most)
     return list(longest.values())
+
+
+def used_settings(config: Any) -> list[tuple[str, Settings]]:
+    """The settings of the trainers that a pipeline will start, with their paths."""
+    return [(path, each) for path, each in settings_of(config) if not _left_out(config, path)]
 
 
 def settings_of(config: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
@@ -115,7 +122,7 @@ def _phase(
             example=example,
             members=settings.group_size,
             rows=settings.groups * settings.group_size,
-            server=_server(config),
+            server=_server(config, model),
             engine=getattr(config, "engine", "trl"),
         )
     # SFT on records: a state and some of its actions stay together.
@@ -137,17 +144,22 @@ def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
         settings=None,
         example=example,
         rows=rows,
-        server=_server(config),
+        server=_server(config, model),
     )
 
 
-def _server(config: Any) -> Served | None:
+def _server(config: Any, model: ModelSpec) -> Served | None:
     if getattr(config, "engine", "trl") == "verl":
         verl = config.verl
         return Served(share=verl.server_memory, tensor_parallel=verl.tensor_parallel, sleeps=True)
-    if getattr(config, "sampler", "local") != "vllm":
+    sampler = getattr(config, "sampler", "local")
+    if sampler == "local" or (sampler == "auto" and parameters(model) <= LARGEST_MODEL):
         return None
-    return Served(share=_argument(config.vllm.arguments, "gpu-memory-utilization", 0.0))
+    words = config.vllm.arguments
+    return Served(
+        share=_argument(words, "gpu-memory-utilization", SERVER_SHARE),
+        tensor_parallel=int(_argument(words, "tensor-parallel-size", 1)),
+    )
 
 
 def _argument(words: tuple[str, ...], name: str, default: float) -> float:
@@ -192,10 +204,8 @@ def _completion(config: Any) -> int:
     turns = getattr(config, "max_turns", 1)
     if getattr(config, "ask", "") == "observation":
         turns = 1
-    most = next(
-        each.default for each in dataclasses.fields(Rollout.Config) if each.name == "episode_tokens"
-    )
-    return min(int(most), turns * config.turn_tokens)
+    most = getattr(config, "episode_tokens", EPISODE_TOKENS)
+    return min(int(most), turns * int(config.turn_tokens))
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:

@@ -15,11 +15,11 @@ from terrella.engines.memory.live_bytes import LiveBytes, fake_tensors
 from terrella.engines.memory.steps import TrainBytes
 from terrella.models.frame_tokenizer import FrameTokenizer
 
-LPIPS_BYTES = 4 * 2 * 4_700
-"""Per pixel and frame, for LPIPS: fp32 maps of VGG16's five stages for a frame and its copy.
+LPIPS_BYTES = 1_200
+"""Per pixel of a batch, for LPIPS on frames and contexts: AlexNet's maps in fp32.
 
-13 convolutions with 64 to 512 channels at falling sizes hold about 290 numbers per pixel, with
-their rectified copies and the normalised differences about 4,700 bytes. Assumed, not followed: the
+Five convolutions hold about eleven numbers per pixel; with rectified, normalised and squared copies,
+the scaled images and both members of a pair about 150, for two pairs. Computed, not followed: the
 weights may not be installed.
 """
 

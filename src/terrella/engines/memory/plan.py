@@ -64,7 +64,7 @@ class Served:
     """A generation server beside the trainer."""
 
     share: float = 0.0
-    """Of a device's memory, if it is set; 0 takes what the sequences need."""
+    """Of a device's memory that it takes, whatever it needs."""
     tensor_parallel: int = 1
     sleeps: bool = False
     """It gives its memory back while the trainer works (verl)."""
@@ -213,11 +213,11 @@ def _trainer(
         )
     return Role(
         name=name,
-        weights=need.weights + need.casts,
+        weights=need.weights,
         # DDP exchanges gradients in buckets, which are a second copy of them.
         gradients=need.trained * (2 if processes > 1 else 1),
         optimiser=ADAM_MOMENTS * need.trained,
-        activations=need.activations,
+        activations=need.activations + need.casts,
         logits=need.logits,
     )
 
@@ -242,7 +242,9 @@ def _local_sampler(phase: Phase, hardware: Hardware, sharding: Sharding) -> list
     assert phase.model is not None
     need = _sampler_bytes(phase, hardware)
     sharded = sharding == "fsdp2" and hardware.processes > 1
-    whole = 4.0 * parameters(phase.model) if sharded else 0.0
+    bf16 = phase.settings is not None and phase.settings.bf16
+    # FSDP2's weights are gathered while episodes are sampled, in the precision of the pass.
+    whole = (2.0 if bf16 else 4.0) * parameters(phase.model) if sharded else 0.0
     return [
         Role(name="sampler", weights=whole, activations=need.passing, kv_cache=need.cache),
     ]

@@ -163,10 +163,10 @@ def _example(shape: ExampleShape, first: int) -> TrainExample:
 def _trainable(spec: ModelSpec, step: TrainStep) -> Any:
     from terrella.engines.trl.arguments import lora
     from terrella.engines.trl.critic import attach_critic
-    from terrella.engines.trl.tree_attention import use_tree_attention
+    from terrella.engines.trl.tree_attention import use_attention
 
     model = make_model(spec)
-    use_tree_attention(model)
+    use_attention(model, "auto")
     if step.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if step.lora_rank:
@@ -200,7 +200,8 @@ def _follow_sampling(spec: ModelSpec, rows: int, columns: int, bf16: bool) -> Sa
     model = make_model(spec).eval()
     with fake_tensors(), torch.inference_mode():
         to_fake(model)
-        cache = SlotCache(model.config, device=torch.device("cpu"), dtype=torch.float32)
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        cache = SlotCache(model.config, device=torch.device("cpu"), dtype=dtype)
         cache.reserve(rows, columns)
         kept = cache.keys.untyped_storage().nbytes() + cache.values.untyped_storage().nbytes()
         prompts = max(1, min(rows, READ_TOKENS // columns))

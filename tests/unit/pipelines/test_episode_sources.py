@@ -1,4 +1,4 @@
-"""Every pipeline's episodes can be rebuilt from JSON alone: a cluster's workers get nothing else."""
+"""Episodes can be rebuilt from JSON alone: the workers of a cluster get nothing else."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def sources():
     )
 
 
-@pytest.mark.parametrize(("name", "source"), sources())
+@pytest.mark.parametrize(("name", "source"), list(sources()))
 def test_a_source_survives_json(name, source, tmp_path):
     write_json(tmp_path / "source.json", dump(source))
     assert load(read_json(tmp_path / "source.json")) == source

@@ -425,7 +425,7 @@ def commands():
     shown = [
         m.split()
         for text in texts
-        for m in re.findall(r"(?:node\.sh|slurm\.sbatch) (rlvr tiny_\w+[^\n`|"]*)", text)
+        for m in re.findall(r'(?:node\.sh|slurm\.sbatch) (rlvr tiny_\w+[^\n`|"]*)', text)
     ]
     return [*jobs, *tasks, *shown]
 

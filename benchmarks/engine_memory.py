@@ -176,7 +176,8 @@ def main():
     for case in [tuple(sys.argv[1:4])] if len(sys.argv) > 1 else cases:
         rows.append(compare(*case))
         print(rows[-1], flush=True)
-    if len(sys.argv) == 1:
+        if len(sys.argv) > 1:
+            continue
         shapes = {"prompt": PROMPT, "completion": COMPLETION, "groups": GROUPS, "members": MEMBERS}
         metrics = {"tolerance": TOLERANCE, "shapes": {**shapes, "pack_tokens": PACK}, "rows": rows}
         common.write_results("engine_memory", metrics, command=common.command(), replace=True)

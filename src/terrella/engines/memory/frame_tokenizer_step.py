@@ -18,9 +18,9 @@ from terrella.models.frame_tokenizer import FrameTokenizer
 LPIPS_BYTES = 1_200
 """Per pixel of a batch, for LPIPS on frames and contexts: AlexNet's maps in fp32.
 
-Five convolutions hold about eleven numbers per pixel; with rectified, normalised and squared copies,
-the scaled images and both members of a pair about 150, for two pairs. Computed, not followed: the
-weights may not be installed.
+Five convolutions hold about eleven numbers per pixel. With rectified, normalised and squared
+copies, the scaled images and both members of a pair it is about 150, for two pairs. Computed, not
+followed: the weights may not be installed.
 """
 
 

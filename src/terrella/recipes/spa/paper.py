@@ -3,12 +3,12 @@
 `terrella reproduce spa_qwen_1_5b_sokoban --dry-run` prints it.
 
 Needs the weights from the hub and an H100 (the paper: 12 hours for 1.5B), four for 3B: the critic
-is a second model, and 16 bytes a weight do not fit on one. The settings
-are the paper's: 1280 trajectories of 160 instances, 5 epochs of SFT at 1e-4, PPO with gamma =
-lambda = 1, clip 0.2 / 0.28, no KL, the most uncertain quarter of 32 x 8 episodes, 1000 steps. Two
-differ: no entropy bonus, and one learning rate for actor and critic. Each docstring states pass@1 /
-pass@8 in percent as published: there are no seeds or intervals behind them, and FrozenLake's slip
-is not known (ours has none).
+is a second model, and 16 bytes a weight do not fit on one. The settings are the paper's: 1280
+trajectories of 160 instances, 5 epochs of SFT at 1e-4, PPO with gamma = lambda = 1, clip 0.2 /
+0.28, no KL, the most uncertain quarter of 32 x 8 episodes, 1000 steps. Two differ: no entropy
+bonus, and one learning rate for actor and critic. Each docstring states pass@1 / pass@8 in percent
+as published: there are no seeds or intervals behind them, and FrozenLake's slip is not known (ours
+has none).
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ import tempfile
 from pathlib import Path
 
 import common
-
-common.quiet_trl()
 from tests.support import vllm_cpu
 from tests.support.fsdp_on_cpu import FSDP2
 
@@ -31,6 +29,7 @@ WARM_UP = {"smollm2": (128, 3e-4), "tiny-5m": (64, 1e-3)}
 
 def warm(model_name, folder):
     """The model after a format warm-up, as a folder: all runs start from the same bytes."""
+    common.quiet_trl()
     from tests.support.vllm_ranks import WORLD
 
     from terrella.codecs.choose import codec_for

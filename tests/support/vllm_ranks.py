@@ -18,11 +18,11 @@ from tests.support import vllm_cpu
 from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
 from tests.support.tiny_run import WrittenRewards
 
+from terrella.codecs.choose import codec_for
 from terrella.core.types import Split
 from terrella.engines import engine
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.vllm.server import VllmServer
-from terrella.codecs.choose import codec_for
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import PredictionTasks
 from terrella.show.progress import SilentProgress

@@ -132,7 +132,7 @@ class Machine:
     shared_memory: bool = False
     """The devices are cores of one process and share one copy of the model."""
     sharded: bool = False
-    """FSDP2: the trainer's state is sharded; the sampler keeps a full copy on each device."""
+    """FSDP2: the trainer's state is sharded; the in-process sampler gathers all weights."""
     mtbf_hours: float = math.inf
     """Mean time between failures of one device."""
     checkpoint_rate: float = 1e9

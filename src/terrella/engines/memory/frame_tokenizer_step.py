@@ -38,7 +38,7 @@ def tokenizer_bytes(config: TokenizerTrainConfig) -> TrainBytes:
                 rebuilt = model(frames, frames)
             loss = rebuilt.loss + functional.mse_loss(rebuilt.frames.float(), frames)
             loss = loss + functional.mse_loss(rebuilt.context.float(), frames)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         weights = float(sum(each.numel() * each.element_size() for each in model.parameters()))
     pixels = rows * columns * config.batch
     return TrainBytes(

@@ -339,7 +339,7 @@ def test_what_cannot_be_done_is_refused_before_a_pass():
     with pytest.raises(ConfigError, match="no column advantage"):
         learner.forward_backward([replace(data[0], columns={})], "policy")
     short = {**data[1].columns, "advantage": [1.0]}
-    with pytest.raises(EngineError, match="example 1 has .* and 1 of advantage"):
+    with pytest.raises(EngineError, match=r"example 1 has .* and 1 of advantage"):
         learner.forward_backward([data[0], replace(data[1], columns=short)], "policy")
     with pytest.raises(EngineError, match="there is no gradient"):
         learner.optim_step(ADAM)

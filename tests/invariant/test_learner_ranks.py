@@ -38,7 +38,7 @@ def test_two_processes_are_one(
             assert two["loss"] == pytest.approx(one["loss"], rel=1e-6, abs=1e-6)
             for mine, other in zip(two["metrics"], one["metrics"], strict=True):
                 assert mine == pytest.approx(other, rel=1e-6, abs=1e-6)
-            for key in ("outputs", "after"):
+            for key in ("outputs", "before", "after"):
                 for mine, other in zip(two[key], one[key], strict=True):
                     assert mine == pytest.approx(other, abs=1e-5)
             assert two["norms"] == pytest.approx(one["norms"], rel=1e-5)

@@ -42,7 +42,10 @@ def run(out: Path, name: str, loss: str, options: dict[str, Any]) -> dict[str, A
     learner = tiny_learner(**options)
     data = made_examples(7)
     seen = [learner.forward_backward(part, loss) for part in (data[:1], data[1:])]
+    # A pass between gradients and step, and before saving, changes neither.
+    before = learner.forward(data)
     norms = [learner.optim_step(ADAM)["grad_norm"]]
+    learner.forward(data)
     state = out.parent / f"{out.stem}-{name}-state"
     learner.save_state(state)
     for _ in range(2):  # the same step twice, from the saved state
@@ -55,6 +58,7 @@ def run(out: Path, name: str, loss: str, options: dict[str, Any]) -> dict[str, A
         "loss": [each.loss for each in seen],
         "metrics": [dict(each.metrics) for each in seen],
         "outputs": [list(values) for each in seen for values in each.outputs],
+        "before": before,
         "norms": norms,
         "after": learner.forward(data),
         "sampled": sampled(learner) if options.get("head") != "value" else [],

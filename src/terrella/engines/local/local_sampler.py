@@ -20,17 +20,11 @@ from torch import Tensor
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.configs import LARGEST_MODEL
 from terrella.engines.local.sample_tokens import sample_tokens
 from terrella.engines.local.slot_cache import SlotCache
 from terrella.models.device import default_device
 
-LARGEST_MODEL = 500_000_000
-"""Parameters of the largest model that engines sample in-process.
-
-Larger models need a server: here every attention mask repeats keys and values for grouped heads,
-and the cache reserves the longest episode for every row. A server with paged attention decodes ten
-times as fast in a fraction of the memory.
-"""
 READ_TOKENS = 8192
 """Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
 

@@ -43,7 +43,9 @@ LEFT_OUT = {
 CHARACTERS_PER_TOKEN = 3.0
 """Of a subword tokenizer on states and rules. English has four, drawings have two. Assumed."""
 UNKNOWN_PROMPT = 4096
-"""Tokens of a prompt where the world's data are not on this machine. Assumed."""
+"""Tokens of a prompt where the world's data are not on this machine, or are recorded. Assumed."""
+UNKNOWN_REPLY = 64
+"""Tokens of an answer that is only imitated. Assumed."""
 ASKED_TASKS = 8
 """Tasks whose prompts are measured; the longest counts."""
 EVALUATED_ROWS = 512
@@ -205,11 +207,13 @@ def _completion(config: Any) -> int:
     if getattr(config, "ask", "") == "observation":
         turns = 1
     most = getattr(config, "episode_tokens", EPISODE_TOKENS)
-    return min(int(most), turns * int(config.turn_tokens))
+    return min(int(most), turns * int(getattr(config, "turn_tokens", UNKNOWN_REPLY)))
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:
     """Tokens of the longest of a few prompts, and the words of a tokenizer made from scratch."""
+    if hasattr(config, "train"):  # recorded pages: their world is a browser
+        return UNKNOWN_PROMPT, len(character_tokenizer())
     try:
         world: World = config.world.build()
         asked = list(_asked(config, world))

@@ -30,12 +30,13 @@ class SamplerFactory:
         self.work = work
         self._open = contextlib.ExitStack()
         self._server: VllmServer | None = None
+        self._sampler: VllmSampler | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server = None
+        self._server = self._sampler = None
         self._open.close()
 
     def uses_server(self, model: str | Path) -> bool:
@@ -69,12 +70,15 @@ class SamplerFactory:
             yield own or sampler_of(self.config.vllm, address["url"], address["key"])
 
     def _serve(self, model: str | Path) -> VllmSampler:
-        """A sampler on the run's server, which serves this model from now on."""
-        if self._server is None:
+        """A sampler on the run's server, which serves this model from now on.
+
+        It is always the same one: it knows whether the server sleeps.
+        """
+        if self._sampler is None:
             self.work.mkdir(parents=True, exist_ok=True)
             server = VllmServer(self.config.vllm, Path(model), log=self.work / "vllm.log")
             self._server = self._open.enter_context(server)
-            return self._server.sampler()
-        sampler = self._server.sampler()
-        sampler.load_folder(Path(model))
-        return sampler
+            self._sampler = self._server.sampler()
+        else:
+            self._sampler.load_folder(Path(model))
+        return self._sampler

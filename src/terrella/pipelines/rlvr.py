@@ -24,7 +24,8 @@ from terrella.core.tokens import Task
 from terrella.core.types import Split, Tally, Verdict
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import Engine, Model, load_tokenizer, start_model
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.interface import Engine, Model
 from terrella.evals.baselines import baselines
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples

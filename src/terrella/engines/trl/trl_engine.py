@@ -15,7 +15,7 @@ from terrella.core.run_folder import rank
 from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
-from terrella.engines.engine import Examples, Model, RlvrRun
+from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.rollout.source import EpisodeSource
 

@@ -25,7 +25,8 @@ from terrella.core.world import World
 from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import Model, load_tokenizer, start_model
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.interface import Model
 from terrella.evals.agents import Evaluate, evaluate_agent, reference_policies
 from terrella.evals.results import ReferenceScores, RlCost, TestScores
 from terrella.pipelines.base import ModelPipeline

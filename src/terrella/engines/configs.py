@@ -14,6 +14,13 @@ from terrella.core.errors import ConfigError
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
+LARGEST_MODEL = 500_000_000
+"""Parameters of the largest model that engines sample in-process.
+
+Larger models need a server: here every attention mask repeats keys and values for grouped heads,
+and the cache reserves the longest episode for every row. A server with paged attention decodes ten
+times as fast in a fraction of the memory.
+"""
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
 Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
 """auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
@@ -88,6 +95,13 @@ class RlvrConfig(Configurable.Config):
     """PPO: normalise advantages to zero mean and unit variance over the batch."""
     world_loss: float = 0.0
     """Weight of cross-entropy on the tokens of the world between the model's turns (ECHO)."""
+    schedule: Literal["sync", "async"] = "sync"
+    """sync: play, then train; a resumed run is bit-identical.
+
+    async: play while the model trains, for slow worlds; groups are taken as they finish.
+    """
+    staleness: int = 1
+    """async: how many updates older than the current weights a trained token may be."""
     learning_rate: float = 3e-4
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
@@ -123,6 +137,14 @@ class RlvrConfig(Configurable.Config):
                 f"{self.save_every} is not a multiple of updates = {self.updates}",
                 "a checkpoint is written between two batches of episodes",
             )
+        if self.schedule == "async" and self.refill_rounds:
+            raise ConfigError(
+                "refill",
+                "groups are replaced between two steps, and schedule=async has no such pause",
+                "set refill=0, or schedule=sync",
+            )
+        if self.schedule == "async" and self.staleness < 1:
+            raise ConfigError("staleness", f"{self.staleness} is not possible", "set 1 or more")
         if self.credit == "turn" and self.algorithm == "ppo":
             raise ConfigError(
                 "credit", "a critic already gives each token its own value", "use a group estimator"
@@ -154,6 +176,25 @@ class RlvrConfig(Configurable.Config):
     @property
     def refill_rounds(self) -> int:
         return ESTIMATORS[self.algorithm].refill if self.refill is None else self.refill
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(Configurable.Config):
+    """A learner: memory and precision. Losses and optimizer steps are arguments of its verbs."""
+
+    pack_tokens: int = 1024
+    """Tokens in one forward pass; bounds memory, changes no result."""
+    share_prefix: bool = True
+    """Neighbours with the same prompt read it once; changes no result."""
+    temperature: float = 1.0
+    """Log-probabilities are those of sampling at this temperature."""
+    bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
+    lora_rank: int = 0
+    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +244,9 @@ class TokenizerTrainConfig(Configurable.Config):
     bf16: bool = False
 
 
+VllmConfig = VllmServer.Config
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(Configurable.Config):
     """Where models are trained and sampled. Every pipeline with a model has these settings."""
@@ -214,6 +258,6 @@ class EngineConfig(Configurable.Config):
 
     auto is local for small models and vllm for others; verl has servers of its own.
     """
-    vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     verl: VerlConfig = field(default_factory=VerlConfig)
     """Used with engine=verl; any key of verl's own can be set here, too."""

@@ -9,12 +9,16 @@ self-play and training do not each start one.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from terrella.core.protocols import Sampler
-from terrella.engines.configs import EngineConfig
-from terrella.engines.vllm.server import VllmServer
+from terrella.core.run_folder import rank
+from terrella.engines.configs import LARGEST_MODEL, EngineConfig
+from terrella.engines.vllm.ranks import share_address
+from terrella.engines.vllm.sampler import VllmSampler
+from terrella.engines.vllm.server import VllmServer, sampler_of
 
 
 class SamplerFactory:
@@ -38,7 +42,6 @@ class SamplerFactory:
         """Whether a model is sampled by a vLLM server."""
         if self.config.sampler != "auto":
             return self.config.sampler == "vllm"
-        from terrella.engines.local.local_sampler import LARGEST_MODEL
         from terrella.models.presets import parameter_count
 
         return parameter_count(str(model)) > LARGEST_MODEL
@@ -46,14 +49,26 @@ class SamplerFactory:
     def make(self, model: str | Path) -> Sampler:
         """A sampler of this model, on the device of this process or on the server's."""
         if self.uses_server(model):
-            sampler: Sampler = self.serve(model)
-            return sampler
+            return self._serve(model)
         from terrella.engines.local.local_sampler import local_sampler
         from terrella.models.presets import load_model
 
         return local_sampler(load_model(str(model))[0])
 
-    def serve(self, model: str | Path) -> Any:
+    @contextlib.contextmanager
+    def for_training(self, model: str | Path) -> Iterator[VllmSampler | None]:
+        """A sampler whose weights the trainer will send, in every rank; None in-process.
+
+        All ranks enter and leave together. Rank 0 has the server.
+        """
+        if not self.uses_server(model):
+            yield None
+            return
+        own = self._serve(model) if rank() == 0 else None
+        with share_address(self._server) as address:
+            yield own or sampler_of(self.config.vllm, address["url"], address["key"])
+
+    def _serve(self, model: str | Path) -> VllmSampler:
         """A sampler on the run's server, which serves this model from now on."""
         if self._server is None:
             self.work.mkdir(parents=True, exist_ok=True)

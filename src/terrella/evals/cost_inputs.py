@@ -5,7 +5,7 @@
 - published: by others, who are named next to the number;
 - computed: from measured or published numbers, by a formula in this file;
 - assumed: none of these.
-    H100.on(64, sharded=True); MODELS["7b"]; Workload(prompt_tokens=2000, answer_tokens=64)
+    H100.on(64); MODELS["7b"]; Workload(prompt_tokens=2000, answer_tokens=64)
 """
 
 from __future__ import annotations

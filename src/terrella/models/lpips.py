@@ -117,7 +117,7 @@ def load_lpips() -> Lpips:
 def lpips(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distances between images (N, H, W, 3) in [0, 1]: [N]."""
     network = load_lpips()
-    device = next(network.parameters()).device  # a trainer may have moved it
+    device = next(network.buffers()).device  # a trainer may have moved it
     distances = []
     with torch.inference_mode():
         for start in range(0, len(first), BATCH_SIZE):

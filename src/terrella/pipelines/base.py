@@ -90,7 +90,12 @@ class ModelPipeline(Pipeline[Result]):
 
     @contextlib.contextmanager
     def resources(self, run: RunFolder) -> Iterator[Engine]:
-        with make_engine(self.config, work=run / "engine") as self.engine:
+        with make_engine(
+            self.config,
+            work=run / "engine",
+            rlvr=getattr(self.config, "rlvr", None),
+            temperature=getattr(self.config, "temperature", 1.0),
+        ) as self.engine:
             yield self.engine
 
 

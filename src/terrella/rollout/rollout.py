@@ -40,16 +40,19 @@ class TokenBuffer:
     logprobs: list[float] = field(default_factory=list[float])
     turn_ends: list[int] = field(default_factory=list[int])
     turn_rewards: list[float] = field(default_factory=list[float])
+    versions: list[int] = field(default_factory=list[int])
 
     def model_writes(self, sampled: Sampled) -> None:
         self.ids += sampled.token_ids
         self.mask += [True] * len(sampled.token_ids)
         self.logprobs += sampled.logprobs
+        self.versions += [sampled.version] * len(sampled.token_ids)
 
     def world_writes(self, ids: Sequence[int]) -> None:
         self.ids += ids
         self.mask += [False] * len(ids)
         self.logprobs += [0.0] * len(ids)
+        self.versions += self.versions[-1:] * len(ids)
 
     def end_turn(self, reward: float) -> None:
         self.turn_ends.append(len(self.ids))
@@ -66,6 +69,7 @@ class TokenBuffer:
             outcome=outcome,
             group=f"{task.seed}/{task.noise_seed}",
             record=record,
+            versions=tuple(self.versions),
         )
 
 

@@ -44,6 +44,7 @@ class EvenTokens:
     """
 
     config = Rollout.Config(world=Counter.Config(), turn_tokens=4)
+    codec = None
 
     def __init__(self):
         self.task_seeds = []
@@ -332,8 +333,18 @@ def test_two_processes_resume_bit_identically(tmp_path, wrapped):
     for process in both:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors.decode()[-3000:]
-    assert {"random-0.json", "random-1.json"} <= {
-        path.name for path in (tmp_path / "cut/checkpoint-6").iterdir()
-    }
+    names = {path.name for path in (tmp_path / "cut/checkpoint-6").iterdir()}
+    assert {"random-0.json", "random-1.json"} <= names
+    shards = {f"{kind}-{n}.safetensors" for kind in ("weights", "optimizer") for n in range(2)}
+    if wrapped:  # nothing whole was written: each process wrote its part
+        assert shards <= names and not {"model.safetensors", "optimizer.safetensors"} & names
+        manifest = json.loads((tmp_path / "cut/checkpoint-6/manifest.json").read_text())
+        assert shards <= set(manifest["files"])
+        part, other = (
+            load_file(tmp_path / f"cut/checkpoint-6/weights-{n}.safetensors") for n in (0, 1)
+        )
+        assert part.keys() == other.keys() and not same_bits(part, other)
+    else:
+        assert not shards & names
     whole, cut = (load_file(tmp_path / name / "end.safetensors") for name in ("whole", "cut"))
     assert same_bits(whole, cut)

@@ -10,14 +10,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support.tiny_model import tiny_model
-from tests.support.tiny_run import curve, tiny_trainer, weights
+from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
-from terrella.engines import engine
 from terrella.engines.configs import SftConfig
 from terrella.engines.local import local_sampler as local
-from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.trl.arguments import one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
@@ -46,7 +45,7 @@ def test_bf16_samples_and_trains_with_a_small_mismatch(algorithm: str, tmp_path:
     model, _ = presets.load_model(str(tmp_path / "model"))
     # The export holds the fp32 weights, and a sampler on the trained model itself still works.
     assert torch.equal(weights(model)[:500], weights(trainer.policy)[:500])
-    _sample(engine.local_sampler(trainer.policy))
+    _sample(local_sampler(trainer.policy))
 
 
 def _sample(sampler: Any) -> Any:
@@ -76,7 +75,7 @@ def test_a_gpu_is_used_wherever_nothing_is_said(monkeypatch: pytest.MonkeyPatch)
     model, _ = presets.load_model("tiny-0.3m")
     assert next(model.parameters()).is_meta
     model, _ = presets.load_model("tiny-0.3m", device="cpu")
-    assert engine.local_sampler(model).device.type == "meta"  # type: ignore[attr-defined]
+    assert local_sampler(model).device.type == "meta"  # type: ignore[attr-defined]
 
 
 def test_several_gpus_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -95,7 +94,7 @@ def test_several_gpus_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_a_large_model_is_not_sampled_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(local, "LARGEST_MODEL", 10_000)
     model, _ = tiny_model()
-    for build in (lambda: engine.local_sampler(model), lambda: tiny_trainer(tmp_path)):
+    for build in (lambda: local_sampler(model), lambda: tiny_trainer(tmp_path)):
         with pytest.raises(ConfigError, match="parameters") as refused:
             build()
         assert "sampler=vllm" in str(refused.value)
@@ -177,8 +176,23 @@ def test_attention_that_packs_cannot_use_is_refused_by_name(tmp_path: Path):
 
 def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
     """Its training needs a GPU: flex attention has no gradient on a CPU."""
-    expected = _sample(engine.local_sampler(tiny_model()[0]))
+    expected = _sample(local_sampler(tiny_model()[0]))
     trainer = tiny_trainer(tmp_path, attention="flex_attention")
     with sampling_mode(trainer.policy):
         assert trainer.attention == "sdpa" and _sample(trainer.sampler) == expected
     assert trainer.attention == "flex_attention"
+
+
+def test_the_mass_outside_the_mask_is_reported(tmp_path: Path):
+    model, tokenizer = tiny_model()
+    rollout = tiny_rollout(tokenizer)
+    trainer = tiny_trainer(tmp_path / "free", rollout=rollout, model=model, steps=1)
+    trainer.train()
+    assert "mask/outside" not in trainer.state.log_history[0]  # nothing is masked
+    rollout.codec.allowed_ids = tuple(range(model.config.vocab_size // 2))
+    model, _ = tiny_model()
+    trainer = tiny_trainer(tmp_path / "masked", rollout=rollout, model=model, steps=1)
+    trainer.train()
+    ((outside, mismatch),) = curve(trainer, "mask/outside", "mismatch/max")
+    assert 0.2 < outside < 0.8  # an untrained model does not know the mask
+    assert mismatch < 1e-4  # log-probs are those before the mask, on both sides

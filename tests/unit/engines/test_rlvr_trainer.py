@@ -114,8 +114,8 @@ def test_kl_holds_the_policy_back(tmp_path: Path):
 def test_several_updates_use_one_batch_and_its_old_log_probabilities(tmp_path: Path):
     trainer = tiny_trainer(tmp_path, updates=3, steps=6)
     runs: list[int] = []
-    play = trainer._play
-    trainer._play = lambda indices: runs.append(1) or play(indices)  # type: ignore[method-assign, func-returns-value]
+    play = trainer.schedule.play
+    trainer.schedule.play = lambda indices: runs.append(1) or play(indices)  # type: ignore[method-assign, func-returns-value]
     trainer.train()
     assert len(runs) == 2
     shares = [row["clip_share"] for row in trainer.state.log_history if "clip_share" in row]
@@ -163,7 +163,7 @@ def test_a_sampler_with_other_weights_is_caught(tmp_path: Path):
     with torch.no_grad():
         for parameter in stale.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    trainer.sampler = LocalSampler(stale)
+    trainer.schedule.sampler = LocalSampler(stale)
     before = weights(trainer.policy).clone()
     with pytest.raises(EngineError, match="sampler and trainer differ by 0"):
         trainer.train()
@@ -227,3 +227,42 @@ def test_no_padding_and_prompts_read_once_are_reported(tmp_path: Path, monkeypat
 def test_settings_that_cannot_run_are_refused(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         RlvrConfig(**changes).check(processes=1)
+
+
+def test_episodes_beside_training_are_within_the_bound_and_the_number_of_tasks_is_kept(
+    tmp_path: Path,
+):
+    trainer = tiny_trainer(tmp_path, schedule="async", staleness=2, steps=8)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    ages = [row["staleness/max"] for row in rows]
+    assert len(rows) == 8 and max(ages) <= 2 and ages[0] == 0
+    # Only tokens of the current weights are compared with the trainer.
+    assert all(row["mismatch/max"] < 1e-4 for row in rows if "mismatch/max" in row)
+    assert trainer.sampler.model is not trainer.policy
+
+
+def test_a_killed_asynchronous_run_plays_again_what_was_under_way(tmp_path: Path):
+    asked: list[int] = []
+
+    def counted(trainer: Any) -> Any:
+        tasks = trainer.schedule.playing.tasks
+        trainer.schedule.playing.tasks = lambda index: asked.append(index) or tasks(index)  # type: ignore[func-returns-value]
+        return trainer
+
+    first = counted(tiny_trainer(tmp_path, schedule="async", save_every=2, steps=4))
+    first.train()
+    before = len(set(asked))
+    asked.clear()
+    second = counted(tiny_trainer(tmp_path, schedule="async", save_every=2, steps=8))
+    second.train(resume_from_checkpoint=second.last_checkpoint())
+    assert second.state.global_step == 8
+    # The tasks that the first run had started and not trained on come first.
+    assert asked[0] < before and max(asked) >= before
+
+
+def test_what_a_schedule_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match="refill"):
+        RlvrConfig(schedule="async", refill=1).check(processes=1)
+    with pytest.raises(ConfigError, match="staleness"):
+        RlvrConfig(schedule="async", staleness=0).check(processes=1)

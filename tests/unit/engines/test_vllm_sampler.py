@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from terrella.core.errors import EngineError, MissingExtraError
+from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.vllm import server as vllm_server
@@ -81,7 +81,7 @@ def sample(sampler, **changes):
 
 def test_a_request_is_ids_and_the_reply_is_ids(fake):
     fake.replies = [(200, {"choices": [CHOICE]})]
-    sampler = sampler_of(fake)
+    sampler = sampler_of(fake, logprobs="processed")
     assert isinstance(sampler, Sampler)
     assert sample(sampler, temperature=0.7) == Sampled(
         token_ids=(5, 6, 2), logprobs=(-0.5, -0.25, -0.125), stopped=True
@@ -112,19 +112,61 @@ def test_a_broken_connection_is_tried_again_and_a_refusal_is_not(fake):
         sample(sampler_of(fake))
 
 
-def test_allowed_ids_are_scored_before_the_mask(fake):
-    scored = [None, {"2": {"logprob": -9.0}}, {"5": {"logprob": -3.0}}, {"6": {"logprob": -4.0}}]
-    first = {**CHOICE, "token_ids": [5, 6]}
-    fake.replies = [
-        (200, {"choices": [first]}),
-        (200, {"choices": [{**CHOICE, "prompt_logprobs": scored}]}),
+def test_allowed_ids_take_one_request_and_wrong_log_probs_are_refused(fake):
+    fake.replies = [(200, {"choices": [CHOICE]})] * 2
+    assert sample(sampler_of(fake), allowed_ids=(2, 5, 6)).token_ids == (5, 6, 2)
+    (_, _, body) = fake.requests[0]
+    assert body["allowed_token_ids"] == [2, 5, 6] and len(fake.requests) == 1
+    sample(sampler_of(fake), temperature=0.0)  # greedy: log-probs at temperature 1, as in-process
+    with pytest.raises(EngineError, match="at temperature 1, not"):
+        sample(sampler_of(fake), temperature=0.5)
+    with pytest.raises(EngineError, match="after the mask"):
+        sample(sampler_of(fake, logprobs="processed"), allowed_ids=(5,))
+
+
+def test_a_server_suits_its_trainer():
+    config = VllmServer.Config()
+    beside = config.beside_trainer(bf16=True, temperature=0.7)
+    assert (beside.dtype, beside.logprobs, beside.memory) == ("bfloat16", "processed", 0.4)
+    own = config.replace(devices=(4,), dtype="float16").beside_trainer(bf16=False, temperature=1.0)
+    assert (own.dtype, own.logprobs, own.memory) == ("float16", "raw", 0.0)
+
+
+def test_devices_memory_and_sleep_reach_the_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    shared = served(tmp_path, monkeypatch, "", sleep=True, memory=0.3)
+    assert {"--enable-sleep-mode", "--gpu-memory-utilization=0.3"} <= set(shared._command(1))
+    assert shared._environment()["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "LOCAL_RANK" not in shared._environment()  # the server is not one of the ranks
+    own = served(tmp_path, monkeypatch, "", devices=(2, 3), tensor_parallel=2)
+    assert own._environment()["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "--tensor-parallel-size=2" in own._command(1)
+    assert any('"nccl"' in argument for argument in own._command(1))
+    assert own.sampler().nccl.workers == 2 and shared.sampler().nccl is None
+    with pytest.raises(ConfigError, match="2 GPUs"):
+        served(tmp_path, monkeypatch, "", devices=(2, 3)).start()
+
+
+def test_a_server_sleeps_until_new_weights_come(fake, tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    fake.replies = [(200, {})] * 2 + [(200, {"results": [{"stale": []}]})] + [(200, {})] * 2
+    sampler = sampler_of(fake, sleeps=True)
+    sampler.sleep()
+    sampler.sleep()  # it is asleep already
+    sampler.load_folder(tmp_path)
+    paths = [path for path, _, _ in fake.requests]
+    assert paths == [
+        "/sleep?level=2&mode=wait",
+        "/wake_up?tags=weights",
+        "/collective_rpc",
+        "/wake_up?tags=kv_cache",
+        "/reset_prefix_cache",
     ]
-    assert sample(sampler_of(fake), allowed_ids=(5, 6)).logprobs == (-3.0, -4.0)
-    first_body, second_body = (body for _, _, body in fake.requests)
-    assert first_body["allowed_token_ids"] == [5, 6]
-    assert second_body["prompt"] == [1, 2, 5, 6]
-    with pytest.raises(EngineError, match="temperature 1"):
-        sample(sampler_of(fake), allowed_ids=(5,), temperature=0.5)
+    sampler_of(fake).sleep()
+    assert len(fake.requests) == 5
+    with pytest.raises(EngineError, match="no safetensors"):
+        sampler.load_folder(tmp_path / "nothing")
 
 
 def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
@@ -138,6 +180,41 @@ def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
     fake.replies = [(200, {"results": [{"stale": ["lm_head.weight"]}]})]
     with pytest.raises(EngineError, match=r"lm_head\.weight"):
         sampler.load_weights([("w", torch.ones(2, 3))])
+
+
+def test_weights_over_nccl_go_through_vllms_routes_with_the_key(fake, monkeypatch):
+    """What a CPU can show: the routes, the key, and shapes and dtypes that match what is sent."""
+    torch = pytest.importorskip("torch")
+    from terrella.models.export import MergedWeights
+
+    nccl_engine = pytest.importorskip("vllm.distributed.weight_transfer.nccl_engine")
+    broadcast = []
+    engine = nccl_engine.NCCLTrainerWeightTransferEngine
+    monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: "group")
+    monkeypatch.setattr(
+        nccl_engine,
+        "packed_nccl_broadcast_producer",
+        lambda iterator, **_: broadcast.extend(iterator),
+    )
+    monkeypatch.setattr(engine, "_post_send_sync", lambda self: None)
+    model = torch.nn.Linear(3, 2)
+    sampler = sampler_of(fake, nccl_workers=2, dtype="bfloat16")
+    for _ in range(2):
+        fake.replies += [(200, {})] * (4 if fake.requests else 5)
+        sampler.load_weights(MergedWeights(model))
+    paths = [path for path, _, _ in fake.requests]
+    update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+    once = [*update, "/reset_prefix_cache"]
+    assert paths == ["/init_weight_transfer_engine", *once, *once]
+    assert fake.requests[0][2]["init_info"]["world_size"] == 3
+    assert {headers["Authorization"] for _, headers, _ in fake.requests} == {"Bearer secret"}
+    assert fake.requests[2][2]["update_info"] == {
+        "names": ["weight", "bias"],
+        "dtype_names": ["bfloat16", "bfloat16"],
+        "shapes": [[2, 3], [2]],
+    }
+    assert [name for name, _ in broadcast] == ["weight", "bias"] * 2
+    assert broadcast[0][1].dtype == torch.bfloat16
 
 
 def test_a_worker_reports_the_weights_that_a_file_did_not_contain(tmp_path):
@@ -155,6 +232,8 @@ def test_a_worker_reports_the_weights_that_a_file_did_not_contain(tmp_path):
     save_file({"weight": torch.full((2, 3), 7.0)}, tmp_path / "w.safetensors")
     assert worker.load_weight_file(str(tmp_path / "w.safetensors")) == {"stale": ["bias"]}
     assert model.weight.eq(7.0).all()
+    save_file({"bias": torch.zeros(2)}, tmp_path / "x.safetensors")
+    assert worker.load_weight_file(str(tmp_path)) == {"stale": []}  # all files of a folder
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 from terrella.core.errors import ConfigError, MissingExtraError
 from terrella.models import smollm2
-from terrella.models.export import export_model, merged_weights
+from terrella.models.export import MergedWeights, export_model
 from terrella.models.presets import load_model
 
 IDS = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -56,7 +56,7 @@ def test_adapters_are_merged_in_the_folder_and_not_in_the_model(adapted, tmp_pat
 
 def test_weights_have_their_plain_names_and_tied_ones_come_once(adapted):
     model, _ = adapted
-    names = [name for name, _ in merged_weights(model)]
+    names = [name for name, _ in MergedWeights(model)]
     plain, _ = load_model("tiny-0.3m")
     assert names == [name for name, _ in plain.named_parameters()] and "lm_head.weight" not in names
 

@@ -1,9 +1,10 @@
 """Atomic checkpoints: complete or absent, enough for a bit-exact resume, and free of pickle.
 
 A mixin for a Hugging Face `Trainer`. Weights and optimizer state are safetensors, the rest is JSON,
-and each process saves its own random states. `manifest.json` is written last, by rename, with a
-hash of each file; a folder without one was left by a killed run. A resumed run ends with exactly
-the same weights as an uninterrupted one.
+and each process saves its own random states. Under FSDP2 each process also saves its own shards
+(`sharded_state`). `manifest.json` is written last, by rename, with a hash of each file; a folder
+without one was left by a killed run. A resumed run ends with exactly the same weights as an
+uninterrupted one.
     class MyTrainer(AtomicCheckpoints, SFTTrainer): ...
     trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
 Subclasses save further state with `extra_progress` and `restore_progress`.
@@ -18,26 +19,21 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 from terrella.core.errors import EngineError
+from terrella.engines.trl import sharded_state
 from terrella.engines.trl.checkpoint_files import (
     PREFIX,
     complete_steps,
+    load_optimizer,
     newest_complete,
-    pack_optimizer,
     plain_tensors,
     random_file,
     random_states,
     read_json,
     remove_checkpoint,
     restore_random_states,
-    unpack_optimizer,
+    save_optimizer,
     write_json,
     write_manifest,
 )
@@ -45,11 +41,8 @@ from terrella.engines.trl.checkpoint_files import (
 KEEP = 2
 """Checkpoints to keep: the newest, and one more in case it is damaged."""
 TRAINED = "trained.safetensors"
-OPTIMIZER = "optimizer"
 SCHEDULER = "scheduler.json"
 PROGRESS = "progress.json"
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
-FROM_RANK_0 = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
 
 
 class AtomicCheckpoints:
@@ -118,10 +111,9 @@ class AtomicCheckpoints:
         """Do nothing: checkpoints are not published, so a model card would only cost time."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model's weights. Sharded weights are gathered first, by all processes."""
-        weights = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
-        if self.args.should_save:
-            self._save(output_dir, weights)
+        """Save the model's weights; sharded ones are saved with the optimizer's state."""
+        if self.args.should_save and not self.is_fsdp_enabled:
+            self._save(output_dir)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
@@ -139,19 +131,15 @@ class AtomicCheckpoints:
             save_file(plain_tensors({name: weights[name] for name in trained}), folder / TRAINED)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        state = self._optimizer_state()  # on all processes: it gathers sharded states
+        folder = Path(output_dir)
+        if self.is_fsdp_enabled:
+            sharded_state.save_shards(folder, self.args.process_index, self.model, self.optimizer)
         if not self.args.should_save:
             return
-        tensors, rest = pack_optimizer(state)
-        save_file(tensors, Path(output_dir) / f"{OPTIMIZER}.safetensors")
-        write_json(Path(output_dir) / f"{OPTIMIZER}.json", rest)
-        write_json(Path(output_dir) / SCHEDULER, self.lr_scheduler.state_dict())
-        write_json(Path(output_dir) / PROGRESS, self._progress())
-
-    def _optimizer_state(self) -> dict[str, Any]:
-        if self.is_fsdp_enabled:
-            return get_optimizer_state_dict(self.model, _unwrapped(self.optimizer), options=FULL)
-        return dict(self.optimizer.state_dict())
+        if not self.is_fsdp_enabled:
+            save_optimizer(folder, self.optimizer)
+        write_json(folder / SCHEDULER, self.lr_scheduler.state_dict())
+        write_json(folder / PROGRESS, self._progress())
 
     def _progress(self) -> dict[str, Any]:
         """Losses and metrics since the last log line, so that a resumed run logs the same means."""
@@ -173,16 +161,16 @@ class AtomicCheckpoints:
     # --- reading ----------------------------------------------------------------------------------
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the weights.
-
-        Called before the model is wrapped, or after it was sharded; then rank 0 reads the file and
-        broadcasts it.
-        """
+        """Load the weights. Called before the model is wrapped, or after it was sharded."""
         trained = Path(resume_from_checkpoint) / TRAINED
         path = trained if trained.exists() else Path(resume_from_checkpoint) / "model.safetensors"
         if self.is_fsdp_enabled:
-            weights = load_file(path) if self.accelerator.is_main_process else {}
-            set_model_state_dict(model, weights, options=FROM_RANK_0)
+            sharded_state.load_weights(
+                Path(resume_from_checkpoint),
+                self.args.process_index,
+                self.accelerator.num_processes,
+                model,
+            )
         elif path.exists():
             # Not strict: tied and frozen weights are not in the file.
             (model or self.model).load_state_dict(load_file(path), strict=False)
@@ -192,27 +180,13 @@ class AtomicCheckpoints:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        self._load_optimizer(Path(checkpoint))
+        if self.is_fsdp_enabled:
+            sharded_state.load_optimizer(Path(checkpoint), self.args.process_index, self.optimizer)
+        else:
+            load_optimizer(Path(checkpoint), self.optimizer)
         self.lr_scheduler.load_state_dict(read_json(Path(checkpoint) / SCHEDULER))
         # TRL counts steps itself, and would otherwise sample at the wrong ones.
         self._step = self.state.global_step
-
-    def _load_optimizer(self, folder: Path) -> None:
-        if self.is_fsdp_enabled and not self.accelerator.is_main_process:
-            set_optimizer_state_dict(
-                self.model, _unwrapped(self.optimizer), {}, options=FROM_RANK_0
-            )
-            return
-        tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
-        state = unpack_optimizer(
-            tensors, read_json(folder / f"{OPTIMIZER}.json"), self.optimizer.param_groups
-        )
-        if self.is_fsdp_enabled:
-            set_optimizer_state_dict(
-                self.model, _unwrapped(self.optimizer), state, options=FROM_RANK_0
-            )
-        else:
-            self.optimizer.load_state_dict(state)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore random states and metrics: this is the last call before a resumed step."""
@@ -234,8 +208,3 @@ class AtomicCheckpoints:
             for name, values in lists.items():
                 self._metrics[mode][name].extend(values)
         self.restore_progress(progress["extra"])
-
-
-def _unwrapped(optimizer: Any) -> Any:
-    """The optimizer without accelerate's wrapper."""
-    return optimizer.optimizer

@@ -13,19 +13,21 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
 from terrella.core.files import write_atomic
 
 FORMAT = "terrella checkpoint 1"
-PREFIX, MANIFEST = "checkpoint-", "manifest.json"
+PREFIX, MANIFEST, DIGESTS = "checkpoint-", "manifest.json", "digests-"
+OPTIMIZER = "optimizer"
 
 logger = logging.getLogger("terrella")
 
@@ -41,7 +43,7 @@ def newest_complete(folder: Path) -> int:
             remove_checkpoint(path)
     for step in sorted(complete, reverse=True):
         path = folder / f"{PREFIX}{step}"
-        changed = _changed_files(path)
+        changed = changed_files(path)
         if not changed:
             return step
         logger.warning("removed: %s differs from its manifest in %s", path, ", ".join(changed))
@@ -49,10 +51,21 @@ def newest_complete(folder: Path) -> int:
     return 0
 
 
+def write_digests(folder: Path, process: int, files: Sequence[Path]) -> None:
+    """Hash and flush the files that a process wrote, for the manifest."""
+    digests = {path.name: _digest(path, sync=True) for path in files}
+    write_atomic(folder / f"{DIGESTS}{process}.json", json.dumps(digests).encode())
+
+
 def write_manifest(folder: Path, step: int) -> None:
-    """Hash all files, flush them to disk, then write the manifest."""
+    """Hash all files that their writers did not, flush them to disk, then write the manifest."""
+    names: dict[str, str] = {}
+    for path in folder.glob(f"{DIGESTS}*.json"):
+        names.update(read_json(path))
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    names = {str(path.relative_to(folder)): _digest(path, sync=True) for path in files}
+    for path in files:
+        name = str(path.relative_to(folder))
+        names[name] = names.get(name) or _digest(path, sync=True)
     text = json.dumps({"format": FORMAT, "step": step, "files": names}, indent=1)
     write_atomic(folder / MANIFEST, text.encode())
 
@@ -69,7 +82,8 @@ def complete_steps(folder: Path) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _changed_files(folder: Path) -> list[str]:
+def changed_files(folder: Path) -> list[str]:
+    """Files that differ from what the manifest says of them."""
     listed = read_json(folder / MANIFEST)["files"]
     return [name for name, digest in listed.items() if _digest(folder / name) != digest]
 
@@ -115,6 +129,20 @@ def unpack_optimizer(
         for group, own in zip(rest["groups"], groups, strict=True)
     ]
     return {"state": state, "param_groups": restored}
+
+
+def save_optimizer(folder: Path, optimizer: Any) -> None:
+    """Write the state of an optimizer that is not sharded."""
+    tensors, rest = pack_optimizer(optimizer.state_dict())
+    save_file(tensors, folder / f"{OPTIMIZER}.safetensors")
+    write_json(folder / f"{OPTIMIZER}.json", rest)
+
+
+def load_optimizer(folder: Path, optimizer: Any) -> None:
+    """Undo `save_optimizer`."""
+    tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
+    rest = read_json(folder / f"{OPTIMIZER}.json")
+    optimizer.load_state_dict(unpack_optimizer(tensors, rest, optimizer.param_groups))
 
 
 def random_states() -> dict[str, Any]:

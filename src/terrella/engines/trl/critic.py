@@ -2,7 +2,7 @@
 
 It is a submodule of the policy, so that the optimizer, DDP, FSDP2 and checkpoints see its
 parameters. It runs in the policy's own forward pass: a hook adds `values` to the output.
-`plain_weights` leaves it out of an export.
+Exports leave it out (`MergedWeights(policy, without=NAME)`).
     attach_critic(policy, "shared")
     values = policy(...)["values"]
 """
@@ -10,7 +10,7 @@ parameters. It runs in the policy's own forward pass: a hook adds `values` to th
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,11 +84,6 @@ def attach_critic(policy: Any, kind: Literal["shared", "separate"]) -> Critic:
         decoder.register_forward_hook(critic.keep_hidden)
     policy.register_forward_hook(critic.add_values, with_kwargs=True)
     return critic
-
-
-def plain_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict without the critic: the weights of a plain causal LM."""
-    return {name: value for name, value in state.items() if not name.startswith(f"{NAME}.")}
 
 
 def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam: float) -> None:

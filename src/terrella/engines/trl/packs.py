@@ -222,6 +222,14 @@ def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tup
     return scores.gather(-1, pack.targets_M[:, None])[:, 0], entropy
 
 
+@torch.no_grad()
+def mass_outside(output: Any, allowed: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """[M]: the probability of all tokens that are not among the `allowed` ids."""
+    scores = output.logits[0].float() / temperature
+    inside = torch.logsumexp(scores[:, allowed], -1) - torch.logsumexp(scores, -1)
+    return -torch.expm1(inside.clamp(max=0.0))
+
+
 def token_logprobs(
     model: Any, pack: Pack, *, temperature: float = 1.0, attention: str = "sdpa"
 ) -> tuple[Tensor, Tensor]:

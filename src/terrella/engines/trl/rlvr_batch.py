@@ -79,17 +79,26 @@ def scored_episodes(
 
 
 def train_example(
-    scored: ScoredEpisode, counts: TokenCounts, config: RlvrConfig, *, longest: int, index: int = 0
+    scored: ScoredEpisode,
+    counts: TokenCounts,
+    config: RlvrConfig,
+    *,
+    longest: int,
+    index: int = 0,
+    version: int = 0,
 ) -> TrainExample:
     """The example of one episode: its columns per token, and the sampler's log-probabilities.
 
     `index` tells the episodes of a batch apart, for algorithms with one ratio per episode.
+    `version` is that of the current weights; tokens of older ones are marked.
     """
     episode = scored.episode
     facts = episode_facts(episode, config.reward)
     shared = token_columns(facts, scored.score, counts, config, longest=longest)
     columns: dict[str, Sequence[float]] = {"sampled": episode.logprobs}
     columns |= {name: column.tolist() for name, column in shared.items()}
+    if config.schedule == "async":
+        columns["current"] = [float(each == version) for each in episode.versions]
     if ESTIMATORS[config.algorithm].ratio == "episode":
         columns["episode"] = [float(index)] * len(episode.completion_ids)
     # With a world loss every token is a target; its columns say which loss it carries.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,29 @@ from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.episode_batch import (
     TokenCounts,
     chosen_groups,
-    informative_groups,
-    replacement_task,
     token_counts,
 )
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
+from terrella.core.protocols import RolloutCodec
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
-from terrella.engines.local.local_sampler import LocalSampler, check_size
+from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
 from terrella.engines.trl.arguments import lora, training_arguments
-from terrella.engines.trl.critic import Critic, add_gae, attach_critic, plain_weights
+from terrella.engines.trl.critic import Critic, add_gae, attach_critic
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps, processes
-from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
+from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
     efficiency,
-    episode_metrics,
-    group_rewards,
     scored_episodes,
     train_example,
     unshared_tokens,
 )
-from terrella.engines.trl.sampling_mode import sampling_mode
+from terrella.engines.trl.schedules import make_schedule
 from terrella.engines.trl.tree_attention import use_attention
-from terrella.models.export import merged_weights
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.watchdog import Watchdog
 
@@ -96,6 +92,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         # Copied before TRL patches the model's forward: a copy of a patched model would run the
         # original one.
         reference = copy.deepcopy(model) if config.kl and not config.lora_rank else None
+        # Episodes that are played beside training need weights that do not change meanwhile.
+        copied = copy.deepcopy(model) if config.schedule == "async" and sampler is None else None
         super().__init__(
             model=model,
             args=training_arguments(config, out, seed),
@@ -113,18 +111,28 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog = rollout.watchdog = Watchdog(
             limit=config.hang_limit, rank=self.accelerator.process_index
         )
-        self.sampler: Any = sampler or LocalSampler(
-            self.policy,
-            beat=self.watchdog.beat,
-            device=self.accelerator.device,
-            dtype=torch.bfloat16 if config.bf16 else None,
-        )
+        self.sampler: Any = sampler or self._in_process(copied)
+        self.schedule = make_schedule(self, self.sampler)
+        self._unfinished: dict[str, Any] = {}
         self.batch: Batch | None = None
         self.recorder = recorder
+        ids = rollout.codec.allowed_ids if isinstance(rollout.codec, RolloutCodec) else None
+        self.allowed = None if ids is None else torch.tensor(ids, device=self.accelerator.device)
+
+    def _in_process(self, copied: Any) -> LocalSampler:
+        """A sampler on the trained model itself, or on a copy that receives its weights."""
+        settings = {
+            "beat": self.watchdog.beat,
+            "device": self.accelerator.device,
+            "dtype": torch.bfloat16 if self.rlvr.bf16 else None,
+        }
+        if copied is None:
+            return LocalSampler(self.policy, **settings)
+        return CopySampler(copied.to(self.accelerator.device).eval(), **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """TRL's training loop under the watchdog."""
-        with self.watchdog:
+        with self.watchdog, contextlib.closing(self.schedule):
             return super().train(*arguments, **options)
 
     def training_step(
@@ -146,7 +154,15 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with self.watchdog.phase("save"):
+            self._unfinished = self.schedule.progress()  # on all processes: it gathers
             super()._save_checkpoint(model, trial)
+
+    def extra_progress(self) -> dict[str, Any]:
+        return self._unfinished
+
+    def restore_progress(self, progress: Mapping[str, Any]) -> None:
+        if progress:
+            self.schedule.resume(dict(progress))
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -173,12 +189,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     # --- episodes ---------------------------------------------------------------------------------
 
     def _gather_batch(self, indices: Sequence[int]) -> Batch:
-        if hasattr(self.sampler, "load_weights"):
-            self._send_weights()
-        began = time.perf_counter()
-        with self.watchdog.phase("generate"), self._sampling():
-            episodes, rewards = self._sample(list(dict.fromkeys(indices)))
-        self.add_metrics(**{"seconds/generate": time.perf_counter() - began})
+        episodes, rewards = self.schedule.episodes(list(dict.fromkeys(indices)))
         with self.watchdog.phase("train"):
             scored = scored_episodes(episodes, self._chosen(rewards), self.rlvr)
             if self.recorder is not None:
@@ -187,71 +198,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             self._freeze(batch)
         return batch
 
-    @contextlib.contextmanager
-    def _sampling(self) -> Iterator[None]:
-        """The model or the server is ready to sample; afterwards its memory is free for training.
-
-        Processes leave together: one that trains would wait for collectives of the others.
-        """
-        if not isinstance(self.sampler, LocalSampler):
-            yield
-            return
-        with sampling_mode(self.policy):
-            yield
-            self.sampler.forget()
-            self.accelerator.wait_for_everyone()
-
-    def _sample(self, indices: Sequence[int]) -> tuple[list[TokenEpisode], Tensor]:
-        """Episodes of these tasks, and their rewards.
-
-        A group without any signal is replaced by one of another task (`replacement_task`).
-        """
-        episodes, rewards = self._play(indices)
-        # Before the refills: they would flatter the metrics.
-        self.add_metrics(**episode_metrics(episodes, rewards).gather(self.accelerator))
-        size = self.rlvr.group_size
-        run_tasks = self.rlvr.steps * self.rlvr.groups
-        refilled = 0
-        for extra in range(1, self.rlvr.refill_rounds + 1):
-            informative = informative_groups(rewards, self.rlvr.algorithm)
-            empty = (~informative).nonzero().flatten().tolist()
-            if not empty:
-                break
-            refilled += len(empty)
-            refills, refill_rewards = self._play(
-                [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
-            )
-            for source, target in enumerate(empty):
-                group = refills[source * size : (source + 1) * size]
-                episodes[target * size : (target + 1) * size] = group
-                rewards[target] = refill_rewards[source]
-        if self.rlvr.refill_rounds:
-            replaced = torch.tensor(float(refilled), device=self.accelerator.device)
-            self.add_metrics(refilled=float(self.accelerator.reduce(replaced)))
-        return episodes, rewards
-
     def _chosen(self, rewards: Tensor) -> Tensor:
         """The rewards of this process's groups, nan where a filter over all groups drops one."""
         everyone = self.accelerator.gather(rewards.to(self.accelerator.device)).cpu()
         first = self.accelerator.process_index * len(rewards)
         return chosen_groups(everyone, self.rlvr)[first : first + len(rewards)]
-
-    def _send_weights(self) -> None:
-        """Send the weights to the sampler: all processes gather them, the main one sends."""
-        began = time.perf_counter()
-        with self.watchdog.phase("sync"):
-            weights = plain_weights(dict(merged_weights(self.policy)))
-            if self.accelerator.is_main_process:
-                self.sampler.load_weights(weights.items())
-            self.accelerator.wait_for_everyone()
-        self.add_metrics(**{"seconds/sync": time.perf_counter() - began})
-
-    def _play(self, indices: Sequence[int]) -> tuple[list[TokenEpisode], Tensor]:
-        tasks = [self.tasks(index) for index in indices]
-        episodes = self.rollout.run(
-            self.sampler, tasks, group_size=self.rlvr.group_size, seed=self.seed
-        )
-        return episodes, group_rewards(episodes, self.rlvr)
 
     def _prepare(self, scored: Sequence[ScoredEpisode]) -> Batch:
         """Pack episodes, with loss weights that add up to 1 over the batch of all processes.
@@ -267,7 +218,14 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         computed = [each for each in scored if each.score.has_gradient or other_terms]
         longest = self.rollout.config.max_model_tokens
         examples = [
-            train_example(each, counts, self.rlvr, longest=longest, index=index)
+            train_example(
+                each,
+                counts,
+                self.rlvr,
+                longest=longest,
+                index=index,
+                version=self.schedule.version,
+            )
             for index, each in enumerate(computed)
         ]
         packed = self.packed(
@@ -292,6 +250,9 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
                 pack.columns["old"] = self._logprobs(output, pack)[0]
                 if self.critic:
                     pack.columns["value"] = output["values"][0]
+            if self.rlvr.schedule == "async":
+                # The policy that wrote the tokens, which may be older than the one before the step.
+                pack.columns["old"] = pack.columns["sampled"]
             if self.rlvr.kl:
                 pack.columns["reference"] = self._reference(pack)
             self.watchdog.beat()
@@ -328,11 +289,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog.beat()
         if not len(pack.targets_M):  # an empty pack: a zero gradient for all parameters
             return logprobs.sum() + (output["values"].sum() if self.critic else 0.0)
+        outside = self._mass_outside(output)
         world_loss: Tensor | float = 0.0
         if self.rlvr.world_loss:
             world_loss = self.rlvr.world_loss * world_token_loss(logprobs, pack.columns["world"])
             own = pack.columns["world"] == 0
             logprobs, entropy, pack = logprobs[own], entropy[own], pack.only(own)
+            outside = {name: values[own] for name, values in outside.items()}
         now = logprobs.detach()
         inputs = LossInputs(
             logprobs=logprobs,
@@ -353,8 +316,19 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             )
             per_token["value_loss"] = error
             loss = loss + self.rlvr.value_coefficient * (error * pack.columns["weight"]).sum()
-        self._count(pack, now, entropy=entropy, **per_token)
+        self._count(pack, now, entropy=entropy, **per_token, **outside)
         return loss + world_loss
+
+    def _mass_outside(self, output: Any) -> dict[str, Tensor]:
+        """The mass outside the allowed ids: the sampler cannot write it, the policy still has it.
+
+        Log-probs are those before the mask, so the mask is a difference between sampler and trainer
+        that the mismatch does not show.
+        """
+        if self.allowed is None:
+            return {}
+        temperature = self.rollout.config.temperature
+        return {"mask/outside": mass_outside(output, self.allowed, temperature=temperature)}
 
     def _weights(self, pack: Pack, now: Tensor) -> Tensor:
         if not self.rlvr.importance_cap:
@@ -368,14 +342,19 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _metric_names(self) -> list[str]:
         names = ["entropy", "clip_share", "mismatch/mean", "mismatch/kl"]
+        names += ["mask/outside"] * (self.allowed is not None)
         return names + ["kl"] * bool(self.rlvr.kl) + ["value_loss"] * (self.critic is not None)
 
     def _count(self, pack: Pack, now: Tensor, **per_token: Tensor) -> None:
         for name, values in per_token.items():
             self.totals.add(name, values)
-        gap = (now - pack.columns["sampled"]).abs()
+        sampled = pack.columns["sampled"]
+        if "current" in pack.columns:  # older weights wrote the others, so they differ
+            current = pack.columns["current"] > 0
+            sampled, now = sampled[current], now[current]
+        gap = (now - sampled).abs()
         self.totals.add("mismatch/mean", gap)
-        self.totals.add("mismatch/kl", k3(pack.columns["sampled"], now))
+        self.totals.add("mismatch/kl", k3(sampled, now))
         self.totals.top("mismatch/max", gap)
 
     def _report(self, batch: Batch, *, watch_mismatch: bool) -> None:

@@ -27,10 +27,27 @@ def sampling_mode(policy: Any) -> Iterator[None]:
     policy.eval()  # in training mode gradient checkpointing drops the key/value cache
     if attention == "flex_attention":  # it takes a pack's block mask, not the sampler's mask
         policy.set_attn_implementation("sdpa")
-    with _gathered(policy):
+    try:
+        with _gathered(policy):
+            yield
+    finally:
+        policy.set_attn_implementation(attention)
+        policy.train(was_training)
+
+
+@contextlib.contextmanager
+def resharded(policy: Any) -> Iterator[None]:
+    """Around forward passes without a backward pass, which would have freed whole weights.
+
+    FSDP2 keeps those of the last layers, in the precision that it computes in. They would be taken
+    for the model's parameters when gradients are clipped or states are saved.
+    """
+    try:
         yield
-    policy.set_attn_implementation(attention)
-    policy.train(was_training)
+    finally:
+        for module in policy.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
 
 @contextlib.contextmanager

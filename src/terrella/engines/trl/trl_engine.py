@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from terrella.core.protocols import Progress, Sampler
+from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import rank
+from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.engine import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.rollout.source import EpisodeSource
@@ -22,7 +23,17 @@ from terrella.rollout.source import EpisodeSource
 class TrlEngine:
     """See `engines.engine.Engine`."""
 
-    def __init__(self, config: EngineConfig, work: Path) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        work: Path,
+        *,
+        rlvr: RlvrConfig | None = None,
+        temperature: float = 1.0,
+    ) -> None:
+        if rlvr is not None:
+            vllm = config.vllm.beside_trainer(bf16=rlvr.bf16, temperature=temperature)
+            config = config.replace(vllm=vllm)
         self.samplers = SamplerFactory(config, work)
 
     def __enter__(self) -> Self:
@@ -34,6 +45,36 @@ class TrlEngine:
     @contextlib.contextmanager
     def sampler(self, model: Model) -> Iterator[Sampler]:
         yield self.samplers.make(model)
+
+    @contextlib.contextmanager
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> Iterator[Learner]:
+        """See `Engine`. Nothing is written to `work`: packs and states stay in memory."""
+        from terrella.engines.trl.learner import TrlLearner
+        from terrella.models.presets import load_model
+
+        causal_lm, tokenizer = load_model(str(model))
+        learner = TrlLearner(
+            causal_lm,
+            tokenizer,
+            config or LearnerConfig(),
+            head=head,
+            folder=Path(model),
+            serve=lambda: self.samplers.for_training(model),
+            seed=seed,
+        )
+        del causal_lm
+        try:
+            yield learner
+        finally:
+            learner.close()
 
     def sft(
         self,
@@ -82,7 +123,10 @@ class TrlEngine:
         budget = budget or EnvStepBudget()
         alarm = CollapseAlarm()
         recorder = None
-        with source.make_rollout(tokenizer) as rollout:
+        with (
+            source.make_rollout(tokenizer) as rollout,
+            self.samplers.for_training(start) as sampler,
+        ):
             if record_every and rank() == 0:
                 recorder = TokenRecorder(
                     work / "tokens", rollout.codec, tokenizer, every=record_every
@@ -100,7 +144,7 @@ class TrlEngine:
                     ShowProgress(progress, phase, budget),  # reads what the budget restores
                 ],
                 seed=seed,
-                sampler=self.samplers.serve(start) if self.samplers.uses_server(start) else None,
+                sampler=sampler,
                 recorder=recorder,
             )
             trainer.train(resume_from_checkpoint=trainer.last_checkpoint())

@@ -1,28 +1,32 @@
 """A sampler on a vLLM server: token ids in, token ids and log-probabilities out.
 
 Prompts and replies are sent as ids; no text is tokenized on the way. After an optimizer step
-`load_weights` writes the trainer's weights to a safetensors file that the server's workers load in
-place. This works on CPU and on the GPUs of one machine, or over a shared file system.
+`load_weights` sends the trainer's weights: over NCCL to a server on GPUs of its own, otherwise as a
+safetensors file that the server's workers load in place. `load_folder` does so for a model folder,
+so that one server serves all models of a run.
     sampler = server.sampler()
-    sampler.load_weights(merged_weights(model))
+    sampler.load_weights(MergedWeights(model))
     sampled = await sampler.sample(request)
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import http.client
 import json
 import tempfile
 import threading
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.vllm.nccl import NcclTransfer
 
 SERVED_NAME = "policy"
 TRIES = 3
@@ -35,21 +39,36 @@ class VllmSampler:
     vLLM batches the requests; its prefix cache holds sessions and shared prompts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but two have defaults
         self,
         url: str,
         key: str,
         *,
         dtype: str = "auto",
+        logprobs: Literal["raw", "processed"] = "raw",
+        nccl_workers: int = 0,
+        sleeps: bool = False,
         max_requests: int = 256,
         seconds: float = 600.0,
         sync_folder: Path | None = None,
     ) -> None:
-        """At most `max_requests` are in flight; the server's workers must see `sync_folder`."""
+        """How the server was started, and limits. `VllmServer.sampler` knows the former.
+
+        At most `max_requests` are in flight. Weights are sent over NCCL to `nccl_workers` GPUs, or
+        as a file in `sync_folder`, which the server's workers must see.
+        """
         parts = urllib.parse.urlsplit(url)
         self.host = parts.hostname or "127.0.0.1"
         self.port = parts.port or 80
         self.dtype = dtype
+        self.logprobs = logprobs
+        self.sleeps = sleeps
+        self.asleep = False
+        self.nccl: NcclTransfer | None = None
+        if nccl_workers:
+            # Not repeated: half of a transfer cannot be done again.
+            once = functools.partial(self._post, tries=1)
+            self.nccl = NcclTransfer(once, workers=nccl_workers, dtype=dtype)
         self.seconds = seconds
         self.sync_folder = sync_folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
@@ -78,25 +97,53 @@ class VllmSampler:
         )
 
     def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
-        """Send all weights to the server, and reset its prefix cache, which is then stale."""
-        with tempfile.TemporaryDirectory(
-            prefix="terrella-weights-", dir=self.sync_folder
-        ) as folder:
-            path = Path(folder) / "weights.safetensors"
-            _write_weights(path, weights, self.dtype)
-            reply = self._post(
-                "/collective_rpc", {"method": "load_weight_file", "kwargs": {"path": str(path)}}
-            )
+        """Send all weights to the server; wakes a sleeping one."""
+        with self._new_weights():
+            if self.nccl is not None:
+                self.nccl.send(weights)
+                return
+            with tempfile.TemporaryDirectory(
+                prefix="terrella-weights-", dir=self.sync_folder
+            ) as folder:
+                path = Path(folder) / "weights.safetensors"
+                _write_weights(path, weights, self.dtype)
+                self._load_files(path)
+
+    def load_folder(self, folder: Path) -> None:
+        """Load the weights of another model folder of the same shape; wakes a sleeping server."""
+        if not list(folder.glob("*.safetensors")):
+            raise EngineError("vllm", f"{folder} has no safetensors files", "export the model")
+        with self._new_weights():
+            self._load_files(folder.resolve())
+
+    def sleep(self) -> None:
+        """Free the server's memory until new weights are loaded, if it was started for that."""
+        if self.sleeps and not self.asleep:
+            # Level 2 drops the weights too: training replaces them.
+            self._post("/sleep?level=2&mode=wait", {})
+            self.asleep = True
+
+    @contextlib.contextmanager
+    def _new_weights(self) -> Iterator[None]:
+        """Wake the server around a load, and reset its prefix cache, which is stale then."""
+        if self.asleep:
+            self._post("/wake_up?tags=weights", {})
+        yield
+        if self.asleep:
+            self._post("/wake_up?tags=kv_cache", {})
+            self.asleep = False
+        self._post("/reset_prefix_cache", {})
+
+    def _load_files(self, path: Path) -> None:
+        reply = self._post(
+            "/collective_rpc", {"method": "load_weight_file", "kwargs": {"path": str(path)}}
+        )
         stale = sorted({name for result in reply["results"] for name in result["stale"]})
         if stale:
             raise EngineError(
                 "vllm",
                 f"the weight sync did not reach {', '.join(stale[:5])} ({len(stale)} in all)",
             )
-        self._post("/reset_prefix_cache", {})
-
-    def load_folder(self, folder: Path) -> None:
-        raise NotImplementedError
 
     def healthy(self) -> bool:
         """True once the server answers."""
@@ -112,31 +159,44 @@ class VllmSampler:
     # --- one request ------------------------------------------------------------------------------
 
     def _sample(self, request: TokenRequest) -> Sampled:
-        if request.allowed_ids is not None and request.temperature != 1.0:
-            raise EngineError(
-                "vllm",
-                "allowed ids need temperature 1, because vLLM reports probabilities after the mask",
-            )
+        self._check_logprobs(request)
         choice = self._choice(_completion_body(request))
         ids = tuple(choice["token_ids"])
         logprobs = tuple(choice["logprobs"]["token_logprobs"])
-        if request.allowed_ids is not None:  # the trainer computes probabilities before the mask
-            logprobs = self.score(request.prompt_ids, ids)
         stopped = bool(ids) and ids[-1] in request.stop_ids
         return Sampled(token_ids=ids, logprobs=logprobs, stopped=stopped)
+
+    def _check_logprobs(self, request: TokenRequest) -> None:
+        """Refuse a request whose log-probs would not be those that a trainer computes.
+
+        A trainer computes them after temperature and before the mask. vLLM reports them before both
+        (raw) or after both (processed), for the whole server.
+        """
+        if request.allowed_ids is not None and self.logprobs == "processed":
+            raise EngineError(
+                "vllm",
+                "this server reports log-probs after the mask of allowed ids",
+                "use temperature 1, and vllm.logprobs=raw",
+            )
+        if request.temperature not in (0.0, 1.0) and self.logprobs == "raw":
+            raise EngineError(
+                "vllm",
+                f"this server reports log-probs at temperature 1, not {request.temperature:g}",
+                "use temperature 1, or vllm.logprobs=processed (which excludes allowed ids)",
+            )
 
     def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
         reply = self._post("/v1/completions", {"model": SERVED_NAME, **body})
         choice: dict[str, Any] = reply["choices"][0]
         return choice
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def _post(self, path: str, body: dict[str, Any], *, tries: int = TRIES) -> Any:
         """Post a request and return the reply; retry if the connection breaks.
 
         All requests of this class may be repeated.
         """
         failure = ""
-        for _ in range(TRIES):
+        for _ in range(tries):
             try:
                 return self._exchange(path, json.dumps(body))
             except (OSError, http.client.HTTPException) as error:

@@ -23,14 +23,29 @@ from types import TracebackType
 from typing import Literal, Self
 
 from terrella.core.config import Configurable
-from terrella.core.errors import EngineError, MissingExtraError
+from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.engines.vllm.launch import PARENT_VARIABLE
 from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
 from terrella.engines.vllm.worker import KEY_VARIABLE
 
 END_SECONDS = 20.0
 """How long a server may take to end after SIGTERM."""
+SHARED_MEMORY = 0.4
+"""Share of a device that a server takes where a trainer needs the rest."""
 LAUNCH = ("-m", "terrella.engines.vllm.launch")
+LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_",
+    "ROLE_",
+    "MASTER_",
+    "TORCHELASTIC_",
+    "ACCELERATE_",
+    "FSDP_",
+)
+"""Beginnings of the variables by which torchrun and accelerate describe a process group."""
 
 
 class VllmServer(Configurable):
@@ -41,13 +56,36 @@ class VllmServer(Configurable):
         """How the server runs."""
 
         dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+        """auto: that of the model's folder; beside a trainer, the one that it computes in."""
+        devices: tuple[int, ...] = ()
+        """GPUs of the server's own, as numbered by the machine; empty shares the trainer's."""
+        tensor_parallel: int = 1
+        """GPUs that share the weights."""
+        memory: float = 0.0
+        """Share of a device's memory; 0: vLLM's default, or `SHARED_MEMORY` beside a trainer."""
+        sleep: bool = False
+        """Free the memory of shared GPUs while the trainer trains."""
+        logprobs: Literal["raw", "processed"] = "raw"
+        """raw: right at temperature 1 (and greedy), also for allowed ids; processed: right at any
+        temperature, without allowed ids."""
         max_model_len: int = 4096
         max_num_seqs: int = 256
         start_seconds: float = 600.0
         """Time to load and compile; a server that is not healthy by then has failed."""
         worker_extension: str = "terrella.engines.vllm.worker.WeightFiles"
         arguments: tuple[str, ...] = ()
-        """Further options of `vllm serve`: `--tensor-parallel-size=4`, `--enforce-eager`."""
+        """Further options of `vllm serve`: `--enforce-eager`."""
+
+        def beside_trainer(self, *, bf16: bool, temperature: float) -> Self:
+            """This config with dtype, log-probs and memory that suit a trainer."""
+            changes: dict[str, str | float] = {}
+            if self.dtype == "auto":
+                changes["dtype"] = "bfloat16" if bf16 else "float32"
+            if temperature != 1.0:
+                changes["logprobs"] = "processed"
+            if not self.devices and not self.memory:
+                changes["memory"] = SHARED_MEMORY
+            return self.replace(**changes)
 
     config: Config
 
@@ -61,8 +99,25 @@ class VllmServer(Configurable):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_until_healthy()
+        except BaseException:  # a half-started server must not stay behind
+            self.close()
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start the process, without waiting until it answers."""
         if importlib.util.find_spec("vllm") is None:
             raise MissingExtraError("vllm", "a generation server")
+        if len(self.config.devices) not in (0, self.config.tensor_parallel):
+            raise ConfigError(
+                "vllm.devices",
+                f"{len(self.config.devices)} GPUs, but tensor_parallel is "
+                f"{self.config.tensor_parallel}",
+                "name as many GPUs as share the weights",
+            )
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         with self.log.open("wb") as log:
@@ -73,12 +128,6 @@ class VllmServer(Configurable):
                 env=self._environment(),
                 start_new_session=True,
             )
-        try:
-            self._wait_until_healthy()
-        except BaseException:  # a half-started server must not stay behind
-            self.close()
-            raise
-        return self
 
     def __exit__(
         self,
@@ -89,7 +138,7 @@ class VllmServer(Configurable):
         self.close()
 
     def sampler(self, **options: int | float) -> VllmSampler:
-        return VllmSampler(self.url, self.key, dtype=self.config.dtype, **options)  # type: ignore[arg-type]
+        return sampler_of(self.config, self.url, self.key, **options)
 
     def close(self) -> None:
         """End the server and all its processes, with SIGTERM and then SIGKILL."""
@@ -115,11 +164,13 @@ class VllmServer(Configurable):
             f"--dtype={config.dtype}",
             f"--max-model-len={config.max_model_len}",
             f"--max-num-seqs={config.max_num_seqs}",
+            f"--tensor-parallel-size={config.tensor_parallel}",
+            *([f"--gpu-memory-utilization={config.memory}"] if config.memory else []),
             "--enable-prefix-caching",
-            # The trainer needs probabilities after temperature, and no sampling defaults from the
-            # model's folder.
-            "--logprobs-mode=processed_logprobs",
-            "--generation-config=vllm",
+            f"--logprobs-mode={config.logprobs}_logprobs",
+            "--generation-config=vllm",  # no sampling defaults from the model's folder
+            *(["--enable-sleep-mode"] if config.sleep else []),
+            *(['--weight-transfer-config={"backend":"nccl"}'] if config.devices else []),
             f"--worker-extension-cls={config.worker_extension}",
             "--middleware=terrella.engines.vllm.worker.KeyOnEveryRoute",
             *config.arguments,
@@ -134,9 +185,15 @@ class VllmServer(Configurable):
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
         }
-        return {**os.environ, **ours}
+        if self.config.devices:
+            ours["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self.config.devices))
+        # The server is not one of the launcher's processes.
+        theirs = {
+            name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)
+        }
+        return {**theirs, **ours}
 
-    def _wait_until_healthy(self) -> None:
+    def wait_until_healthy(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + self.config.start_seconds
         sampler = self.sampler(max_requests=1)
@@ -157,6 +214,21 @@ class VllmServer(Configurable):
     def _see_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-3:]
         return f"see {self.log}, which ends with: " + " | ".join(lines)
+
+
+def sampler_of(
+    config: VllmServer.Config, url: str, key: str, **options: int | float
+) -> VllmSampler:
+    """A sampler on the server that was started with this config, in any process of its machine."""
+    return VllmSampler(
+        url,
+        key,
+        dtype=config.dtype,
+        logprobs=config.logprobs,
+        nccl_workers=len(config.devices),
+        sleeps=config.sleep,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def _free_port() -> int:

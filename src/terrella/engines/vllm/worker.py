@@ -1,8 +1,8 @@
 """Extensions of a vLLM server: weights from a file, and a key on every route.
 
 vLLM imports them by name (`--worker-extension-cls`, `--middleware`); nothing here imports vLLM.
-`WeightFiles.load_weight_file` loads a safetensors file in place and reports the weights that the
-file did not contain.
+`WeightFiles.load_weight_file` loads a safetensors file, or all files of a model folder, in place.
+It reports the weights that they did not contain.
     curl -H "Authorization: Bearer $KEY" .../collective_rpc \
          -d '{"method": "load_weight_file", "kwargs": {"path": "/dev/shm/x/weights.safetensors"}}'
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -24,7 +25,7 @@ class WeightFiles:
     model_runner: Any
 
     def load_weight_file(self, path: str) -> dict[str, list[str]]:
-        """Load a safetensors file over the live weights; list the parameters it did not change."""
+        """Load a file or folder over the live weights; list the parameters it did not change."""
         model = self.model_runner.get_model()
         written = model.load_weights(_tensors(path))
         return {
@@ -35,9 +36,11 @@ class WeightFiles:
 def _tensors(path: str) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt", device="cpu") as file:
-        for name in file.keys():  # noqa: SIM118 -- not a mapping
-            yield name, file.get_tensor(name)
+    where = Path(path)
+    for each in sorted(where.glob("*.safetensors")) if where.is_dir() else [where]:
+        with safe_open(each, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118 -- not a mapping
+                yield name, file.get_tensor(name)
 
 
 class KeyOnEveryRoute:

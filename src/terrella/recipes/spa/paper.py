@@ -17,8 +17,7 @@ from pathlib import Path
 
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.vllm.server import VllmServer
+from terrella.engines.configs import RlvrConfig, SftConfig, VllmConfig
 from terrella.evals.agents import Evaluate
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.spa.pipeline import Spa
@@ -33,7 +32,7 @@ QWEN_0_5B, QWEN_1_5B, QWEN_3B = (f"Qwen/Qwen2.5-{size}-Instruct" for size in ("0
 LLAMA_1B = "meta-llama/Llama-3.2-1B-Instruct"
 SOKOBAN, SUDOKU = Sokoban.Config(), Sudoku.Config(max_steps=50)
 LAKE, LAKE_6X6 = FrozenLake.Config(), FrozenLake.Config(size=6)
-SERVER = VllmServer.Config(arguments=("--gpu-memory-utilization=0.2",))
+SERVER = VllmConfig(memory=0.2)
 """Beside the trainer on the same GPU: `--dry-run --on 1xH100` says what is left for each."""
 FIRST = ("base", "vanilla", "spa")
 CLAIMS = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))

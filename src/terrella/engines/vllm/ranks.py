@@ -1,0 +1,66 @@
+"""One vLLM server for all ranks of a launched run: rank 0 starts it, every rank samples with it.
+
+Its address and key are broadcast as bytes: no pickle, and no key on disk.
+    with share_address(server) as address: sampler = sampler_of(config, **address)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from terrella.core.errors import ConfigError
+from terrella.engines.vllm.server import VllmServer
+
+
+@contextlib.contextmanager
+def share_address(server: VllmServer | None) -> Iterator[dict[str, str]]:
+    """The address and key of rank 0's server, in every rank of this machine.
+
+    All ranks enter and leave together: no rank samples when the server is given other weights.
+    """
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks == 1:
+        yield {}
+        return
+    if int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks))) != ranks:
+        raise ConfigError(
+            "sampler",
+            "a vLLM server beside the trainer listens on loopback: it serves one machine",
+            "train on one machine, or set engine=verl",
+        )
+    own = {"url": server.url, "key": server.key} if server else {}
+    yield json.loads(_broadcast(json.dumps(own).encode()))
+    barrier()
+
+
+def barrier() -> None:
+    """Wait for all ranks of the run; nothing to do for a run of one process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _state().wait_for_everyone()
+
+
+def _broadcast(data: bytes) -> bytes:
+    """Rank 0's bytes, in every rank."""
+    import torch
+    from torch import distributed
+
+    state = _state()
+    length = torch.tensor([len(data)], device=state.device)
+    distributed.broadcast(length, src=0)
+    content = torch.zeros(int(length), dtype=torch.uint8, device=state.device)
+    if state.is_main_process:
+        content = torch.tensor(list(data), dtype=torch.uint8, device=state.device)
+    distributed.broadcast(content, src=0)
+    return bytes(content.tolist())
+
+
+def _state() -> Any:
+    """Accelerate's process state, which starts the process group if nothing has yet."""
+    import torch
+    from accelerate import PartialState
+
+    return PartialState(cpu=not torch.cuda.is_available())

@@ -1,0 +1,137 @@
+"""Rollouts beside training: no group is too old, none is lost, every token knows its version."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from terrella.codecs.interleaved import InterleavedCodec
+from terrella.core.tokens import Sampled, Task
+from terrella.core.types import Split
+from terrella.rollout.background_rollout import BackgroundRollout
+from terrella.rollout.rollout import Rollout
+from terrella.worlds.counter import Counter
+
+pytest.importorskip("tokenizers")
+from terrella.models.characters import character_tokenizer
+
+PER_STEP = 2
+
+
+class SlowSampler:
+    """Answers after a random time, so that groups finish out of order."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.rng = random.Random(0)
+        self.at_work = 0
+
+    async def sample(self, request):
+        self.at_work += 1
+        await asyncio.sleep(self.rng.random() * self.seconds)
+        self.at_work -= 1
+        return Sampled(token_ids=request.stop_ids[:1], logprobs=(-1.0,), stopped=True)
+
+    def release(self, session):
+        pass
+
+
+def task(number):
+    return Task(seed=number, noise_seed=number, split=Split.TRAIN)
+
+
+def playing(staleness, seconds=0.02, tasks=task, sampler=None):
+    rollout = Rollout(
+        Rollout.Config(world=Counter.Config(goals=3, max_steps=3), max_turns=3, turn_tokens=4),
+        InterleavedCodec(character_tokenizer(())),
+    )
+    return BackgroundRollout(
+        rollout,
+        sampler or SlowSampler(seconds),
+        tasks,
+        lambda index: index,
+        per_step=PER_STEP,
+        group_size=2,
+        staleness=staleness,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+def test_no_group_is_older_than_the_bound_and_every_task_is_taken_once(staleness):
+    taken, ages = [], []
+    with playing(staleness) as rollouts:
+        for version in range(25):
+            for group in rollouts.take():
+                taken.append(group.number)
+                ages.append(version - group.oldest)
+                for episode in group.episodes:
+                    assert len(episode.versions) == len(episode.completion_ids)
+                    assert max(episode.versions) <= version
+            rollouts.publish(lambda: None)
+    assert max(ages) <= staleness and max(ages) >= 1
+    assert len(set(taken)) == len(taken) == 25 * PER_STEP
+    late = [number for number in range(max(taken)) if number not in taken]
+    assert len(late) <= (staleness + 1) * PER_STEP  # what was under way at the end
+
+
+def test_an_episode_that_outlives_a_swap_has_tokens_of_both_versions():
+    seen = set()
+    with playing(staleness=3, seconds=0.1) as rollouts:
+        for _ in range(8):
+            for group in rollouts.take():
+                seen |= {len(set(episode.versions)) for episode in group.episodes}
+            rollouts.publish(lambda: None)
+    assert max(seen) > 1
+
+
+def test_weights_are_loaded_between_turns_only():
+    sampler, at_work = SlowSampler(0.01), []
+    with playing(staleness=1, sampler=sampler) as rollouts:
+        for _ in range(10):
+            rollouts.take()
+            rollouts.publish(lambda: at_work.append(sampler.at_work))
+    assert at_work == [0] * 10
+
+
+def test_a_resumed_run_plays_again_what_was_under_way_and_loses_nothing():
+    first = playing(staleness=2)
+    taken = []
+    with first as rollouts:
+        for _ in range(5):
+            taken += [group.number for group in rollouts.take()]
+            rollouts.publish(lambda: None)
+        progress = rollouts.progress()
+    second = playing(staleness=2)
+    second.resume(progress)
+    with second as rollouts:
+        for _ in range(10):
+            taken += [group.number for group in rollouts.take()]
+            rollouts.publish(lambda: None)
+    assert len(set(taken)) == len(taken) == 15 * PER_STEP
+    assert set(range(5 * PER_STEP)) <= set(taken)  # those that the first run had started
+
+
+def test_an_error_in_a_task_reaches_the_trainer():
+    def broken(number):
+        if number == 3:
+            raise ValueError("no such task")
+        return task(number)
+
+    with playing(staleness=1, tasks=broken) as rollouts, pytest.raises(ValueError, match="no such"):
+        for _ in range(5):
+            rollouts.take()
+            rollouts.publish(lambda: None)
+
+
+def test_episodes_are_played_while_the_trainer_works():
+    with playing(staleness=1, seconds=0.05) as rollouts:
+        rollouts.take()
+        rollouts.publish(lambda: None)
+        time.sleep(0.5)  # the trainer's step
+        began = time.monotonic()
+        rollouts.take()
+        assert time.monotonic() - began < 0.1  # it was ready
+    assert "rollout" not in {thread.name for thread in threading.enumerate()}

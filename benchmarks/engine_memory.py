@@ -86,7 +86,7 @@ def rl_config(shapes, settings):
 class FixedRollout:
     """Episodes of a fixed length, sampled by the real sampler; every other one is rewarded."""
 
-    watchdog = None
+    watchdog = codec = None
     env_steps = 0
 
     def __init__(self, prompt, completion):

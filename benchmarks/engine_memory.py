@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import common
 
@@ -25,8 +26,10 @@ VARIANTS = {
     "bf16": {"bf16": True},
     "lora": {"lora_rank": 16},
 }
-PROMPT, COMPLETION, GROUPS, MEMBERS = 192, 64, 2, 8
-PACK = 2048
+SHAPES = {
+    "tiny-25m": {"prompt": 192, "completion": 64, "groups": 2, "members": 8, "pack": 2048},
+    "smollm2": {"prompt": 96, "completion": 32, "groups": 2, "members": 4, "pack": 1024},
+}
 MMAP_FROM = str(1 << 16)
 """Larger blocks are given back to the kernel as soon as they are freed, so the peak is the need."""
 
@@ -46,37 +49,52 @@ def run_case(model, kind, variant):
     net, tokenizer = load_model(model)
     with tempfile.TemporaryDirectory() as folder:
         step = {"sft": sft_step, "grpo": grpo_step}[kind]
-        step(net, tokenizer, VARIANTS[variant], Path(folder))
+        step(net, tokenizer, SHAPES[model], VARIANTS[variant], Path(folder))
         peak = status("VmHWM")
     print(json.dumps({"before": before, "peak": peak, "need": peak - before}))
 
 
-def sft_step(net, tokenizer, settings, folder):
+def sft_step(net, tokenizer, shapes, settings, folder):
     from terrella.core.tokens import TrainExample
-    from terrella.engines.configs import SftConfig
     from terrella.engines.trl.sft_trainer import SftTrainer
 
     examples = [
         TrainExample(
-            prompt_ids=[number % 50 + 5] * PROMPT,
-            completion_ids=[7] * COMPLETION,
-            mask=[True] * COMPLETION,
+            prompt_ids=[number % 50 + 5] * shapes["prompt"],
+            completion_ids=[7] * shapes["completion"],
+            mask=[True] * shapes["completion"],
         )
-        for number in range(2 * GROUPS * MEMBERS)
+        for number in range(2 * shapes["groups"] * shapes["members"])
     ]
-    config = SftConfig(batch_size=GROUPS * MEMBERS, pack_tokens=PACK, **settings)
-    SftTrainer(net, tokenizer, config, examples, folder, seed=0).train()
+    SftTrainer(net, tokenizer, sft_config(shapes, settings), examples, folder, seed=0).train()
+
+
+def sft_config(shapes, settings):
+    from terrella.engines.configs import SftConfig
+
+    batch = shapes["groups"] * shapes["members"]
+    return SftConfig(batch_size=batch, pack_tokens=shapes["pack"], **settings)
+
+
+def rl_config(shapes, settings):
+    from terrella.engines.configs import RlvrConfig
+
+    sizes = {"groups": shapes["groups"], "group_size": shapes["members"]}
+    return RlvrConfig(steps=2, **sizes, pack_tokens=shapes["pack"], **settings)
 
 
 class FixedRollout:
     """Episodes of a fixed length, sampled by the real sampler; every other one is rewarded."""
 
-    class config:  # noqa: N801  the fields that the trainer reads
-        turn_tokens = COMPLETION
-        temperature = 1.0
-
-    watchdog = None
+    watchdog = codec = None
     env_steps = 0
+
+    def __init__(self, prompt, completion):
+        self.prompt, self.completion = prompt, completion
+        # The fields that the trainer reads.
+        self.config = SimpleNamespace(
+            turn_tokens=completion, max_model_tokens=completion, temperature=1.0
+        )
 
     def run(self, sampler, tasks, *, group_size, seed):
         return asyncio.run(self.episodes(sampler, tasks, group_size))
@@ -89,55 +107,47 @@ class FixedRollout:
         from terrella.core.tokens import TokenEpisode, TokenRequest
         from terrella.core.types import Verdict
 
-        prompt = (task + 5,) * PROMPT
-        request = TokenRequest(prompt_ids=prompt, max_new_tokens=COMPLETION, seed=member)
+        prompt = (task + 5,) * self.prompt
+        request = TokenRequest(prompt_ids=prompt, max_new_tokens=self.completion, seed=member)
         sampled = await sampler.sample(request)
         return TokenEpisode(
             prompt_ids=prompt,
             completion_ids=sampled.token_ids,
-            model_mask=(True,) * COMPLETION,
+            model_mask=(True,) * self.completion,
             logprobs=sampled.logprobs,
-            turn_ends=(COMPLETION,),
+            turn_ends=(self.completion,),
             turn_rewards=(float(member % 2),),
             outcome=Verdict(value=float(member % 2)),
             group=str(task),
         )
 
 
-def grpo_step(net, tokenizer, settings, folder):
+def grpo_step(net, tokenizer, shapes, settings, folder):
     from terrella.engines.trl.rlvr_trainer import RlvrTrainer
 
-    config = rl_config(**settings)
-    RlvrTrainer(net, tokenizer, config, FixedRollout(), lambda index: index, folder, seed=0).train()
-
-
-def rl_config(**settings):
-    from terrella.engines.configs import RlvrConfig
-
-    return RlvrConfig(steps=2, groups=GROUPS, group_size=MEMBERS, pack_tokens=PACK, **settings)
+    rollout = FixedRollout(shapes["prompt"], shapes["completion"])
+    config = rl_config(shapes, settings)
+    RlvrTrainer(net, tokenizer, config, rollout, lambda index: index, folder, seed=0).train()
 
 
 def plan_case(model, kind, variant):
     """The bytes that the plan says for the same case."""
     common.quiet_trl()
-    from terrella.engines.configs import SftConfig
     from terrella.engines.hardware import parse_hardware
     from terrella.engines.memory.model_spec import model_spec
     from terrella.engines.memory.plan import Phase, make_plan
     from terrella.engines.memory.steps import ExampleShape
     from terrella.models.characters import character_tokenizer
 
-    settings = VARIANTS[variant]
-    is_sft = kind == "sft"
+    shapes, is_sft = SHAPES[model], kind == "sft"
+    make_config = sft_config if is_sft else rl_config
     phase = Phase(
         name=kind,
         model=model_spec(model, vocabulary=len(character_tokenizer())),
-        settings=SftConfig(batch_size=GROUPS * MEMBERS, pack_tokens=PACK, **settings)
-        if is_sft
-        else rl_config(**settings),
-        example=ExampleShape(prompt=PROMPT, completion=COMPLETION),
-        members=1 if is_sft else MEMBERS,
-        rows=0 if is_sft else GROUPS * MEMBERS,
+        settings=make_config(shapes, VARIANTS[variant]),
+        example=ExampleShape(prompt=shapes["prompt"], completion=shapes["completion"]),
+        members=1 if is_sft else shapes["members"],
+        rows=0 if is_sft else shapes["groups"] * shapes["members"],
     )
     plan = make_plan([phase], parse_hardware("cpu"), "ddp")
     return {each.name: round(each.total) for each in plan.phases}
@@ -159,7 +169,8 @@ def compare(model, kind, variant):
     environment = {**common.os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_FROM}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=3600)
     if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1]
+        lines = [line for line in done.stderr.splitlines() if "Error" in line]
+        reason = lines[-1] if lines else f"ended with code {done.returncode}"
         return {"model": model, "kind": kind, "variant": variant, "failed": reason}
     measured = json.loads(done.stdout.strip().splitlines()[-1])
     phases = plan_case(model, kind, variant)
@@ -180,8 +191,7 @@ def main():
             continue  # measured before; delete the file to measure again
         rows[case] = {**compare(*case), "commit": common.commit()}
         print(rows[case], flush=True)
-        shapes = {"prompt": PROMPT, "completion": COMPLETION, "groups": GROUPS, "members": MEMBERS}
-        metrics = {"tolerance": TOLERANCE, "shapes": {**shapes, "pack_tokens": PACK}}
+        metrics = {"tolerance": TOLERANCE, "shapes": SHAPES}
         metrics["rows"] = [rows[each] for each in cases if each in rows]
         common.write_results("engine_memory", metrics, command=common.command(), replace=True)
 

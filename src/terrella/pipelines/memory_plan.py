@@ -79,6 +79,8 @@ def remedies(
     """Combinations that fit, the smallest first; no combination that contains one found before."""
     known = _candidates(config, hardware)
     found: list[set[str]] = []
+    if not _plan_with(config, hardware, known).fits:
+        return  # not even all of them together
     for count in range(1, len(known) + 1):
         for chosen in itertools.combinations(known, count):
             names = {each.name for each in chosen}
@@ -137,7 +139,7 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
     ]
     devices = [
         Remedy(name=f"{times} times the devices", devices=times)
-        for times in (2, 4, 8)
+        for times in (2, 4)  # both together are eight
         if not hardware.is_cpu and hardware.devices * times <= MOST_DEVICES
     ]
     return [each for each in built if each.assignments] + devices

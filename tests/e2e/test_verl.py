@@ -76,3 +76,44 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
     )
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["metrics"]["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # of vLLM
+def test_servers_report_probabilities_before_the_mask_of_allowed_ids(tmp_path: Path):
+    """vLLM as verl's servers start it: the trainer, which has no mask, computes the same."""
+    from vllm import LLM, SamplingParams
+
+    from terrella.models.export import export_model
+
+    model, tokenizer = load_model("tiny-0.3m-vllm")
+    export_model(model, tokenizer, tmp_path / "model")
+    prompt, allowed = list(range(20, 40)), list(range(10, 60, 7))
+    server = LLM(
+        str(tmp_path / "model"),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=256,
+        block_size=32,
+        logprobs_mode="raw_logprobs",
+    )
+    sampling = SamplingParams(
+        temperature=1.0,
+        logprobs=0,
+        allowed_token_ids=allowed,
+        max_tokens=8,
+        ignore_eos=True,
+        seed=1,
+    )
+    (result,) = server.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+    sampled = list(result.outputs[0].token_ids)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
+    before_mask = torch.log_softmax(logits.float(), -1).gather(1, torch.tensor(sampled)[:, None])
+    reported = [
+        step[token].logprob for step, token in zip(result.outputs[0].logprobs, sampled, strict=True)
+    ]
+    assert set(sampled) <= set(allowed)
+    assert reported == pytest.approx(before_mask[:, 0].tolist(), abs=1e-4)
+    assert max(reported) < -1.0  # an eighth of the mass at most: after the mask it would be more

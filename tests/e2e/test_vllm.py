@@ -277,11 +277,8 @@ def test_a_world_model_is_served_through_vllm(tmp_path):
         for sampler in ("local", "vllm"):
             config = server(tmp_path / "model", tmp_path / "log", patch).config
             stage = Serve(Serve.Config(folder=tmp_path, sampler=sampler, vllm=config, samples=4))
-            with stage._sampler() as asked:
-                app = stage.app(TOKEN, asked)
-                told[sampler] = asyncio.run(call(app, "POST", "/predict", body)).json()[
-                    "predictions"
-                ]
+            reply = asyncio.run(call(stage.app(TOKEN), "POST", "/predict", body))
+            told[sampler] = reply.json()["predictions"]
     for local, vllm in zip(told["local"], told["vllm"], strict=True):
         assert local["observation"] == vllm["observation"]
         assert local["probability"] == pytest.approx(vllm["probability"], abs=0.01)

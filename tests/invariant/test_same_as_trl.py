@@ -1,46 +1,17 @@
 """A named algorithm is TRL's of that name, step for step, where docs/algorithms.md says so."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
-from tests.support.stock_trl import stock_steps
-from tests.support.tiny_model import tiny_model
-from tests.support.tiny_run import WrittenRewards, tiny_rollout, tiny_trainer
-from tests.support.unanimous import with_unanimous_group
+from tests.support.stock_trl import SIZE, our_steps, stock_steps
 
 from terrella.algos import advantages
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL
-
-SIZE = 4
-
-
-class Recorded(WrittenRewards):
-    """Records its episodes; the last group is unanimous."""
-
-    episodes: list[Any] = []
-
-    async def run_async(self, *arguments: Any, **options: Any) -> Any:
-        episodes = await super().run_async(*arguments, **options)
-        self.episodes = with_unanimous_group(episodes, SIZE)
-        return self.episodes
-
-
-def our_steps(folder: Path, *, turns: int = 3, **settings: Any) -> tuple[Any, list[Any]]:
-    _, tokenizer = tiny_model()
-    plain = tiny_rollout(tokenizer, max_turns=turns, turn_tokens=4 if turns > 1 else 9)
-    rollout = Recorded(plain.config, plain.codec)
-    steps = settings.get("updates", 1)
-    trainer = tiny_trainer(
-        folder, rollout=rollout, steps=steps, groups=4, group_size=SIZE, refill=0, **settings
-    )
-    trainer.train()
-    return rollout, [row for row in trainer.state.log_history if "grad_norm" in row]
 
 
 @pytest.fixture
@@ -64,14 +35,7 @@ def test_with_all_groups_in_the_denominator_it_is_trls(
         denominator="all",
         clip_high=0.2,  # TRL's `epsilon_high` is its `epsilon` unless it is set
     )
-    theirs = stock_steps(
-        algorithm,
-        rollout.episodes,
-        tmp_path / "theirs",
-        group_size=SIZE,
-        updates=updates,
-        max_completion_length=rollout.config.max_model_tokens,
-    )
+    theirs = stock_steps(algorithm, rollout, tmp_path / "theirs", updates=updates)
     assert len(ours) == len(theirs) == updates
     for mine, stock in zip(ours, theirs, strict=True):
         assert mine["loss"] == pytest.approx(stock["loss"], abs=1e-4)

@@ -1,5 +1,7 @@
-"""TRL's own trainers, fed episodes that were sampled before: what TRL means by an algorithm's name.
+"""A step of our trainer, and one of TRL's own trainer on the same episodes.
 
+The second is what TRL means by an algorithm's name.
+    rollout, ours = our_steps(folder, algorithm="grpo", denominator="all")
 steps = stock_steps("grpo", episodes, folder, group_size=4, max_completion_length=12)
 steps[0]["grad_norm"]
 """
@@ -10,10 +12,42 @@ from typing import Any
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from datasets import Dataset
 from tests.support.tiny_model import tiny_model
+from tests.support.tiny_run import WrittenRewards, tiny_rollout, tiny_trainer
+from tests.support.unanimous import with_unanimous_groups
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 SCALE = {"grpo": "group", "dapo": "group", "dr_grpo": "none"}
 """TRL's `scale_rewards` for each `loss_type`, as its documentation of the papers has it."""
+
+
+GROUPS, SIZE = 4, 4
+
+
+class Recorded(WrittenRewards):
+    """Records its episodes; the last groups are unanimous."""
+
+    episodes: list[Any] = []
+    unanimous = 1
+
+    async def run_async(self, *arguments: Any, **options: Any) -> Any:
+        episodes = await super().run_async(*arguments, **options)
+        self.episodes = with_unanimous_groups(episodes, SIZE, self.unanimous)
+        return self.episodes
+
+
+def our_steps(
+    folder: Path, *, turns: int = 3, unanimous: int = 1, **settings: Any
+) -> tuple[Recorded, list[dict[str, float]]]:
+    """Our trainer: the rollout with its episodes, and what each optimizer step logged."""
+    _, tokenizer = tiny_model()
+    plain = tiny_rollout(tokenizer, max_turns=turns, turn_tokens=4 if turns > 1 else 9)
+    rollout = Recorded(plain.config, plain.codec)
+    rollout.unanimous = unanimous
+    sizes = {"groups": GROUPS, "group_size": SIZE, "refill": 0}
+    steps = settings.get("updates", 1)
+    trainer = tiny_trainer(folder, rollout=rollout, steps=steps, **sizes, **settings)
+    trainer.train()
+    return rollout, [row for row in trainer.state.log_history if "grad_norm" in row]
 
 
 class ReplayedRloo(RLOOTrainer):
@@ -29,26 +63,21 @@ class ReplayedRloo(RLOOTrainer):
 
 
 def stock_steps(
-    algorithm: str,
-    episodes: list[Any],
-    folder: Path,
-    *,
-    group_size: int,
-    updates: int = 1,
-    max_completion_length: int = 256,
+    algorithm: str, rollout: Recorded, folder: Path, *, updates: int = 1
 ) -> list[dict[str, float]]:
-    """Loss and gradient norm of each optimizer step of TRL's trainer on these episodes."""
+    """TRL's trainer on the episodes of a rollout: what each optimizer step logged."""
+    episodes = rollout.episodes
     common = {
         "output_dir": str(folder),
         "max_steps": updates,
         "num_iterations": updates,
-        "num_generations": group_size,
+        "num_generations": SIZE,
         "per_device_train_batch_size": len(episodes),
         "steps_per_generation": 1,
         "beta": 0.0,
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
-        "max_completion_length": max_completion_length,
+        "max_completion_length": rollout.config.max_model_tokens,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -59,7 +88,7 @@ def stock_steps(
     }
     options = {
         "reward_funcs": lambda **_: [episode.outcome.value for episode in episodes],
-        "train_dataset": Dataset.from_dict({"prompt": ["x"] * (len(episodes) // group_size)}),
+        "train_dataset": Dataset.from_dict({"prompt": ["x"] * GROUPS}),
     }
     trainer = _trainer(algorithm, episodes, common, options)
     trainer.train()

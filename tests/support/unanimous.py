@@ -1,4 +1,4 @@
-"""Makes the last group of a batch unanimous: a group without variance, which has no gradient."""
+"""Makes the last groups of a batch unanimous: without variance they have no gradient."""
 
 import dataclasses
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from terrella.core.types import Verdict
 
 
-def with_unanimous_group(episodes: list[Any], size: int) -> list[Any]:
-    """The same episodes; those of the last group have full reward, unless they are masked."""
-    return [*episodes[:-size], *map(_certain, episodes[-size:])]
+def with_unanimous_groups(episodes: list[Any], size: int, count: int = 1) -> list[Any]:
+    """The same episodes; those of the last groups have full reward, unless they are masked."""
+    first = len(episodes) - count * size
+    return [*episodes[:first], *map(_certain, episodes[first:])]
 
 
 def _certain(episode: Any) -> Any:

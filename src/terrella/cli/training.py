@@ -15,11 +15,11 @@ from terrella.cli.app import (
     Assignments,
     app,
     console,
-    print_config,
     recipe_config,
     with_overrides,
     world_of,
 )
+from terrella.cli.planning import dry_run_config, only_with_dry_run
 
 
 @app.command(name="recipes")
@@ -36,7 +36,7 @@ def recipes(filter: Positional[str] = "", /) -> None:
         if filter in name:
             info = recipe_info(function)
             row: tuple[str, ...] = (name, info.hardware, info.time, info.expect)
-            commands.setdefault(_command_of(function()), []).append(row)
+            commands.setdefault(command_of(function()), []).append(row)
     for command, rows in sorted(commands.items()):
         table = Table(
             "recipe",
@@ -51,7 +51,7 @@ def recipes(filter: Positional[str] = "", /) -> None:
         console.print(table)
 
 
-def _command_of(config: object) -> str:
+def command_of(config: object) -> str:
     """The command that runs a recipe's config."""
     from terrella.pipelines.reproduce.pipeline import Reproduce
 
@@ -86,6 +86,7 @@ def rlvr(
     out: Path | None = None,
     assignments: Assignments = (),
     dry_run: bool = False,
+    on: str | None = None,
 ) -> None:
     """Train a model with verifiable rewards; the same command resumes after a kill.
 
@@ -94,11 +95,14 @@ def rlvr(
         out: the folder; `runs/RECIPE` unless given.
         assignments: config overrides, such as rlvr.steps=20, seed=1 or world=sokoban.
         dry_run: print the resolved config and stop.
+        on: with --dry-run: also print the memory that it needs on this hardware, such as 8xH100,
+            2x24GB or cpu, and refuse what does not fit.
     """
     from terrella.pipelines.base import run_pipeline
 
     config = recipe_config(recipe, _rlvr_kinds(), "rlvr", out, assignments)
-    print_config(config) if dry_run else run_pipeline(config)
+    only_with_dry_run(on, dry_run)
+    dry_run_config(config, on) if dry_run else run_pipeline(config)
 
 
 @app.command(name="train-world-model")
@@ -109,6 +113,7 @@ def train_world_model(
     out: Path | None = None,
     assignments: Assignments = (),
     dry_run: bool = False,
+    on: str | None = None,
 ) -> None:
     """Fit a model to real steps of a world; `certify` and `plan` take its folder.
 
@@ -117,12 +122,15 @@ def train_world_model(
         out: the folder; `runs/RECIPE` unless given.
         assignments: config overrides, such as transitions=20000 or rlvr.steps=50.
         dry_run: print the resolved config and stop.
+        on: with --dry-run: also print the memory that it needs on this hardware, such as 8xH100,
+            2x24GB or cpu, and refuse what does not fit.
     """
     from terrella.pipelines.base import run_pipeline
 
     kinds = _world_model_kinds()
     config = recipe_config(recipe, kinds, "train-world-model", out, assignments)
-    print_config(config) if dry_run else run_pipeline(config)
+    only_with_dry_run(on, dry_run)
+    dry_run_config(config, on) if dry_run else run_pipeline(config)
 
 
 @app.command(name="certify")
@@ -179,6 +187,9 @@ def reproduce(
     results: Path | None = None,
     assignments: Assignments = (),
     dry_run: bool = False,
+    on: str | None = None,
+    devices: int = 0,
+    only: str | None = None,
 ) -> None:
     """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if it does not.
 
@@ -194,9 +205,14 @@ def reproduce(
         assignments: overrides of every arm that has the field, such as rlvr.steps=100; one arm is
             named by arms.NAME.FIELD=VALUE.
         dry_run: print the resolved config and stop.
+        on: with --dry-run: the memory on this hardware, such as 8xH100.
+        devices: GPUs, or processes on a CPU, that the jobs share.
+        only: run this job alone, such as spa-0, in this process.
     """
     from terrella.cli.app import named_parts
+    from terrella.engines.launcher import Launch
     from terrella.models.names import is_pretrained
+    from terrella.pipelines.base import run_pipeline
     from terrella.pipelines.reproduce.pipeline import Reproduce
     from terrella.pipelines.reproduce.report import show_table
 
@@ -204,12 +220,23 @@ def reproduce(
     config = config.quick() if quick else config
     config = config.replace(seeds=seeds or config.seeds, at_once=jobs, out=out or config.out)
     config = config.with_overrides(assignments, named_parts())
+    only_with_dry_run(on, dry_run)
     if dry_run:
-        print_config(config)
+        dry_run_config(config, on)
         return
     if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
-    table = Reproduce(config).run(console.print)
+    comparison = Reproduce(config)
+    if only is not None:
+        run_pipeline(comparison.find_job(only))
+        return
+    processes = None
+    if devices > 1 or os.environ.get("NODES", "1") != "1":
+        launch = Launch.from_environment(max(devices, 1))
+        command = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
+        command += [word for each in assignments for word in ("--set", each)]
+        processes = comparison.processes(launch, [*command, "--seeds", str(config.seeds)])
+    table = comparison.run(console.print, processes=processes)
     if results:
         command = " ".join(["terrella", *sys.argv[1:]])
         results.write_text(json.dumps({"command": command, **table}, indent=1) + "\n", "utf-8")

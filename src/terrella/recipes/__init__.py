@@ -31,13 +31,16 @@ class RecipeInfo:
     time: str
     expect: str
     """The expected figure beside its baseline, or what the recipe is for."""
+    on: str = "cpu"
+    """The hardware as `--dry-run --on` takes it; a test plans the memory of every recipe on it."""
 
 
-def recipe(*, hardware: str, time: str, expect: str) -> Callable[[R], R]:
+def recipe(*, hardware: str, time: str, expect: str, on: str = "cpu") -> Callable[[R], R]:
     """Attach what to expect to a recipe."""
+    info = RecipeInfo(hardware=hardware, time=time, expect=expect, on=on)
 
     def attach(function: R) -> R:
-        function.info = RecipeInfo(hardware=hardware, time=time, expect=expect)  # type: ignore[attr-defined]
+        function.info = info  # type: ignore[attr-defined]
         return function
 
     return attach

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.vllm.server import VllmServer
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.text_games.pipeline import TextGameModel
 from terrella.pipelines.world_model import TrainWorldModel
@@ -19,6 +20,8 @@ from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.textworld import TextWorld
 
 PACK = 2048
+SERVER = VllmServer.Config(max_model_len=12_288, arguments=("--gpu-memory-utilization=0.35",))
+"""Beside the trainer on the same GPU: `--dry-run --on 8xA100-80G` says what is left for each."""
 PUBLISHED = {
     "R1-Distill-Qwen-1.5B, SFT": "unchanged 38.88, changed 24.21, overall 32.87",
     "R1-Distill-Qwen-1.5B, RLVR exact": "73.57, 33.14, 57.01",
@@ -107,6 +110,7 @@ def smollm2_text_games() -> Reproduce.Config:
     hardware="8 A100-80G",
     time="hours",
     expect="never run here; the paper's settings",
+    on="8xA100-80G",
 )
 def rlvr_world_1_5b() -> Reproduce.Config:
     """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-1.5B: SFT on 4, GRPO on 8 A100-80G GPUs.
@@ -117,12 +121,13 @@ def rlvr_world_1_5b() -> Reproduce.Config:
 
 
 @recipe(
-    hardware="8 A100-80G or more",
+    hardware="8 A100-80G",
     time="hours",
     expect="never run here; the paper's settings",
+    on="8xA100-80G",
 )
 def rlvr_world_7b() -> Reproduce.Config:
-    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-7B; 8 A100-80G GPUs or more.
+    """RLVR-World's text games, DeepSeek-R1-Distill-Qwen-7B; 8 A100-80G GPUs.
 
     Never run here.
     """
@@ -140,8 +145,16 @@ def _paper(model: str, out: str) -> Reproduce.Config:
         states=4000,
         actions=4,
         turn_tokens=4096,
+        sampler="vllm",
+        vllm=SERVER,
         sft=SftConfig(
-            epochs=15, batch_size=4, learning_rate=1e-5, warmup_steps=1500, bf16=True, lora_rank=32
+            epochs=15,
+            batch_size=4,
+            learning_rate=1e-5,
+            warmup_steps=1500,
+            bf16=True,
+            gradient_checkpointing=True,
+            lora_rank=32,
         ),
     )
     rlvr = RlvrConfig(
@@ -152,6 +165,7 @@ def _paper(model: str, out: str) -> Reproduce.Config:
         learning_rate=1e-6,
         kl=0.001,
         bf16=True,
+        gradient_checkpointing=True,
         save_every=20,
     )
     arms = {

@@ -2,7 +2,7 @@
 
 `video_table` takes one CPU core and about half an hour; its results, seed by seed, are in
 results/video_model.json. The `rt1_*` recipes have the sizes of RLVR-World's paper (256 x 320
-frames, 12 layers of 768) and need one node of eight GPUs. They were only resolved here
+frames, 12 layers of 768) and need one node of eight GPUs of 80 GB. They were only resolved here
 (`--dry-run`), and state what the paper reports.
 """
 
@@ -105,14 +105,15 @@ def video_quick() -> VideoModel.Config:
 
 
 @recipe(
-    hardware="8 GPUs",
+    hardware="8 A100-80G",
     time="days",
     expect="never run here; the paper's settings",
+    on="8xA100-80G",
 )
 def rt1_multi_step() -> VideoModel.Config:
     """RLVR-World's multi-step size: seven frames of 256 x 320, 80 ids each, 1,280 of context.
 
-    Eight GPUs, days.
+    Eight A100-80G, days.
 
     Import RT-1 first (`terrella.data.rlds`, 13 numbers an action) into runs/rt1. To expect, from
     the paper: PSNR 23.1 before and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and
@@ -152,12 +153,13 @@ def rt1_multi_step() -> VideoModel.Config:
 
 
 @recipe(
-    hardware="8 GPUs",
+    hardware="8 A100-80G",
     time="days",
     expect="never run here; the paper's settings",
+    on="8xA100-80G",
 )
 def rt1_single_step() -> VideoModel.Config:
-    """RLVR-World's single-step size: the next frame from four. Eight GPUs, days.
+    """RLVR-World's single-step size: the next frame from four. Eight A100-80G, days.
 
     To expect, from the paper: PSNR 25.3 before and 25.9 after RLVR, LPIPS 0.130 and 0.122. The
     paper encodes each frame by itself here; ours uses the compressive tokenizer, so that a history

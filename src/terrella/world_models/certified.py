@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,6 @@ class CertifiedModel:
     async def complete(self, request: TokenRequest) -> Sampled:
         """Sample one continuation, in the same batches as the predictions."""
         return await self._require_language_model().complete(request)
-
-    def with_sampler(self, sampler: Sampler) -> CertifiedModel:
-        """The same model, risk and certificate with another sampler."""
-        model = self._require_language_model().with_sampler(sampler)
-        estimator = RiskEstimator(model, self.risk_estimator.data, self.risk_estimator.risk)
-        return replace(self, risk_estimator=estimator)
 
     def _require_language_model(self) -> LearnedWorldModel:
         if self._language_model is None:

@@ -66,18 +66,6 @@ class LearnedWorldModel:
         self.sampled_queries = 0
         """Queries that were sampled, not answered from the cache."""
 
-    def with_sampler(self, sampler: Sampler) -> LearnedWorldModel:
-        """The same model with another sampler and an empty cache."""
-        return LearnedWorldModel(
-            sampler,
-            self.codec,
-            self.tokenizer,
-            samples=self.samples,
-            turn_tokens=self.turn_tokens,
-            seed=self.seed,
-            cache_limit=self.cache_limit,
-        )
-
     def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
         """One distribution per query; queries that are not cached share the sampler's batches."""
         return run_in_background(self._predict(queries)).result()

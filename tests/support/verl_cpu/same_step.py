@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import WrittenRewards, tiny_rollout, tiny_trainer
-from tests.support.unanimous import with_unanimous_group
+from tests.support.unanimous import with_unanimous_groups
 from tests.support.verl_cpu.one_worker import infer, make_batch, make_job, make_worker, train
 from verl.workers.utils.padding import response_to_nested
 
@@ -74,15 +74,18 @@ class Recorded(WrittenRewards):
             dataclasses.replace(e, outcome=lost) if i % 7 == 3 else e
             for i, e in enumerate(episodes)
         ]
-        self.episodes = with_unanimous_group(self.episodes, options["group_size"])
+        self.episodes = with_unanimous_groups(self.episodes, options["group_size"])
         return self.episodes
 
 
-def compare(case: Case, folder: Path) -> dict[str, Any]:
-    """Loss, gradient norm, advantages and weights of both engines, and how far they differ."""
+def compare(case: Case, folder: Path, *, seed: int = 0) -> dict[str, Any]:
+    """Loss, gradient norm, advantages and weights of both engines, and how far they differ.
+
+    `seed` is that of the model's random weights, and so of its episodes.
+    """
     settings = {"groups": 6, "group_size": 4, "learning_rate": 1e-2, **case.settings}
     settings["steps"] = settings.get("updates", 1)
-    trainer, by_trl = _trl(case, folder, settings)
+    trainer, by_trl = _trl(case, folder, settings, seed)
     by_verl, columns, batch = _verl(trainer, folder, RlvrConfig(**settings))
     found: dict[str, Any] = {
         name: _pair(by_trl[name], by_verl[name]) for name in ("loss", "grad_norm")
@@ -119,8 +122,10 @@ def _packed(trainer: Any, name: str) -> torch.Tensor:
 # --- TRL ------------------------------------------------------------------------------------------
 
 
-def _trl(case: Case, folder: Path, settings: dict[str, Any]) -> tuple[Any, dict[str, list[float]]]:
-    model, tokenizer = tiny_model()
+def _trl(
+    case: Case, folder: Path, settings: dict[str, Any], seed: int
+) -> tuple[Any, dict[str, list[float]]]:
+    model, tokenizer = tiny_model(seed)
     export_model(model, tokenizer, folder / "model")
     plain = tiny_rollout(tokenizer)
     if case.allowed:

@@ -19,7 +19,7 @@ from terrella.engines.verl.train_batch import (
     make_train_batch,
     mismatch,
 )
-from terrella.engines.verl.verl_engine import curve
+from terrella.engines.verl.verl_run import curve
 
 UIDS = ["a", "b", "a", "b", "a", "c", "c", "fill"]
 REAL = [True] * 7 + [False]

@@ -44,26 +44,7 @@ def test_only_a_language_model_has_a_sampler_and_completes_text():
     model = certified_model_of(TrueModel(Counter.Config().build()))
     assert model.sampler is None and model.tokenizer is None and model.stop_ids == ()
     with pytest.raises(ConfigError, match="is not a language model"):
-        model.with_sampler(object())
-    with pytest.raises(ConfigError, match="is not a language model"):
         asyncio.run(model.complete(TokenRequest(prompt_ids=(1,), max_new_tokens=1, seed=0)))
-
-
-def test_another_sampler_keeps_risk_and_certificate():
-    pytest.importorskip("transformers", reason="needs the extra: pip install 'terrella[train]'")
-    from terrella.codecs.interleaved import InterleavedCodec
-    from terrella.models.characters import character_tokenizer
-    from terrella.world_models.language import LearnedWorldModel
-
-    tokenizer = character_tokenizer(("Up", "Down"))
-    codec = InterleavedCodec(tokenizer)
-    first, second = object(), object()
-    model = certified_model_of(LearnedWorldModel(first, codec, tokenizer, cache_limit=3))
-    other = model.with_sampler(second)
-    assert model.sampler is first and other.sampler is second and other.model.cache_limit == 3
-    assert other.tokenizer is tokenizer and other.stop_ids == codec.stop_ids
-    assert other.certificate is model.certificate
-    assert other.risk_estimator.data is model.risk_estimator.data
 
 
 def test_the_verdict_is_the_certificates_and_without_one_nothing_is_trusted():

@@ -110,19 +110,6 @@ def test_a_cache_limit_of_zero_turns_the_cache_off_and_a_full_cache_is_cleared()
     assert small.sampled_queries == 3 and len(small.cache) == 1
 
 
-def test_another_sampler_gets_the_same_settings_and_an_empty_cache():
-    model = LearnedWorldModel(
-        Scripted([("ac", 0.9)]), CODEC, TOKENIZER, samples=3, turn_tokens=9, seed=5, cache_limit=7
-    )
-    model.predict([query()])
-    sampler = Scripted([("ad", 0.8)])
-    other = model.with_sampler(sampler)
-    (distribution,) = other.predict([query()])
-    assert distribution.predictions[0].observation == Text("ad") and other.cache_limit == 7
-    requests = [request for request in sampler.requests if request.max_new_tokens != 16]
-    assert [(r.seed, r.max_new_tokens) for r in requests] == [(5000, 9), (5001, 9), (5002, 9)]
-
-
 def test_a_reply_that_cannot_be_read_leaves_no_prediction():
     model = LearnedWorldModel(Scripted([("", 0.9)]), CODEC, TOKENIZER, samples=2)
     (distribution,) = model.predict([query()])

@@ -26,7 +26,8 @@ class SlotCache:
     def __init__(self, config: Any, *, device: torch.device, dtype: torch.dtype) -> None:
         """Starts empty; `reserve` grows it."""
         heads = config.num_key_value_heads
-        size = config.head_dim or config.hidden_size // config.num_attention_heads
+        # Qwen2's config has no head_dim, and Llama's may be None.
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.keys = torch.zeros(
             config.num_hidden_layers, 0, heads, 0, size, device=device, dtype=dtype
         )

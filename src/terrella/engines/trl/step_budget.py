@@ -38,7 +38,8 @@ class StopAtBudget(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """All processes call it: the budget is one for all of them."""
-        played = torch.tensor(self.count(), device=getattr(args, "device", None))
+        # `reduce` multiplies by a scale, which integers do not take.
+        played = torch.tensor(float(self.count()), device=getattr(args, "device", None))
         self.budget.played = int(reduce(played, reduction="sum"))
         if self.budget.is_used_up:
             control.should_training_stop = True

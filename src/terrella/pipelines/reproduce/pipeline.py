@@ -9,7 +9,9 @@ is the config of any pipeline whose result has `test` and `rl` (`evals/results.p
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +31,13 @@ from terrella.core.errors import ConfigError
 from terrella.core.files import read_json, write_atomic, write_json
 from terrella.core.instances import plain
 from terrella.core.metric import Metric
-from terrella.core.run_folder import MANIFEST, check_spec, read_manifest, run_spec
+from terrella.core.run_folder import MANIFEST, check_spec, read_manifest, run_spec, wait_for
 from terrella.core.stats import mean_interval
+from terrella.engines.launcher import Launch
 from terrella.evals.pass_at_k import FloatArray, paired_difference, pass_at_k
 from terrella.evals.results import ArmResult, TestScores
 from terrella.pipelines.base import Pipeline
-from terrella.pipelines.reproduce.jobs import log_file, run_jobs
+from terrella.pipelines.reproduce.jobs import JobProcesses, log_file, run_jobs
 
 TABLE = "table.json"
 REFERENCE_SCORES = "reference_scores.json"
@@ -105,8 +108,13 @@ class Reproduce(Configurable):
 
     config: Config
 
-    def run(self, log: Callable[[str], None]) -> dict[str, Any]:
-        """Run the jobs that are not finished; the table is written again after each of them."""
+    def run(
+        self, log: Callable[[str], None], *, processes: JobProcesses | None = None
+    ) -> dict[str, Any]:
+        """Run the jobs that are not finished; the table is written again after each of them.
+
+        With several nodes, each of them calls this; the first one writes.
+        """
         jobs = [self.job_config(arm, seed) for arm, seed in self.jobs()]
         numbers = {job.out.name: number for number, job in enumerate(jobs, 1)}
         missing = [job for job in jobs if read_finished(job) is None]
@@ -115,12 +123,32 @@ class Reproduce(Configurable):
             number = f"job {numbers[job.out.name]} of {len(jobs)}"
             log(f"{job.out.name}: started, {number}; progress is in {log_file(job.out)}")
 
-        for job in run_jobs(missing, at_once=self.config.at_once, started=started):
+        for job in run_jobs(
+            missing, at_once=self.config.at_once, started=started, processes=processes
+        ):
+            wait_for(job.out / MANIFEST)  # the first node may still be writing it
             finished = read_finished(job)
             assert finished is not None
             log(f"{job.out.name}: {_one_line(finished)}")
-            self.write_table()
-        return self.write_table()
+            if is_first_node():
+                self.write_table()
+        return self.write_table() if is_first_node() else self.table()
+
+    def processes(self, launch: Launch, command: Sequence[str]) -> JobProcesses:
+        """Several processes for each job: `command` runs one of them with `--only NAME`."""
+        jobs = [self.job_config(arm, seed) for arm, seed in self.jobs()]
+        return JobProcesses(
+            launch=dataclasses.replace(launch, devices=launch.devices // self.config.at_once),
+            command=lambda job: [*command, "--only", job.out.name],
+            numbers={job.out.name: number for number, job in enumerate(jobs)},
+        )
+
+    def find_job(self, name: str) -> Pipeline.Config:
+        """The job of that name, such as `spa-0`."""
+        known = {job.out.name: job for job in (self.job_config(*each) for each in self.jobs())}
+        if name not in known:
+            raise ConfigError(name, "no such job", known_names(name, list(known)))
+        return known[name]
 
     def jobs(self) -> Iterator[tuple[str, int]]:
         """(arm, seed) in the order in which they run."""
@@ -139,15 +167,19 @@ class Reproduce(Configurable):
 
     def write_table(self) -> dict[str, Any]:
         """Write the table of the jobs that are finished so far."""
+        table = self.table()
+        write_atomic(self.config.out / TABLE, json.dumps(table, indent=1).encode())
+        return table
+
+    def table(self) -> dict[str, Any]:
+        """Arms and claims, from the jobs that are finished so far."""
         finished = self.finished()
-        table = {
+        return {
             "arms": {name: arm_metrics(runs) for name, runs in finished.items() if runs},
             "reference_scores": self._reference_scores(),
             "claims": [self.check_claim(Claim(*claim), finished) for claim in self.config.claims],
             "paper": dict(self.config.paper),
         }
-        write_atomic(self.config.out / TABLE, json.dumps(table, indent=1).encode())
-        return table
 
     def finished(self) -> dict[str, dict[int, FinishedJob]]:
         jobs: dict[str, dict[int, FinishedJob]] = {}
@@ -194,6 +226,11 @@ class Reproduce(Configurable):
             "over_seeds": _finite(mean_interval(per_seed)),
             "holds": claim.holds(estimate),
         }
+
+
+def is_first_node() -> bool:
+    """Whether this is the node that writes, or the only one."""
+    return os.environ.get("NODE_RANK", "0") == "0"
 
 
 def read_finished(job: Pipeline.Config) -> FinishedJob | None:

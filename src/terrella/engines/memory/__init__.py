@@ -1,0 +1,1 @@
+"""How much memory a run needs on each device, before it starts."""

@@ -1,0 +1,53 @@
+"""Follows a training step of a frame tokenizer on fake tensors.
+
+need = tokenizer_bytes(TokenizerTrainConfig())
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch.nn import functional
+
+from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.memory.live_bytes import LiveBytes, fake_tensors
+from terrella.engines.memory.steps import TrainBytes
+from terrella.models.frame_tokenizer import FrameTokenizer
+
+LPIPS_BYTES = 1_200
+"""Per pixel of a batch, for LPIPS on frames and contexts: AlexNet's maps in fp32.
+
+Five convolutions hold about eleven numbers per pixel; with rectified, normalised and squared copies,
+the scaled images and both members of a pair about 150, for two pairs. Computed, not followed: the
+weights may not be installed.
+"""
+
+
+@functools.lru_cache(maxsize=64)
+def tokenizer_bytes(config: TokenizerTrainConfig) -> TrainBytes:
+    """One batch: encode, decode, loss, backward."""
+    rows, columns = config.tokenizer.size, config.tokenizer.columns or config.tokenizer.size
+    with fake_tensors():
+        model = FrameTokenizer(config.tokenizer).train()
+        live = LiveBytes()
+        with live:
+            live.follow(model)
+            frames = torch.empty(config.batch, 3, rows, columns)
+            with torch.autocast("cpu", torch.bfloat16, enabled=config.bf16):
+                rebuilt = model(frames, frames)
+            loss = rebuilt.loss + functional.mse_loss(rebuilt.frames.float(), frames)
+            loss = loss + functional.mse_loss(rebuilt.context.float(), frames)
+            loss.backward()  # type: ignore[no-untyped-call]
+        weights = float(sum(each.numel() * each.element_size() for each in model.parameters()))
+    pixels = rows * columns * config.batch
+    return TrainBytes(
+        weights=weights,
+        trained=weights,
+        casts=float(live.peak["casts"]),
+        activations=live.peak["activations"] + (LPIPS_BYTES * pixels if config.lpips else 0.0),
+        logits=0.0,
+        block=0.0,
+        outside=weights,
+        pack=0.0,
+    )

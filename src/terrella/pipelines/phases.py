@@ -1,0 +1,255 @@
+"""From a pipeline's config to the phases of its memory plan.
+
+A phase is found by the type of its settings, wherever they are in the config, so that a new
+pipeline is planned without an edit here. Lengths are the most that the config allows: every reply
+as long as it may be, every episode to its last turn. Prompts are written as the run writes them.
+    for phase in phases(config): ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from terrella.codecs.chat import Message, chat_messages, prediction_messages
+from terrella.core.config import Configurable
+from terrella.core.episode import EpisodeRun
+from terrella.core.errors import TerrellaError
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
+from terrella.engines.local.local_sampler import LARGEST_MODEL
+from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
+from terrella.engines.memory.plan import Phase, Served
+from terrella.engines.memory.steps import ExampleShape
+from terrella.models.characters import character_tokenizer
+from terrella.models.names import TINY
+from terrella.rollout.tasks import Ask, tasks_for
+
+Settings = SftConfig | RlvrConfig | TokenizerTrainConfig
+LEFT_OUT = {
+    "warmup": "warmup_examples",
+    "format_sft": "format_examples",
+    "self_play.sft": "self_play.trajectories",
+    "rlvr": "rlvr.steps",
+}
+"""Settings, and the number that leaves their part out when it is 0."""
+CHARACTERS_PER_TOKEN = 3.0
+"""Of a subword tokenizer on states and rules. English has four, drawings have two. Assumed."""
+UNKNOWN_PROMPT = 4096
+"""Tokens of a prompt where the world's data are not on this machine. Assumed."""
+ASKED_TASKS = 8
+"""Tasks whose prompts are measured; the longest counts."""
+EVALUATED_ROWS = 512
+EPISODE_TOKENS = 4096
+"""The default of `Rollout`."""
+SERVER_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes unless `--gpu-memory-utilization` says otherwise."""
+ACTION_NUMBERS = 13
+"""Numbers in an action of RT-1, the widest that is imported."""
+
+
+def phases(config: Configurable.Config) -> list[Phase]:
+    """Every part of a pipeline that holds a model."""
+    if hasattr(config, "arms"):
+        return _merged(phase for arm in config.arms.values() for phase in phases(arm))
+    lengths = _lengths(config)
+    if lengths is None:
+        return []
+    model, example = lengths
+    made = [
+        _phase(config, path, settings, model, example) for path, settings in used_settings(config)
+    ]
+    return [*made, _evaluation(config, model, example)]
+
+
+def _merged(found: Iterable[Phase]) -> list[Phase]:
+    """Phases of several arms; of those that differ only in their lengths, the longest."""
+    longest: dict[Phase, Phase] = {}
+    for phase in found:
+        key = dataclasses.replace(phase, example=ExampleShape(prompt=0, completion=0))
+        known = longest.get(key, phase).example
+        most = ExampleShape(
+            prompt=max(known.prompt, phase.example.prompt),
+            completion=max(known.completion, phase.example.completion),
+        )
+        longest[key] = dataclasses.replace(phase, example=most)
+    return list(longest.values())
+
+
+def used_settings(config: Any) -> list[tuple[str, Settings]]:
+    """The settings of the trainers that a pipeline will start, with their paths."""
+    return [(path, each) for path, each in settings_of(config) if not _left_out(config, path)]
+
+
+def settings_of(config: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
+    """The settings of trainers inside a config, with the paths that `--set` takes."""
+    if isinstance(config, Settings):
+        yield path, config
+    elif isinstance(config, Mapping):
+        for name, part in config.items():
+            yield from settings_of(part, f"{path}.{name}" if path else name)
+    elif isinstance(config, Configurable.Config) and not isinstance(config, World.Config):
+        for each in dataclasses.fields(config):
+            inner = f"{path}.{each.name}" if path else each.name
+            yield from settings_of(getattr(config, each.name), inner)
+
+
+def _left_out(config: Any, path: str) -> bool:
+    number = LEFT_OUT.get(path)
+    if number is None:
+        return False
+    for name in number.split("."):
+        config = getattr(config, name, 1)
+    return not config
+
+
+# --- phases ---------------------------------------------------------------------------------------
+
+
+def _phase(
+    config: Any, path: str, settings: Settings, model: ModelSpec, example: ExampleShape
+) -> Phase:
+    if isinstance(settings, TokenizerTrainConfig):
+        return Phase(name=path, model=None, settings=settings, example=example)
+    if isinstance(settings, RlvrConfig):
+        return Phase(
+            name=path,
+            model=model,
+            settings=settings,
+            example=example,
+            members=settings.group_size,
+            rows=settings.groups * settings.group_size,
+            server=_server(config, model),
+            engine=getattr(config, "engine", "trl"),
+        )
+    # SFT on records: a state and some of its actions stay together.
+    return Phase(
+        name=path,
+        model=model,
+        settings=settings,
+        example=example,
+        members=getattr(config, "actions", 1),
+        engine=getattr(config, "engine", "trl"),
+    )
+
+
+def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
+    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", EVALUATED_ROWS))
+    return Phase(
+        name="evaluate",
+        model=model,
+        settings=None,
+        example=example,
+        rows=rows,
+        server=_server(config, model),
+    )
+
+
+def _server(config: Any, model: ModelSpec) -> Served | None:
+    if getattr(config, "engine", "trl") == "verl":
+        verl = config.verl
+        return Served(share=verl.server_memory, tensor_parallel=verl.tensor_parallel, sleeps=True)
+    sampler = getattr(config, "sampler", "local")
+    if sampler == "local" or (sampler == "auto" and parameters(model) <= LARGEST_MODEL):
+        return None
+    words = config.vllm.arguments
+    return Served(
+        share=_argument(words, "gpu-memory-utilization", SERVER_SHARE),
+        tensor_parallel=int(_argument(words, "tensor-parallel-size", 1)),
+    )
+
+
+def _argument(words: tuple[str, ...], name: str, default: float) -> float:
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == f"--{name}" and value:
+            return float(value)
+    return default
+
+
+# --- lengths --------------------------------------------------------------------------------------
+
+
+def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
+    """The model and its longest example; None for a pipeline without a language model."""
+    if hasattr(config, "videos"):
+        return _video_lengths(config)
+    name = getattr(config, "model", None)
+    if not isinstance(name, str) or not any(True for _ in settings_of(config)):
+        return None
+    if name not in TINY and "/" not in name and not _is_model(name):
+        return None
+    prompt, vocabulary = _prompt(config, name)
+    return model_spec(name, vocabulary=vocabulary), ExampleShape(
+        prompt=prompt, completion=_completion(config)
+    )
+
+
+def _is_model(name: str) -> bool:
+    """Some arms are baselines that need no model, such as `nearest_neighbour`."""
+    from terrella.models.names import check_model_name
+
+    try:
+        check_model_name(name)
+    except TerrellaError:
+        return False
+    return True
+
+
+def _completion(config: Any) -> int:
+    """Tokens after the prompt, the world's included: an episode may be no longer."""
+    turns = getattr(config, "max_turns", 1)
+    if getattr(config, "ask", "") == "observation":
+        turns = 1
+    most = getattr(config, "episode_tokens", EPISODE_TOKENS)
+    return min(int(most), turns * int(config.turn_tokens))
+
+
+def _prompt(config: Any, name: str) -> tuple[int, int]:
+    """Tokens of the longest of a few prompts, and the words of a tokenizer made from scratch."""
+    try:
+        world: World = config.world.build()
+        asked = list(_asked(config, world))
+        vocabulary = world.vocabulary()
+    except (TerrellaError, ImportError):
+        # Its data or its packages are not on this machine; the plan is for another one.
+        return UNKNOWN_PROMPT, len(character_tokenizer())
+    texts = ["".join(message["content"] for message in messages) for messages in asked]
+    tokenizer = character_tokenizer(vocabulary)
+    if name in TINY:
+        longest = max(len(tokenizer.encode(text)) for text in texts)
+    else:
+        longest = math.ceil(max(len(text) for text in texts) / CHARACTERS_PER_TOKEN)
+    return longest, len(tokenizer)
+
+
+def _asked(config: Any, world: World) -> Iterator[list[Message]]:
+    """The messages of a few tasks: of an agent, or of a world model."""
+    agent = getattr(config, "ask", "") == "action" or hasattr(config, "max_actions")
+    ask: Ask = "action" if agent else "observation"
+    tasks = tasks_for(ask, config.world, split=Split.TRAIN, seed=config.seed)
+    for number in range(ASKED_TASKS):
+        task = tasks(number)
+        if task.transition is not None and task.situation is not None:
+            yield prediction_messages(task.situation, task.transition.action)
+        else:
+            run = EpisodeRun(world, seed=task.seed, split=Split.TRAIN)
+            yield chat_messages(run.situation)
+
+
+def _video_lengths(config: Any) -> tuple[ModelSpec, ExampleShape]:
+    """`<start> context | frame | action | frame ...`: see `codecs/frames.py`."""
+    frames = config.videos.trainer.tokenizer
+    rows, columns = frames.size, frames.columns or frames.size
+    context = (rows // 8) * (columns // 8)
+    frame = (rows // frames.stride) * (columns // frames.stride)
+    step = frame + ACTION_NUMBERS
+    vocabulary = 2 + 2 * math.prod(frames.levels) + config.bins * ACTION_NUMBERS
+    model = llama_spec(
+        vocabulary=vocabulary, width=config.width, layers=config.layers, heads=config.heads
+    )
+    prompt = 1 + context + (config.window + 1) * step
+    return model, ExampleShape(prompt=prompt, completion=config.horizon * step)

@@ -3,7 +3,7 @@
 `webrl_paper` is the squared error between beta times the log-ratio and a signed advantage, so bad
 steps are pushed down. `webrl_released` follows the authors' code: an advantage of +1 or -0.6 whose
 negative part is masked, so nothing is ever pushed down. `filtered_bc`, `awr` and `digirl` imitate
-selected or weighted steps. Every loss is a mean over the given steps.
+selected or weighted steps. Every loss is a mean over the given steps, or their weighted sum.
     loss, metrics = ACTOR_LOSSES["webrl_paper"](steps, WebRlLossConfig(beta=0.2))
     loss.backward()
 """
@@ -40,6 +40,8 @@ class ScoredSteps:
     """1 when the episode succeeded, 0 when not; in between when the outcome model is unsure."""
     steps_to_go: Tensor
     """Number of steps of the episode after this one; 0 on the last."""
+    weights: Tensor | None = None
+    """Each step's share of the loss, so that parts of a batch add up; None makes it a mean."""
 
 
 ActorLoss = Callable[[ScoredSteps, WebRlLossConfig], tuple[Tensor, Metrics]]
@@ -60,7 +62,7 @@ def webrl_paper(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Me
     """Mean of (beta log(pi / pi_ref) - A)^2. Gradient on a step: 2 beta (beta x - A) / N."""
     advantages = paper_advantages(steps, config.lam)
     ratio = _ratio(steps, torch.ones_like(advantages), config.normalise)
-    return ((config.beta * ratio - advantages) ** 2).mean(), {
+    return _reduced((config.beta * ratio - advantages) ** 2, steps.weights), {
         "advantage": advantages,
         "log_ratio": ratio.detach(),
     }
@@ -91,7 +93,10 @@ def webrl_released(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor,
     # Never so large that the error would change its sign.
     beta = torch.minimum(beta, (signs / ratio.detach()).abs())
     error = functional.smooth_l1_loss(beta * ratio, signs, reduction="none")
-    return (positive * error / beta).mean(), {"advantage": signs, "log_ratio": ratio.detach()}
+    return _reduced(positive * error / beta, steps.weights), {
+        "advantage": signs,
+        "log_ratio": ratio.detach(),
+    }
 
 
 def filtered_bc(steps: ScoredSteps, config: WebRlLossConfig) -> tuple[Tensor, Metrics]:
@@ -133,10 +138,14 @@ def _imitate(
 ) -> tuple[Tensor, Metrics]:
     scale = steps.tokens if config.normalise == "token" else torch.ones_like(steps.logprobs)
     ratio = (steps.logprobs - steps.reference).detach() / scale
-    return -(weights.detach() * steps.logprobs / scale).mean(), {
+    return -_reduced(weights.detach() * steps.logprobs / scale, steps.weights), {
         "advantage": weights,
         "log_ratio": ratio,
     }
+
+
+def _reduced(values: Tensor, weights: Tensor | None) -> Tensor:
+    return values.mean() if weights is None else (values * weights).sum()
 
 
 def _ratio(steps: ScoredSteps, counted: Tensor, normalise: str) -> Tensor:
@@ -157,12 +166,16 @@ def pessimistic_value(first: Tensor, second: Tensor) -> Tensor:
 
 
 def critic_loss(
-    heads: tuple[Tensor, Tensor], heads_after: tuple[Tensor, Tensor] | None, outcome: Tensor
+    heads: tuple[Tensor, ...],
+    heads_after: tuple[Tensor, ...] | None,
+    outcome: Tensor,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of both heads with the outcome.
+    """Cross-entropy of all heads with the outcome; a mean over states, or their weighted sum.
 
     At each state and, as in the released code, at the state after it.
     """
     target = torch.stack([1 - outcome, outcome], -1)
     logits = [*heads, *(heads_after or ())]
-    return sum((functional.cross_entropy(head, target) for head in logits), start=torch.zeros(()))
+    errors = [functional.cross_entropy(head, target, reduction="none") for head in logits]
+    return sum((_reduced(error, weights) for error in errors), start=torch.zeros(()))

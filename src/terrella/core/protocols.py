@@ -9,10 +9,12 @@ truth). A world is a `gymnasium.Env` (`core/world.py`), and so is an imagined wo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.tokens import Sampled, TokenRequest
+from terrella.core.tokens import AdamParams, LearnerOutput, Sampled, TokenRequest, TrainExample
 from terrella.core.types import (
     Moment,
     Observation,
@@ -174,4 +176,53 @@ class Sampler(Protocol):
 
     def release(self, session: str) -> None:
         """Forget what was kept for a session."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A model in training: a policy, a critic or an outcome model. The verbs are Tinker's.
+
+    A loss is a sum over target tokens, each with the weight in its column `weight` (1 where there
+    is none). Nothing is averaged, so micro-batches, ranks and calls add up: a caller who wants a
+    mean divides the weights. Gradients accumulate until `optim_step`.
+
+    All ranks of a launched run call each verb together and pass the same data. The learner shares
+    them out, and every rank gets the whole answer.
+    """
+
+    def forward(self, data: Sequence[TrainExample]) -> list[tuple[float, ...]]:
+        """Per completion token its log-probability, or with a value head the value before it.
+
+        0.0 on tokens that are no targets. The result can be a column of the same example.
+        """
+        ...
+
+    def forward_backward(
+        self, data: Sequence[TrainExample], loss: str, **knobs: float | str
+    ) -> LearnerOutput:
+        """Add the gradient of a named loss (`algos.named_losses`) to those so far."""
+        ...
+
+    def optim_step(self, adam: AdamParams) -> dict[str, float]:
+        """Step with the gradients so far, then drop them; returns `grad_norm` before clipping."""
+        ...
+
+    def save_state(self, folder: Path) -> None:
+        """Save what training needs to continue bit by bit; the folder is whole or absent."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Continue from `save_state`; gradients so far are dropped."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write a plain Hugging Face folder, with a value head in a file beside the weights.
+
+        A learner with a value head that starts from the folder reads it back.
+        """
+        ...
+
+    def sampler(self) -> AbstractContextManager[Sampler]:
+        """A sampler of the current weights. Training waits until it is closed."""
         ...

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from terrella.core.types import Episode, Situation, Split, Transition, Verdict
+
+Head = Literal["token", "value"]
+"""What a learner's model returns for a target: its log-probability, or a value before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +103,29 @@ class TrainExample:
     mask: Sequence[bool]
     """True for tokens that are targets."""
     columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamParams:
+    """One step of AdamW. Every step has its own, so that schedules belong to the caller."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    """Of matrices; biases and norms do not decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm; 0 leaves them as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerOutput:
+    """What a learner returns of a forward and backward pass over all data, on every rank."""
+
+    loss: float
+    """The sum over target tokens, of all ranks."""
+    metrics: Mapping[str, float]
+    """Means over target tokens, or over examples where the loss is one of whole examples."""
+    outputs: Sequence[Sequence[float]]
+    """Per example as `Learner.forward` returns them, before the optimizer's step."""

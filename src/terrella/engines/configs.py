@@ -172,6 +172,25 @@ class RlvrConfig(Configurable.Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearnerConfig(Configurable.Config):
+    """A learner: memory and precision. Losses and optimizer steps are arguments of its verbs."""
+
+    pack_tokens: int = 1024
+    """Tokens in one forward pass; bounds memory, changes no result."""
+    share_prefix: bool = True
+    """Neighbours with the same prompt read it once; changes no result."""
+    temperature: float = 1.0
+    """Log-probabilities are those of sampling at this temperature."""
+    bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
+    lora_rank: int = 0
+    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerlConfig(Configurable.Config):
     """What a verl run needs beyond `RlvrConfig`. The rest is verl's default.
 

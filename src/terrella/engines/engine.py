@@ -1,4 +1,4 @@
-"""What pipelines ask of an engine: a sampler, supervised fine-tuning, RL with verified rewards.
+"""What pipelines ask of an engine: samplers, learners, SFT, RL with verified rewards.
 
 Pipelines import this module and no trainer. Models go in and out as Hugging Face folders; device,
 precision and sharding are the engine's. Torch, TRL and verl are imported by the call that needs
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from terrella.core.protocols import Progress, Sampler
+from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import make_once, rank, wait_for
-from terrella.core.tokens import TrainExample
+from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.models.names import SMOLLM2, TINY
 from terrella.rollout.source import EpisodeSource
 
@@ -49,7 +49,7 @@ class RlvrRun:
 
 
 class Engine(Protocol):
-    """Trains and samples models. All ranks of a launched run call `sft` and `rlvr` together."""
+    """Trains and samples models. All ranks of a launched run train together."""
 
     def __enter__(self) -> Self: ...
 
@@ -59,6 +59,22 @@ class Engine(Protocol):
 
     def sampler(self, model: Model) -> AbstractContextManager[Sampler]:
         """A sampler of this model, for the rank that calls it."""
+        ...
+
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> AbstractContextManager[Learner]:
+        """A learner that starts from this model, on all ranks of the run.
+
+        `work` is the folder for what it writes while it runs; `seed` is that of new adapters. A
+        value head is read from the model's folder, and starts at zero if that has none.
+        """
         ...
 
     def sft(

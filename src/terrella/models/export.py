@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
+
+VALUE_HEAD = "value_head.safetensors"
+"""The file of a value head, beside the weights of the model that it reads from."""
 
 
 class MergedWeights:
@@ -39,7 +43,7 @@ class MergedWeights:
         for name, weight in self._own():
             module, _, leaf = name.rpartition(".")
             owner = module.removesuffix(".base_layer")
-            whole = _gathered(weight)
+            whole = whole_tensor(weight)
             if leaf == "weight" and owner in adapted:
                 whole = _with_adapters(whole, adapted[owner])
             yield name.replace(".base_layer.", "."), whole
@@ -76,11 +80,11 @@ def plain_model(model: Any) -> Any:
 @torch.no_grad()
 def _with_adapters(weight: Tensor, layer: Any) -> Tensor:
     for adapter in layer.active_adapters:
-        weight = weight + _gathered(layer.get_delta_weight(adapter)).to(weight)
+        weight = weight + whole_tensor(layer.get_delta_weight(adapter)).to(weight)
     return weight
 
 
-def _gathered(weight: Tensor) -> Tensor:
+def whole_tensor(weight: Tensor) -> Tensor:
     """The full tensor of a sharded one (FSDP2). Collective: every process must call it."""
     detached = weight.detach()
     whole: Tensor = detached.full_tensor() if hasattr(detached, "full_tensor") else detached
@@ -95,12 +99,21 @@ def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
     write_folder(model, MergedWeights(model).on_host(), tokenizer, folder)
 
 
-def write_folder(model: Any, weights: Mapping[str, Tensor], tokenizer: Any, folder: Path) -> None:
+def write_folder(
+    model: Any,
+    weights: Mapping[str, Tensor],
+    tokenizer: Any,
+    folder: Path,
+    *,
+    value_head: Mapping[str, Tensor] | None = None,
+) -> None:
     """Write these weights with the model's config and tokenizer; replaces an older export."""
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     whole = {name: weight.contiguous() for name, weight in weights.items()}
     plain_model(model).save_pretrained(fresh, state_dict=whole)
     tokenizer.save_pretrained(fresh)
+    if value_head is not None:
+        save_file(dict(value_head), fresh / VALUE_HEAD)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)

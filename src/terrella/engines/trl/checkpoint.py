@@ -25,15 +25,15 @@ from terrella.engines.trl import sharded_state
 from terrella.engines.trl.checkpoint_files import (
     PREFIX,
     complete_steps,
+    load_optimizer,
     newest_complete,
-    pack_optimizer,
     plain_tensors,
     random_file,
     random_states,
     read_json,
     remove_checkpoint,
     restore_random_states,
-    unpack_optimizer,
+    save_optimizer,
     write_json,
     write_manifest,
 )
@@ -41,7 +41,6 @@ from terrella.engines.trl.checkpoint_files import (
 KEEP = 2
 """Checkpoints to keep: the newest, and one more in case it is damaged."""
 TRAINED = "trained.safetensors"
-OPTIMIZER = "optimizer"
 SCHEDULER = "scheduler.json"
 PROGRESS = "progress.json"
 
@@ -138,9 +137,7 @@ class AtomicCheckpoints:
         if not self.args.should_save:
             return
         if not self.is_fsdp_enabled:
-            tensors, rest = pack_optimizer(self.optimizer.state_dict())
-            save_file(tensors, folder / f"{OPTIMIZER}.safetensors")
-            write_json(folder / f"{OPTIMIZER}.json", rest)
+            save_optimizer(folder, self.optimizer)
         write_json(folder / SCHEDULER, self.lr_scheduler.state_dict())
         write_json(folder / PROGRESS, self._progress())
 
@@ -183,20 +180,13 @@ class AtomicCheckpoints:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
-        self._load_optimizer(Path(checkpoint))
+        if self.is_fsdp_enabled:
+            sharded_state.load_optimizer(Path(checkpoint), self.args.process_index, self.optimizer)
+        else:
+            load_optimizer(Path(checkpoint), self.optimizer)
         self.lr_scheduler.load_state_dict(read_json(Path(checkpoint) / SCHEDULER))
         # TRL counts steps itself, and would otherwise sample at the wrong ones.
         self._step = self.state.global_step
-
-    def _load_optimizer(self, folder: Path) -> None:
-        if self.is_fsdp_enabled:
-            sharded_state.load_optimizer(folder, self.args.process_index, self.optimizer)
-            return
-        tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
-        state = unpack_optimizer(
-            tensors, read_json(folder / f"{OPTIMIZER}.json"), self.optimizer.param_groups
-        )
-        self.optimizer.load_state_dict(state)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore random states and metrics: this is the last call before a resumed step."""

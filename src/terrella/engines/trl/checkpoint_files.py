@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
@@ -26,6 +27,7 @@ from terrella.core.files import write_atomic
 
 FORMAT = "terrella checkpoint 1"
 PREFIX, MANIFEST, DIGESTS = "checkpoint-", "manifest.json", "digests-"
+OPTIMIZER = "optimizer"
 
 logger = logging.getLogger("terrella")
 
@@ -41,7 +43,7 @@ def newest_complete(folder: Path) -> int:
             remove_checkpoint(path)
     for step in sorted(complete, reverse=True):
         path = folder / f"{PREFIX}{step}"
-        changed = _changed_files(path)
+        changed = changed_files(path)
         if not changed:
             return step
         logger.warning("removed: %s differs from its manifest in %s", path, ", ".join(changed))
@@ -80,7 +82,8 @@ def complete_steps(folder: Path) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _changed_files(folder: Path) -> list[str]:
+def changed_files(folder: Path) -> list[str]:
+    """Files that differ from what the manifest says of them."""
     listed = read_json(folder / MANIFEST)["files"]
     return [name for name, digest in listed.items() if _digest(folder / name) != digest]
 
@@ -126,6 +129,20 @@ def unpack_optimizer(
         for group, own in zip(rest["groups"], groups, strict=True)
     ]
     return {"state": state, "param_groups": restored}
+
+
+def save_optimizer(folder: Path, optimizer: Any) -> None:
+    """Write the state of an optimizer that is not sharded."""
+    tensors, rest = pack_optimizer(optimizer.state_dict())
+    save_file(tensors, folder / f"{OPTIMIZER}.safetensors")
+    write_json(folder / f"{OPTIMIZER}.json", rest)
+
+
+def load_optimizer(folder: Path, optimizer: Any) -> None:
+    """Undo `save_optimizer`."""
+    tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
+    rest = read_json(folder / f"{OPTIMIZER}.json")
+    optimizer.load_state_dict(unpack_optimizer(tensors, rest, optimizer.param_groups))
 
 
 def random_states() -> dict[str, Any]:

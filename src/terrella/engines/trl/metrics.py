@@ -36,10 +36,10 @@ class MetricAccumulator:
         if values.numel():
             self.tops[name] = max(self.tops[name], float(values.detach().max()))
 
-    def gather(self, accelerator: Any) -> dict[str, float]:
+    def gather(self, accelerator: Any, *, keep_empty: bool = True) -> dict[str, float]:
         """Means and maxima over all processes. All processes call it.
 
-        A mean of nothing is nan; a maximum of nothing is left out.
+        A mean of nothing is nan, or left out; a maximum of nothing is left out.
         """
         local = torch.tensor(
             [*self.sums.values(), *self.counts.values(), *self.tops.values()], dtype=torch.float64
@@ -50,7 +50,8 @@ class MetricAccumulator:
         counts = gathered[:, size : 2 * size].sum(0)
         metrics = {}
         for name, total, count in zip(self.sums, sums, counts, strict=True):
-            metrics[name] = float(total / count) if count else math.nan
+            if count or keep_empty:
+                metrics[name] = float(total / count) if count else math.nan
         tops = gathered[:, 2 * size :].amax(0).tolist() if self.tops else []
         for name, top in zip(self.tops, tops, strict=True):
             if top > -math.inf:

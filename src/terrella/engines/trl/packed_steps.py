@@ -1,7 +1,6 @@
 """What both TRL trainers share: optimizer steps over packs, metrics, checkpoints, exports.
 
-A mixin for a Hugging Face `Trainer` (TRL's are). The losses of a step's packs are summed; their
-weights add up over the batch and over all processes, so that results do not depend on packing.
+A mixin for a Hugging Face `Trainer` (TRL's are); the passes themselves are in `pack_passes`.
     class MyTrainer(PackedSteps, SFTTrainer):
         def training_step(self, model, inputs, num_items_in_batch=None):
             return self.train_on(model, self.packed(examples, max_tokens=2048), self.pack_loss)
@@ -9,20 +8,18 @@ weights add up over the batch and over all processes, so that results do not dep
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from terrella.core.tokens import TrainExample
+from terrella.engines.trl import pack_passes
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
-from terrella.engines.trl.critic import NAME as CRITIC
-from terrella.engines.trl.packs import Pack, pack_episodes
-from terrella.models.export import MergedWeights, write_folder
+from terrella.engines.trl.packs import Pack
+from terrella.models.export import MergedWeights
 
 
 def processes() -> int:
@@ -45,66 +42,40 @@ class PackedSteps(AtomicCheckpoints):
 
     def plain_weights(self) -> MergedWeights:
         """The weights of a plain causal LM: adapters merged, no critic."""
-        return MergedWeights(self.policy, without=CRITIC)
+        return pack_passes.plain_weights(self.policy)
 
     def export(self, folder: Path) -> None:
         """Write a plain Hugging Face folder: adapters merged, weights gathered, no critic.
 
         All processes call it.
         """
-        # On all processes, not only the main one: this gathers sharded weights.
-        weights = self.plain_weights().on_host(keep=self.accelerator.is_main_process)
-        if self.accelerator.is_main_process:
-            write_folder(self.policy, weights, self.processing_class, folder)
-        self.accelerator.wait_for_everyone()
+        pack_passes.export_policy(self.accelerator, self.policy, self.processing_class, folder)
 
     @property
     def attention(self) -> str:
-        """The model's attention implementation, which decides how packs are masked."""
-        return str(self.model.config._attn_implementation)
+        return pack_passes.attention_of(self.model)
 
     def packed(
         self, examples: Sequence[TrainExample], *, max_tokens: int, share_prefix: bool = True
     ) -> list[Pack]:
-        """Examples as packs on this process's device.
-
-        Prompts are shared where that is faster for this model.
-        """
-        # Flex attention skips masked blocks, so sharing a prompt always pays there.
-        width = None if self.attention == "flex_attention" else self.model.config.hidden_size
-        packs = pack_episodes(
-            examples, max_tokens=max_tokens, share_prefix=share_prefix, width=width
+        """Examples as packs on this process's device."""
+        return pack_passes.packed(
+            self.model,
+            examples,
+            self.accelerator.device,
+            max_tokens=max_tokens,
+            share_prefix=share_prefix,
         )
-        return [pack.to(self.accelerator.device) for pack in packs]
 
     def train_on(
         self, model: Any, packs: Sequence[Pack], loss_of: Callable[[Any, Pack], Tensor]
     ) -> Tensor:
-        """Run backward over all packs and exchange gradients once.
-
-        The mean of the returned values over all processes is the loss of the batch.
-        """
-        total: Tensor = torch.zeros((), device=self.accelerator.device)
-        packs = self.pad_packs(packs)
-        for number, pack in enumerate(packs, 1):
-            last = number == len(packs)
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
-                loss = loss_of(model, pack)
-                # Gradients are averaged over processes, but the losses are weighted to be summed.
-                self.accelerator.backward(loss * self.accelerator.num_processes)
-            total += loss.detach() * self.accelerator.num_processes
-        return total
+        """Run backward over all packs; the mean over all processes is the loss of the batch."""
+        return pack_passes.backward_over(self.accelerator, model, packs, loss_of)
 
     def pad_packs(self, packs: Sequence[Pack]) -> list[Pack]:
-        """Add empty packs until every process has the same number of them.
-
-        Otherwise a collective operation would wait forever for a process that has finished.
-        """
-        if self.accelerator.num_processes == 1:
-            return list(packs)
-        count = torch.tensor([len(packs)], device=self.accelerator.device)
-        most = int(self.accelerator.gather(count).max())
-        return [*packs, *[Pack.empty(self.accelerator.device)] * (most - len(packs))]
+        """Add empty packs until every process has the same number of them."""
+        return pack_passes.pad_packs(self.accelerator, packs)
 
     def add_metrics(self, **metrics: float) -> None:
         """Add metrics of this step; the trainer logs their means.

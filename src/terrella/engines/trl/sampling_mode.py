@@ -27,10 +27,12 @@ def sampling_mode(policy: Any) -> Iterator[None]:
     policy.eval()  # in training mode gradient checkpointing drops the key/value cache
     if attention == "flex_attention":  # it takes a pack's block mask, not the sampler's mask
         policy.set_attn_implementation("sdpa")
-    with _gathered(policy):
-        yield
-    policy.set_attn_implementation(attention)
-    policy.train(was_training)
+    try:
+        with _gathered(policy):
+            yield
+    finally:
+        policy.set_attn_implementation(attention)
+        policy.train(was_training)
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from terrella.core.protocols import Progress, Sampler
+from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import rank
+from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.engine import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.rollout.source import EpisodeSource
@@ -44,6 +45,36 @@ class TrlEngine:
     @contextlib.contextmanager
     def sampler(self, model: Model) -> Iterator[Sampler]:
         yield self.samplers.make(model)
+
+    @contextlib.contextmanager
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> Iterator[Learner]:
+        """See `Engine`. Nothing is written to `work`: packs and states stay in memory."""
+        from terrella.engines.trl.learner import TrlLearner
+        from terrella.models.presets import load_model
+
+        causal_lm, tokenizer = load_model(str(model))
+        learner = TrlLearner(
+            causal_lm,
+            tokenizer,
+            config or LearnerConfig(),
+            head=head,
+            folder=Path(model),
+            serve=lambda: self.samplers.for_training(model),
+            seed=seed,
+        )
+        del causal_lm
+        try:
+            yield learner
+        finally:
+            learner.close()
 
     def sft(
         self,

@@ -15,10 +15,10 @@ from typing import Self
 
 from terrella.core.errors import ConfigError, MissingExtraError
 from terrella.core.files import copy_folder
-from terrella.core.protocols import Progress, Sampler
-from terrella.core.tokens import TrainExample
+from terrella.core.protocols import Learner, Progress, Sampler
+from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.engine import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.rollout.source import EpisodeSource
@@ -52,6 +52,21 @@ class VerlEngine:
 
         with open_servers(self.config, Path(model).resolve()) as sampler:
             yield sampler
+
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> contextlib.AbstractContextManager[Learner]:
+        raise ConfigError(
+            "engine",
+            "verl has no learner yet: a worker group that takes losses by name is missing",
+            "use engine=trl for pipelines that train with a learner",
+        )
 
     def sft(
         self,

@@ -1,0 +1,93 @@
+"""The state of a learner on disk: weights, optimizer and step, whole or absent, no pickle.
+
+Under FSDP2 every process writes its own shards (`sharded_state`), and the state belongs to that
+number of processes. A learner draws no random numbers, so there is no random state.
+    save(folder, accelerator, policy, optimizer, {"head": "token"}, steps=3)
+    steps = load(folder, accelerator, policy, optimizer, {"head": "token"})
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import DistributedType
+from safetensors.torch import load_file, save_file
+
+from terrella.core.errors import EngineError
+from terrella.engines.trl import sharded_state
+from terrella.engines.trl.checkpoint_files import (
+    MANIFEST,
+    changed_files,
+    load_optimizer,
+    plain_tensors,
+    read_json,
+    remove_checkpoint,
+    save_optimizer,
+    write_json,
+    write_manifest,
+)
+
+WEIGHTS, FACTS = "weights.safetensors", "learner.json"
+
+
+def save(
+    folder: Path,
+    accelerator: Any,
+    policy: Any,
+    optimizer: Any,
+    facts: Mapping[str, Any],
+    steps: int,
+) -> None:
+    """Write a folder beside, then put it in place of an older one. All processes call it."""
+    fresh = folder.with_name(f"{folder.name}.tmp")
+    if accelerator.is_main_process:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        write_json(fresh / FACTS, dict(facts))
+    accelerator.wait_for_everyone()
+    if _sharded(accelerator):
+        sharded_state.save_shards(fresh, accelerator.process_index, policy, optimizer)
+    elif accelerator.is_main_process:
+        # With adapters these are the adapters and a value head only: the rest does not change.
+        trained = {name: each for name, each in policy.named_parameters() if each.requires_grad}
+        save_file(plain_tensors(trained), fresh / WEIGHTS)
+        save_optimizer(fresh, optimizer)
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        write_manifest(fresh, steps)
+        if folder.exists():
+            remove_checkpoint(folder)
+        fresh.rename(folder)
+    accelerator.wait_for_everyone()
+
+
+def load(
+    folder: Path, accelerator: Any, policy: Any, optimizer: Any, facts: Mapping[str, Any]
+) -> int:
+    """Restore weights and optimizer; returns the number of optimizer steps."""
+    if not (folder / MANIFEST).is_file():
+        raise EngineError(str(folder), "there is no saved state", "check the path")
+    changed = changed_files(folder)
+    if changed:
+        raise EngineError(str(folder), f"differs from its manifest in {', '.join(changed)}")
+    saved = read_json(folder / FACTS)
+    if saved != dict(facts):
+        raise EngineError(
+            str(folder), f"is the state of another learner: {saved} instead of {dict(facts)}"
+        )
+    if _sharded(accelerator):
+        process, processes = accelerator.process_index, accelerator.num_processes
+        sharded_state.load_weights(folder, process, processes, policy)
+        sharded_state.load_optimizer(folder, process, optimizer)
+    else:
+        # Not strict: tied and frozen weights are not in the file.
+        policy.load_state_dict(load_file(folder / WEIGHTS), strict=False)
+        load_optimizer(folder, optimizer)
+    return int(read_json(folder / MANIFEST)["step"])
+
+
+def _sharded(accelerator: Any) -> bool:
+    return bool(accelerator.distributed_type == DistributedType.FSDP)

@@ -27,7 +27,7 @@ from terrella.core.files import read_json, write_json
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
 from terrella.engines.configs import EngineConfig, LearnerConfig
-from terrella.engines.learner_data import column_names, with_columns
+from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.verl.learner_worker import LearnerWorker, LossByName, column
 from terrella.engines.verl.ray_session import ray_session
@@ -203,7 +203,7 @@ class VerlLearner:
 
 
 @contextlib.contextmanager
-def open_learner(  # noqa: PLR0913  an engine, a model, settings, where it goes
+def open_learner(
     engine: EngineConfig,
     samplers: SamplerFactory,
     model: Path,
@@ -273,7 +273,7 @@ def _filler(like: TrainExample, names: Sequence[str]) -> TrainExample:
         prompt_ids=like.prompt_ids[:1],
         completion_ids=like.prompt_ids[:1],
         mask=[False],
-        columns=dict.fromkeys(names, [0.0]),
+        columns={name: [0.0] for name in names},
     )
 
 

@@ -8,10 +8,11 @@ rank answers with plain lists. Gradients are averaged over ranks, but the losses
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -29,8 +30,11 @@ from terrella.algos.named_losses import find_loss
 from terrella.core.tokens import Head
 from terrella.models.export import VALUE_HEAD, MergedWeights, whole_tensor, write_folder
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 HEAD = "score"
 """The value head in verl's value models, which are token classifiers."""
+TOTALS = ("/sum", "/count")
+"""Endings of the numbers that a metric's mean is made from."""
 OUTPUTS: dict[Head, str] = {"token": "log_probs", "value": "values"}
 """What verl calls the outputs of a model."""
 
@@ -90,16 +94,24 @@ def _all_answers(worker_group: Any, output: list[Any]) -> list[Any]:
     return [answer for answer in output if answer is not None]
 
 
-SHARED_OUT = {
-    "dispatch_fn": partial(dispatch_lazy_compute_data_proto, "train"),
-    "collect_fn": _all_answers,
-}
+def on_all_ranks(method: Method) -> Method:
+    """A method that all ranks run with the same arguments; returns a list of their answers."""
+    made: Method = register(dispatch_mode=Dispatch.ONE_TO_ALL)(method)
+    return made
+
+
+def on_shared_data(method: Method) -> Method:
+    """A method that each rank runs on its share of a batch; returns a list of their answers."""
+    dispatch = partial(dispatch_lazy_compute_data_proto, "train")
+    mode = {"dispatch_fn": dispatch, "collect_fn": _all_answers}
+    made: Method = register(dispatch_mode=mode)(method)
+    return made
 
 
 class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
     """One rank of a learner."""
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_all_ranks
     def load(self, folder: str, seed: int) -> None:
         """Load the model. A value head is read from its folder, and starts at zero without one."""
         self.folder = Path(folder)
@@ -123,18 +135,18 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
         parts = {name.rpartition(".")[2]: each for name, each in found if f"{HEAD}." in name}
         return parts
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_all_ranks
     def use_loss(self, loss: LossByName) -> None:
         self.loss_fn = loss
 
-    @register(dispatch_mode=SHARED_OUT)
+    @on_shared_data
     def outputs(self, data: Any) -> dict[str, Any] | None:
         """The outputs of this rank's rows, per completion token."""
         mask = data["response_mask"]
         answer = self.infer_batch(data)
         return None if answer is None else {"outputs": self._rows(answer, mask)}
 
-    @register(dispatch_mode=SHARED_OUT)
+    @on_shared_data
     def add_gradient(self, data: Any) -> dict[str, Any] | None:
         """As `outputs`, with a backward pass; loss and metrics are those of all ranks."""
         mask = data["response_mask"]
@@ -145,14 +157,16 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
         return {
             "outputs": self._rows(answer, mask),
             "loss": float(metrics["loss"]),
-            "totals": {name: _total(found) for name, found in metrics.items() if "/" in name},
+            "totals": {
+                name: _total(found) for name, found in metrics.items() if name.endswith(TOTALS)
+            },
         }
 
     def _rows(self, answer: Any, mask: Tensor) -> list[list[float]]:
         head: Head = "value" if self.config.model_type == "value_model" else "token"
         return [row.tolist() for row in response_from_nested(answer[OUTPUTS[head]], mask).unbind()]
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_all_ranks
     def adam_step(self, group: dict[str, Any], clip: float) -> float:
         """Step with the gradients so far and drop them; returns their norm before clipping."""
         decay = group.pop("weight_decay")
@@ -163,7 +177,7 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
             norm: float = self.engine.optimizer_step()
         return norm
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_all_ranks
     def export(self, folder: str) -> None:
         """Write a plain causal LM: weights gathered, adapters merged, a value head beside them."""
         module, is_writer = self.engine.module, self.rank == 0

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError, EngineError
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, VerlConfig
+from terrella.core.tokens import Head
+from terrella.engines.configs import (
+    EngineConfig,
+    LearnerConfig,
+    RlvrConfig,
+    SftConfig,
+    VerlConfig,
+)
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
@@ -115,7 +122,7 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
-def model_keys(settings: RlvrConfig | SftConfig, model: Path) -> dict[str, Any]:
+def model_keys(settings: RlvrConfig | SftConfig | LearnerConfig, model: Path) -> dict[str, Any]:
     """The model, with adapters if there are any."""
     return {
         "actor_rollout_ref.model.path": str(model),
@@ -279,9 +286,37 @@ def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, An
     }
 
 
+def learner_keys(
+    config: LearnerConfig, verl: VerlConfig, model: Path, head: Head
+) -> dict[str, Any]:
+    """The keys of a learner's workers: verl's actor, or its critic for a value head."""
+    from verl.utils.device import get_device_name
+
+    role = ACTOR if head == "token" else "critic"
+    sharding = f"{ACTOR}.fsdp_config" if head == "token" else "critic.fsdp"
+    return {
+        **model_keys(config, model),
+        "critic.model.path": str(model),
+        "critic.model.enable_gradient_checkpointing": config.gradient_checkpointing,
+        **_attention(config, "critic.model.override_config"),
+        f"{role}.strategy": "fsdp2",
+        **_precision(config, sharding),
+        # Rates come with each step, and the groups of parameters are ours.
+        f"{role}.optim.optimizer_impl": f"{PACKAGE}.learner_worker",
+        f"{role}.optim.optimizer": "GroupedAdamW",
+        f"{role}.optim.weight_decay": 0.0,
+        f"{role}.checkpoint.save_contents": ["model", "optimizer", "extra"],
+        f"{role}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
 def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
     """The keys of standalone rollout servers: one for every `tensor_parallel` devices."""
     from verl.utils.device import get_device_name
+
+    from terrella.models.presets import max_positions
 
     verl, rollout = config.verl, "actor_rollout_ref.rollout"
     devices = verl.devices or device_count()
@@ -293,7 +328,7 @@ def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
         f"{rollout}.tensor_model_parallel_size": verl.tensor_parallel,
         f"{rollout}.gpu_memory_utilization": verl.server_memory,
         f"{rollout}.dtype": config.vllm.dtype,
-        f"{rollout}.max_model_len": config.vllm.max_model_len,
+        f"{rollout}.max_model_len": min(config.vllm.max_model_len, max_positions(str(model))),
         f"{rollout}.logprobs_mode": f"{config.vllm.logprobs}_logprobs",
         **device_keys(verl, get_device_name(), devices),
         **_own_ray(),

@@ -25,7 +25,7 @@ def requests(temperature: float, allowed: tuple[int, ...] | None = None) -> list
             seed=number,
             temperature=temperature,
             allowed_ids=allowed,
-            session=f"episode {number // 2}",
+            session=f"episode {number}",
         )
         for number in range(80)
     ]

@@ -245,6 +245,17 @@ def open_learner(
 
 def _start_workers(composed: Any, head: Head, pool: Any) -> Any:
     from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
+
+    config = worker_config(composed, head)
+    return RayWorkerGroup(
+        resource_pool=pool,
+        ray_cls_with_init=RayClassWithInitArgs(ray.remote(LearnerWorker), config=config),
+        device_name=composed.trainer.device,
+    )
+
+
+def worker_config(composed: Any, head: Head) -> Any:
+    """What a worker is built from: verl's actor, or its critic for a value head."""
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.engine_workers import TrainingWorkerConfig
 
@@ -253,17 +264,12 @@ def _start_workers(composed: Any, head: Head, pool: Any) -> Any:
     model = (
         omega_conf_to_dataclass(composed.actor_rollout_ref.model) if head == "token" else role.model
     )
-    config = TrainingWorkerConfig(
+    return TrainingWorkerConfig(
         model_type="language_model" if head == "token" else "value_model",
         model_config=model,
         engine_config=role.engine,
         optimizer_config=role.optim,
         checkpoint_config=role.checkpoint,
-    )
-    return RayWorkerGroup(
-        resource_pool=pool,
-        ray_cls_with_init=RayClassWithInitArgs(ray.remote(LearnerWorker), config=config),
-        device_name=composed.trainer.device,
     )
 
 

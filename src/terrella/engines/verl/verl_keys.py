@@ -40,7 +40,9 @@ OWN_KEYS = {
     "algorithm.lam": "rlvr.lam",
     "algorithm.filter_groups": "rlvr.refill",
     "algorithm.use_kl_in_reward": "rlvr.kl",
-    "trainer.v1.sampler": "rlvr.refill",
+    "trainer.v1.sampler": "rlvr.refill or rlvr.staleness",
+    "trainer.v1.trainer_mode": "rlvr.schedule",
+    "trainer.v1.colocate_async": "rlvr.staleness",
     "algorithm.rollout_correction": "rlvr.importance_cap",
 }
 """Beginnings of verl's keys without effect here, and what to set instead.
@@ -221,8 +223,7 @@ def _run(job: Job) -> dict[str, Any]:
     rlvr, steps = job.rlvr, job.rlvr.steps // job.rlvr.updates
     return {
         "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",  # a label for trackers
-        "trainer.v1.sampler.custom_sampler.path": f"pkg://{PACKAGE}.refill",
-        "trainer.v1.sampler.custom_sampler.name": "RefillBuffer",
+        **_schedule(rlvr),
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": steps,
         **device_keys(job.verl, job.device, job.devices),
@@ -237,6 +238,27 @@ def _run(job: Job) -> dict[str, Any]:
         "trainer.experiment_name": job.folder.parent.name,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": job.verl.nodes,
         **_own_ray(),
+    }
+
+
+def _schedule(rlvr: RlvrConfig) -> dict[str, Any]:
+    """The trainer of verl, and which groups a step takes.
+
+    A group of verl's spans one version more than it is old.
+    """
+    sampler = "trainer.v1.sampler"
+    if rlvr.schedule == "sync":
+        return {
+            f"{sampler}.custom_sampler.path": f"pkg://{PACKAGE}.refill",
+            f"{sampler}.custom_sampler.name": "RefillBuffer",
+        }
+    return {
+        "trainer.v1.trainer_mode": "colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches": rlvr.staleness,
+        f"{sampler}.max_off_policy_threshold": rlvr.staleness + 1,
+        f"{sampler}.max_off_policy_strategy": "wait",
+        f"{sampler}.custom_sampler.path": f"pkg://{PACKAGE}.stale_groups",
+        f"{sampler}.custom_sampler.name": "StaleGroupBuffer",
     }
 
 
@@ -299,6 +321,8 @@ def learner_keys(
         "critic.model.path": str(model),
         "critic.model.enable_gradient_checkpointing": config.gradient_checkpointing,
         **_attention(config, "critic.model.override_config"),
+        f"{ACTOR}.use_dynamic_bsz": True,
+        "critic.use_dynamic_bsz": True,
         f"{role}.strategy": "fsdp2",
         **_precision(config, sharding),
         # Rates come with each step, and the groups of parameters are ours.

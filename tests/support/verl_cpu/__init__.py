@@ -8,6 +8,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ENGINE_SETTINGS = (
     "engine=verl",
+    "vllm.dtype=float32",  # auto is bf16
     "verl.devices=2",
     "verl.episode_workers=1",
     "verl.prompt_tokens=128",

@@ -123,6 +123,7 @@ def _record(task: int, reward: float | None) -> dict[str, Any]:
         "turn_ends": [2] if known else [],
         "prompt_read": 1,
         "prompt_cached": 0,
+        "env_steps": 3,
     }
 
 
@@ -182,6 +183,7 @@ def test_groups_without_a_gradient_are_replaced_by_the_tasks_of_the_trl_engine(q
     # The metrics are those before the refills; a lost group is left for the trainer to refuse.
     assert found.first_round["zero_variance"] == pytest.approx(2 / 3)
     assert found.refilled == 3
+    assert found.dropped_env_steps == 3 * 2 * 3  # they count against a budget
 
 
 def test_rounds_are_bounded_and_zero_rounds_change_nothing(queue: Queue):

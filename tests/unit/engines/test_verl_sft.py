@@ -8,7 +8,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import SftConfig
+from terrella.engines.configs import SftConfig, VerlConfig
 from terrella.engines.verl.sft import SftDataset, fit_examples, write_examples
 
 EXAMPLES = [
@@ -28,4 +28,6 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 
 def test_too_few_examples_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(ConfigError, match="2 examples do not fill"):
-        fit_examples(EXAMPLES, None, SftConfig(batch_size=4), tmp_path, tmp_path, seed=0)
+        fit_examples(
+            EXAMPLES, SftConfig(batch_size=4), VerlConfig(), tmp_path, tmp_path, seed=0
+        )

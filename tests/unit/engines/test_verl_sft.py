@@ -28,6 +28,4 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 
 def test_too_few_examples_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(ConfigError, match="2 examples do not fill"):
-        fit_examples(
-            EXAMPLES, SftConfig(batch_size=4), VerlConfig(), tmp_path, tmp_path, seed=0
-        )
+        fit_examples(EXAMPLES, SftConfig(batch_size=4), VerlConfig(), tmp_path, tmp_path, seed=0)

@@ -19,7 +19,7 @@ from tests.support import verl_cpu, vllm_cpu
 MODEL = "tiny-0.3m-vllm"
 ENGINES = {
     "trl": ((), lambda: dict(os.environ)),
-    "vllm": (vllm_cpu.SETTINGS, vllm_cpu.environment),
+    "vllm": (vllm_cpu.SETTINGS, lambda: {**os.environ, **vllm_cpu.environment()}),
     "verl": ((*verl_cpu.ENGINE_SETTINGS, *verl_cpu.LOCAL), verl_cpu.environment),
 }
 """Settings and environment of each column."""

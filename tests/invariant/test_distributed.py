@@ -1,9 +1,5 @@
 """One process, two with DDP, two with FSDP2: the same tasks, curves and exported weights."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +9,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from tests.support.fsdp_on_cpu import FSDP2
+from tests.support.launched import launch
 
 SCRIPT = Path(__file__).parents[1] / "support" / "distributed_run.py"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-
-
-def launch(folder: Path, name: str, processes: int, **environment: str) -> list[dict[str, Any]]:
-    command = [
-        sys.executable,
-        *(TORCHRUN if processes > 1 else []),
-        str(SCRIPT),
-        str(folder / f"{name}.json"),
-    ]
-    settings = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
-        **environment,
-    }
-    done = subprocess.run(
-        command, env=settings, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(processes)]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("distributed")
-    (report,) = launch(folder, "alone", 1)
+    (report,) = launch(SCRIPT, folder, "alone", 1)
     return folder, report
 
 
@@ -53,7 +29,7 @@ def test_two_processes_are_one(
     name: str, environment: dict[str, str], alone: tuple[Path, dict[str, Any]]
 ):
     folder, expected = alone
-    first, second = launch(folder, name, 2, **environment)
+    first, second = launch(SCRIPT, folder, name, 2, **environment)
     for run, alone_report in expected.items():
         assert first[run]["parameter"] == ("DTensor" if name == "fsdp2" else "Parameter")
         assert sorted(first[run]["tasks"] + second[run]["tasks"]) == sorted(alone_report["tasks"])

@@ -18,12 +18,14 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 YAMLS = sorted(LAUNCH.rglob("*.yaml"))
-SCRIPTS = [LAUNCH / "node.sh", LAUNCH / "slurm.sbatch"]
+SCRIPTS = [
+    LAUNCH / name for name in ("node.sh", "slurm.sbatch", "verl_node.sh", "verl_slurm.sbatch")
+]
 
 STUB = """#!{python}
 import json, os, subprocess, sys
 command_name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
-names = ("RAY_AUTH_MODE", "RAY_ADDRESS", "SLURM_NODEID", "OMP_NUM_THREADS")
+names = ("RAY_AUTH_MODE", "RAY_ADDRESS", "SLURM_NODEID", "DEVICES", "SHARDING")
 kept = {{name: os.environ.get(name) for name in names}}
 with open("{log}", "a") as log:
     log.write(json.dumps({{"name": command_name, "words": words, "env": kept}}) + "\\n")
@@ -43,7 +45,7 @@ def stubs(tmp_path):
     """A PATH on which every command only notes that it was called, and how."""
     folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
-    for name in ("accelerate", "ray", "scontrol", "srun", "terrella", "torchrun"):
+    for name in ("accelerate", "ray", "scontrol", "srun", "terrella"):
         (folder / name).write_text(STUB.format(python=sys.executable, log=log))
         (folder / name).chmod(0o755)
 
@@ -168,14 +170,15 @@ def accelerate_parser():
 
 
 def test_one_device_needs_no_launcher(stubs):
-    calls = stubs("launch/node.sh", "tiny_counter", "--dry-run", DEVICES="1")
+    calls = stubs("launch/node.sh", "rlvr", "tiny_counter", "--dry-run", DEVICES="1")
     assert [call["name"] for call in calls] == ["terrella"]
     assert named(calls, "terrella") == [["rlvr", "tiny_counter", "--dry-run"]]
 
 
 def test_a_node_of_gpus(stubs):
     (words,) = named(
-        stubs("launch/node.sh", "tiny_counter", DEVICES="8", SHARDING="fsdp2"), "accelerate"
+        stubs("launch/node.sh", "rlvr", "tiny_counter", DEVICES="8", SHARDING="fsdp2"),
+        "accelerate",
     )
     parsed = accelerate_parser().parse_args(words[1:])
     assert (words[0], parsed.num_processes, parsed.num_machines, parsed.machine_rank) == (
@@ -192,13 +195,23 @@ def test_a_node_of_gpus(stubs):
 
 
 def test_a_node_refuses_what_cannot_be(stubs):
-    assert "DEVICES" in stubs("launch/node.sh", "tiny_counter", fails=True)
+    assert "DEVICES" in stubs("launch/node.sh", "rlvr", "tiny_counter", fails=True)
     assert "SHARDING=zero3" in stubs(
-        "launch/node.sh", "tiny_counter", fails=True, DEVICES="2", SHARDING="zero3"
+        "launch/node.sh", "rlvr", "tiny_counter", fails=True, DEVICES="2", SHARDING="zero3"
     )
     assert "NODE_RANK=2" in stubs(
-        "launch/node.sh", "x", fails=True, DEVICES="2", NODES="2", NODE_RANK="2"
+        "launch/node.sh", "rlvr", "x", fails=True, DEVICES="2", NODES="2", NODE_RANK="2"
     )
+    assert "which command" in stubs("launch/node.sh", "tiny_counter", fails=True, DEVICES="2")
+
+
+def test_a_comparison_hands_out_devices_and_its_jobs_come_back_with_ranks(stubs):
+    words = ("reproduce", "spa_sokoban", "--out", "runs/x")
+    (call,) = stubs("launch/node.sh", *words, DEVICES="8", SHARDING="fsdp2")
+    assert call["name"] == "terrella" and call["words"] == [*words, "--devices", "8"]
+    assert call["env"]["SHARDING"] == "fsdp2" and call["env"]["DEVICES"] == "8"
+    calls = stubs("launch/node.sh", *words, "--only", "spa-0", DEVICES="2")
+    assert terrella_words(named(calls, "accelerate")[0]) == [*words, "--only", "spa-0"]
 
 
 SLURM = {
@@ -211,7 +224,7 @@ SLURM = {
 
 
 def test_slurm_starts_one_launcher_per_node_that_meet_on_the_first(stubs):
-    calls = stubs("launch/slurm.sbatch", "tiny_counter", "--out", "/shared/x", **SLURM)
+    calls = stubs("launch/slurm.sbatch", "rlvr", "tiny_counter", "--out", "/shared/x", **SLURM)
     launches = named(calls, "accelerate")
     assert [option(words, "--machine_rank") for words in launches] == ["0", "1"]
     for words in launches:
@@ -225,7 +238,8 @@ def test_slurm_starts_one_launcher_per_node_that_meet_on_the_first(stubs):
 
 
 def test_slurm_with_worlds_on_ray_asks_for_a_token_and_shows_no_dashboard(stubs):
-    calls = stubs("launch/slurm.sbatch", "tiny_counter", RAY_WORLDS="16", RAY_SECONDS="1", **SLURM)
+    ray = {"RAY_WORLDS": "16", "RAY_SECONDS": "1"}
+    calls = stubs("launch/slurm.sbatch", "rlvr", "tiny_counter", **ray, **SLURM)
     started = [call for call in calls if call["name"] == "ray"]
     heads = [call["words"] for call in started if "--head" in call["words"]]
     assert len(started) == 2 and len(heads) == 1 and "--include-dashboard=false" in heads[0]
@@ -243,7 +257,7 @@ def test_slurm_with_worlds_on_ray_asks_for_a_token_and_shows_no_dashboard(stubs)
 
 def test_slurm_says_what_is_missing(stubs):
     assert "recipe" in stubs("launch/slurm.sbatch", fails=True, **SLURM)
-    assert "sbatch" in stubs("launch/slurm.sbatch", "tiny_counter", fails=True)
+    assert "sbatch" in stubs("launch/slurm.sbatch", "rlvr", "tiny_counter", fails=True)
 
 
 def test_skypilot_runs_the_same_node_script(stubs):
@@ -261,21 +275,159 @@ def test_skypilot_runs_the_same_node_script(stubs):
     assert terrella_words(words)[:4] == ["rlvr", "tiny_counter", "--out", "/runs/tiny_counter"]
 
 
+def test_verl_runs_the_command_on_the_head_and_serves_on_the_others(stubs, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    two = {"NODES": "2", "DEVICES": "8", "HEAD": "10.0.0.4", "RAY_AUTH_TOKEN_PATH": str(token)}
+    words = ("train-world-model", "textworld_model", "--out", "/shared/x")
+    calls = stubs("launch/verl_node.sh", *words, NODE_RANK="0", **two)
+    started, stopped = named(calls, "ray")
+    assert "--head" in started and "--include-dashboard=false" in started and stopped == ["stop"]
+    doctor, command = named(calls, "terrella")
+    assert doctor[:2] == ["doctor", "--cluster"] and command[:4] == list(words)
+    assert command[4:] == [
+        "--set",
+        "engine=verl",
+        "--set",
+        "verl.nodes=2",
+        "--set",
+        "verl.devices=8",
+    ]
+    *_, worker = stubs("launch/verl_node.sh", *words, NODE_RANK="1", **two)
+    assert worker["name"] == "ray" and "--address=10.0.0.4:6379" in worker["words"]
+
+
+# --- `terrella launch` ----------------------------------------------------------------------------
+
+
+def launched(*words, cwd=ROOT):
+    command = [sys.executable, "-m", "terrella", "launch", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=200)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_slurm_file_that_launch_writes_starts_every_node(stubs, tmp_path):
+    words = ("tiny_counter", "--devices", "4", "--nodes", "3", "--on", "slurm")
+    code, shown, error = launched(*words, "--set", "rlvr.groups=36", cwd=tmp_path)
+    assert code == 0 and "sbatch runs/tiny_counter.slurm.sbatch" in shown, error
+    file = tmp_path / "runs/tiny_counter.slurm.sbatch"
+    text = file.read_text()
+    assert "#SBATCH --nodes=3\n" in text and "#SBATCH --gpus-per-node=4\n" in text
+    calls = stubs("bash", str(file), **{**SLURM, "SLURM_GPUS_ON_NODE": "4"})
+    assert len(named(calls, "accelerate")) == 2
+    for call in named(calls, "accelerate"):
+        expected = ["rlvr", "tiny_counter", "--out", "runs/tiny_counter"]
+        assert terrella_words(call) == [*expected, "--set", "rlvr.groups=36"]
+
+
+def test_a_skypilot_file_that_launch_writes_starts_a_comparison(stubs, tmp_path):
+    words = ("spa_sokoban", "--devices", "2", "--on", "skypilot", "--jobs", "2")
+    code, shown, error = launched(*words, cwd=tmp_path)
+    assert code == 0 and "sky launch -c terrella-spa-sokoban" in shown, error
+    task = yaml.safe_load((tmp_path / "runs/spa_sokoban.skypilot.yaml").read_text())
+    assert task["resources"]["accelerators"] == "H100:2" and task["num_nodes"] == 1
+    sky = {"SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.4"}
+    sky["SKYPILOT_NUM_GPUS_PER_NODE"] = "2"
+    (call,) = stubs("bash", "-euc", task["run"], **task["envs"], **sky)
+    expected = "reproduce spa_sokoban --out /runs/spa_sokoban --jobs 2 --devices 2"
+    assert call["name"] == "terrella" and call["words"] == expected.split()
+
+
+def test_a_kuberay_file_that_launch_writes_has_the_counts_and_the_command(tmp_path):
+    words = ("tiny_counter", "--devices", "4", "--on", "kuberay", "--dry-run")
+    code, shown, error = launched(*words)
+    assert code == 0, error
+    job, _ = yaml.safe_load_all(shown.partition("submit it:")[0])
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert head["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert "node.sh rlvr tiny_counter --out /runs/tiny_counter" in job["spec"]["entrypoint"]
+    code, _, error = launched(*words, "--nodes", "2")
+    assert code == 2 and "engine=verl" in error
+    code, shown, error = launched(*words, "--nodes", "3", "--set", "engine=verl")
+    job, _ = yaml.safe_load_all(shown.partition("submit it:")[0])
+    assert job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 2
+    assert "--set engine=verl --set verl.nodes=3" in job["spec"]["entrypoint"]
+
+
+def test_launch_says_what_it_would_start_and_what_it_cannot():
+    code, shown, _ = launched("textworld_model", "--devices", "2", "--dry-run")
+    assert code == 0 and "node.sh train-world-model textworld_model" in shown.replace("\n", " ")
+    code, _, error = launched("tiny_counter", "--nodes", "2", "--devices", "8")
+    assert code == 2 and "NODE_RANK" in error
+    code, _, error = launched("tiny_counter", "--on", "slurn")
+    assert code == 2 and "is no scheduler" in error
+
+
+ARMS = """
+from terrella.recipes.spa.tiny import spa_frozen_lake
+from terrella.recipes.text_games import bytesized32_tiny
+
+
+def small_spa():
+    arm = spa_frozen_lake().arms["spa"]
+    sft = arm.format_sft.replace(batch_size=8)
+    return arm.replace(
+        format_examples=32,
+        format_sft=sft,
+        self_play=arm.self_play.replace(trajectories=16, keep="all", sft=sft),
+        rlvr=arm.rlvr.replace(steps=3, groups=4, group_size=4, save_every=1),
+        max_env_steps=150,
+        test=arm.test.replace(instances=4, samples=1),
+        validation=arm.validation.replace(instances=0),
+    )
+
+
+def small_games():
+    comparison = bytesized32_tiny()
+    arm = comparison.arms["exact"]
+    arm = arm.replace(
+        model="tiny-0.3m",
+        states=12,
+        actions=4,
+        sft=arm.sft.replace(batch_size=2),
+        rlvr=arm.rlvr.replace(steps=1, groups=2, group_size=4),
+        test_records=8,
+    )
+    return comparison.replace(arms={"exact": arm}, first=("exact",), claims=(), seeds=1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("recipe", "manifest"),
+    [("small_spa", "small_spa"), ("small_games", "small_games/exact-0")],
+)
+def test_two_processes_of_a_real_launcher_run_a_pipeline_to_its_end(tmp_path, recipe, manifest):
+    """Real accelerate, two ranks on loopback: self-play, warm-up, RL with a budget, evaluation."""
+    pytest.importorskip("trl")
+    (tmp_path / "small_arms.py").write_text(ARMS)
+    command = [sys.executable, "-m", "terrella", "launch", f"small_arms.{recipe}"]
+    command += ["--devices", "2"]
+    if recipe == "small_spa":
+        command += ["--set", "base_cache=runs/bases"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=840)
+    logs = "".join(path.read_text()[-3000:] for path in tmp_path.rglob("*.log"))
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:] + logs
+    assert (tmp_path / "runs" / manifest / "manifest.json").exists()
+
+
 # --- the commands inside --------------------------------------------------------------------------
 
 
 def commands():
     """Every `terrella rlvr` command of every file, as words."""
-    job = document("kuberay.yaml", "RayJob")["spec"]["entrypoint"].split()[1:]
-    sky = re.search(r"launch/node\.sh (.*)", document("skypilot.yaml")["run"])[1]
-    sky = sky.replace('"', "").replace("$RECIPE", "tiny_counter").split()
+    pods = ("kuberay.yaml", "verl_kuberay.yaml")
+    jobs = [document(name, "RayJob")["spec"]["entrypoint"].split()[1:] for name in pods]
+    clouds = ("skypilot.yaml", "verl_skypilot.yaml")
+    tasks = [document(name)["envs"]["COMMAND"].split() for name in clouds]
     texts = [path.read_text() for path in (*SCRIPTS, LAUNCH / "README.md")]
     shown = [
         m.split()
         for text in texts
-        for m in re.findall(r"(?:node\.sh|slurm\.sbatch) (tiny_\w+[^\n`|]*)", text)
+        for m in re.findall(r'(?:node\.sh|slurm\.sbatch) (rlvr tiny_\w+[^\n`|"]*)', text)
     ]
-    return [job, sky, *shown]
+    return [*jobs, *tasks, *shown]
 
 
 def test_every_command_is_one_that_terrella_takes():
@@ -289,7 +441,7 @@ def test_every_command_is_one_that_terrella_takes():
         "import json, sys; from terrella.cli import app; "
         "[app.cli(args=words) for words in json.loads(sys.argv[1])]"
     )
-    asked = json.dumps([["rlvr", *words, "--dry-run"] for words in commands()])
+    asked = json.dumps([[*words, "--dry-run"] for words in commands()])
     done = subprocess.run(
         [sys.executable, "-c", code, asked], capture_output=True, text=True, timeout=240
     )
@@ -304,8 +456,8 @@ def test_two_nodes_on_loopback_really_meet(tmp_path):
     Two 'nodes' of one process here, gloo's rendezvous, a dry run on each.
     """
     pytest.importorskip("trl")
-    if not shutil.which("torchrun", path=str(Path(sys.executable).parent)):
-        pytest.skip("no torchrun beside this Python")
+    if not shutil.which("accelerate", path=str(Path(sys.executable).parent)):
+        pytest.skip("no accelerate beside this Python")
     scontrol, srun = tmp_path / "scontrol", tmp_path / "srun"
     scontrol.write_text("#!/bin/sh\necho 127.0.0.1\n")
     srun.write_text(
@@ -319,13 +471,12 @@ def test_two_nodes_on_loopback_really_meet(tmp_path):
         | SLURM
         | {
             "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "SHARDING": "cpu",
             "DEVICES": "1",
             "PORT": "29571",
         }
     )
     done = subprocess.run(
-        ["launch/slurm.sbatch", "tiny_counter", "--dry-run"],
+        ["launch/slurm.sbatch", "rlvr", "tiny_counter", "--dry-run"],
         env=env,
         cwd=ROOT,
         capture_output=True,

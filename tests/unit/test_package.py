@@ -75,6 +75,8 @@ def test_every_public_name_is_there():
             "import terrella.worlds.bandit",
         ),  # a world that knows another
         ("data/__init__.py", "import ray"),  # an engine library outside engines/
+        ("pipelines/rlvr.py", "import terrella.engines.trl.learner"),  # a pipeline with a trainer
+        ("evals/cost.py", "from accelerate import Accelerator"),
     ],
 )
 def test_an_import_that_climbs_or_crosses_fails_the_gate(tmp_path, file, line):
@@ -95,6 +97,31 @@ def lint_imports(folder):
     return subprocess.run(
         [sys.executable, "-c", code, "--no-cache"], capture_output=True, text=True, cwd=folder
     )
+
+
+SAMPLERS = {"LocalSampler", "local_sampler", "VllmSampler", "VllmServer"}
+
+
+def made_samplers(folder):
+    """Calls that make a sampler or its server outside engines/, as `file:line`."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        if path.relative_to(folder).parts[0] == "engines":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            if getattr(called, "id", getattr(called, "attr", "")) in SAMPLERS:
+                found.append(f"{path.relative_to(folder)}:{node.lineno}")
+    return found
+
+
+def test_samplers_are_made_in_engines_only(tmp_path):
+    assert made_samplers(ROOT / "src/terrella") == []
+    for part in ("engines", "evals"):
+        (tmp_path / part).mkdir()
+        source = "import x\nplayed = run(x.LocalSampler(model), VllmServer(config).sampler())\n"
+        (tmp_path / part / "made.py").write_text(source)
+    assert made_samplers(tmp_path) == ["evals/made.py:2"] * 2
 
 
 def test_no_forbidden_call_in_the_source():

@@ -233,9 +233,9 @@ def reproduce(
     processes = None
     if devices > 1 or os.environ.get("NODES", "1") != "1":
         launch = Launch.from_environment(max(devices, 1))
-        command = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
-        command += [word for each in assignments for word in ("--set", each)]
-        processes = comparison.processes(launch, [*command, "--seeds", str(config.seeds)])
+        words = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
+        words += [word for each in assignments for word in ("--set", each)]
+        processes = comparison.processes(launch, [*words, "--seeds", str(config.seeds)])
     table = comparison.run(console.print, processes=processes)
     if results:
         command = " ".join(["terrella", *sys.argv[1:]])

@@ -50,7 +50,8 @@ def job_file(scheduler: Scheduler, job: Job) -> str:
     template = launch_folder() / f"{'verl_' if on_verl else ''}{scheduler}{SUFFIX[scheduler]}"
     text = template.read_text("utf-8")
     for pattern, value in _blanks(scheduler, job):
-        text, found = re.subn(pattern, lambda _, value=value: value, text, flags=re.MULTILINE)
+        literal = value.replace("\\", "\\\\")
+        text, found = re.subn(pattern, literal, text, flags=re.MULTILINE)
         if found != 1:
             raise ConfigError(
                 str(template), f"has {found} places for {pattern!r}, not one", "mend the template"

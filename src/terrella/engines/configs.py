@@ -14,6 +14,13 @@ from terrella.core.errors import ConfigError
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
+LARGEST_MODEL = 500_000_000
+"""Parameters of the largest model that engines sample in-process.
+
+Larger models need a server: here every attention mask repeats keys and values for grouped heads,
+and the cache reserves the longest episode for every row. A server with paged attention decodes ten
+times as fast in a fraction of the memory.
+"""
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
 Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
 """auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
@@ -237,6 +244,9 @@ class TokenizerTrainConfig(Configurable.Config):
     bf16: bool = False
 
 
+VllmConfig = VllmServer.Config
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(Configurable.Config):
     """Where models are trained and sampled. Every pipeline with a model has these settings."""
@@ -248,6 +258,6 @@ class EngineConfig(Configurable.Config):
 
     auto is local for small models and vllm for others; on verl it is servers of verl's own.
     """
-    vllm: VllmServer.Config = field(default_factory=VllmServer.Config)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
     verl: VerlConfig = field(default_factory=VerlConfig)
     """Used with engine=verl; any key of verl's own can be set here, too."""

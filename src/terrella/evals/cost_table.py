@@ -6,16 +6,20 @@ A test checks that the page is up to date.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from terrella.core.errors import ConfigError
+from terrella.engines.hardware import DEVICES
 from terrella.evals.cost import CostEstimate, count, duration, estimate, size
-from terrella.evals.cost_inputs import CPU_CORE, H100, MODELS, Machine, Workload
+from terrella.evals.cost_inputs import CPU_CORE, H100, MODELS, Machine, Model, Workload
 
 BILLION = 1_000_000_000
+SYMBOLS = 110
+"""Tokens of a character tokenizer with the words of a small world."""
 PREDICTION_WORK = Workload(
     prompt_tokens=2_000, answer_tokens=64, group_size=8, groups=16, steps=1_000, pack_tokens=2_560
 )
@@ -23,15 +27,17 @@ PREDICTION_WORK = Workload(
 
 A pack holds one whole group.
 """
-SIZES: tuple[tuple[str, Machine, str, int], ...] = (
-    ("laptop, 2 cores", CPU_CORE.on(2), "tiny-5m", 16),
-    ("laptop, 2 cores", CPU_CORE.on(2), "smollm2", 4),
-    ("1 H100", H100.on(1), "1.5b", 64),
-    ("8 H100, FSDP2", H100.on(8, sharded=True), "7b", 128),
-    ("64 H100, FSDP2", H100.on(64, sharded=True), "7b", 512),
-    ("1,024 H100, FSDP2", H100.on(1_024, sharded=True), "7b", 8_192),
-    ("1,024 H100, FSDP2", H100.on(1_024, sharded=True), "32b", 8_192),
+SIZES: tuple[tuple[str, Machine, str, str, int], ...] = (
+    ("laptop, 2 cores", CPU_CORE.on(2), "16GB", "tiny-5m", 16),
+    ("laptop, 2 cores", CPU_CORE.on(2), "16GB", "smollm2", 4),
+    ("1 H100", H100.on(1), "H100", "1.5b", 64),
+    ("8 H100", H100.on(8), "8xH100", "7b", 128),
+    ("64 H100", H100.on(64), "8x8xH100", "7b", 512),
+    ("1,024 H100", H100.on(1_024), "128x8xH100", "7b", 8_192),
+    ("1,024 H100", H100.on(1_024), "128x8xH100", "32b", 8_192),
 )
+SERVER_SHARE = 0.35
+"""Of a GPU's memory for the vLLM server beside the trainer."""
 STORE_RATE = 9_617
 """Transitions/s; measured on frozen_lake with 2 cores (results/foundation.json)."""
 STORE_BYTES = 12.9
@@ -47,26 +53,63 @@ PART_BYTES = 365
 def size_rows() -> list[tuple[str, ...]]:
     """One row per size: time, memory and failures."""
     rows = []
-    for name, machine, model, groups in SIZES:
+    for name, machine, hardware, model, groups in SIZES:
         work = replace(PREDICTION_WORK, groups=groups)
-        number_bytes = 4 if machine.shared_memory else 2
-        cost = estimate(work, MODELS[model], machine, number_bytes=number_bytes)
-        rows.append((name, model, str(groups), *_cells(cost, groups)))
+        cost = estimate(work, MODELS[model], machine)
+        memory = memory_cell(work, MODELS[model], hardware)
+        rows.append((name, model, str(groups), *_cells(cost, groups, memory)))
     return rows
 
 
-def _cells(cost: CostEstimate, groups: int) -> tuple[str, ...]:
+def memory_cell(work: Workload, model: Model, on: str) -> str:
+    """The fullest phase of RL on one device: trainer + sampler or server, and the sharding."""
+    from terrella.engines.configs import RlvrConfig
+    from terrella.engines.hardware import parse_hardware
+    from terrella.engines.memory.model_spec import model_spec
+    from terrella.engines.memory.plan import Phase, Served, make_plan
+    from terrella.engines.memory.steps import ExampleShape
+
+    hardware, large = parse_hardware(on), model.parameters > 1e9
+    settings = RlvrConfig(
+        groups=work.groups,
+        group_size=work.group_size,
+        pack_tokens=work.pack_tokens,
+        bf16=large,
+        gradient_checkpointing=large,
+    )
+    phase = Phase(
+        name="rlvr",
+        model=model_spec(model.name, vocabulary=SYMBOLS),
+        settings=settings,
+        example=ExampleShape(prompt=work.prompt_tokens, completion=work.completion_tokens),
+        members=work.group_size,
+        rows=work.episodes,
+        server=Served(share=SERVER_SHARE, tensor_parallel=_split(model)) if large else None,
+    )
+    plan = make_plan([phase], hardware, "ddp")
+    if not plan.fits and hardware.processes > 1:
+        plan = make_plan([phase], hardware, "fsdp2")
+    trainer, *others = (role.total for role in plan.worst.roles)
+    cell = f"{size(trainer)} + {size(sum(others))} = {size(plan.worst.total)}"
+    how = f", {plan.sharding.upper()}" if hardware.processes > 1 else ""
+    return f"{cell}{how}{'' if plan.fits else ' **too much**'}"
+
+
+def _split(model: Model) -> int:
+    """GPUs that share a server: its bf16 weights take at most 60% of its share of each."""
+    room = 0.6 * SERVER_SHARE * DEVICES["H100"]
+    return 1 << max(0, math.ceil(math.log2(2 * model.parameters / room)))
+
+
+def _cells(cost: CostEstimate, groups: int, memory: str) -> tuple[str, ...]:
     tokens = cost.tokens
-    memory = cost.memory
     failures = cost.failures
     transitions_per_second = groups * PREDICTION_WORK.group_size / cost.seconds.step
     return (
         f"{count(tokens.generated)} / {count(tokens.trained)} ({count(tokens.trained_plain)})",
         duration(cost.seconds.step),
         f"{cost.seconds.decode / cost.seconds.step:.0%}",
-        f"{size(memory.state)} + {size(memory.sampler_copy)} + "
-        f"{size(memory.activations + memory.logits + memory.mask)} + {size(memory.kv_cache)}"
-        f" = {size(memory.total)}{'' if cost.fits else ' **too much**'}",
+        memory,
         f"{failures.per_day:.2g}",
         f"{duration(failures.checkpoint_seconds)} / {duration(failures.checkpoint_every)}",
         duration(BILLION / transitions_per_second / (1 - failures.lost_share)),
@@ -102,7 +145,7 @@ def size_table() -> str:
             "tokens per step: generated / trained (unshared)",
             "a step",
             "decoding",
-            "memory per device: state + sampler's copy + activations + KV",
+            "memory per device: trainer + sampler",
             "failures/day",
             "checkpoint / best interval",
             "10^9 answers",
@@ -115,6 +158,26 @@ def store_table() -> str:
     return _markdown(("transitions", "2 cores", "on disk", "parts", "manifest", ""), store_rows())
 
 
+PUBLISHED_STEPS = (
+    ("Llama-3.1-8B (v0.5)", "8b", 16, 1_019, 92.8),
+    ("Qwen3-32B (v0.4)", "32b", 32, 3_206, 393.0),
+)
+"""NeMo-RL on H100: model, its size here, GPUs, tokens of a sequence, seconds of a step."""
+
+
+def step_table() -> str:
+    """Published steps of 2,048 sequences beside the model's."""
+    rows = []
+    for name, model, devices, tokens, seconds in PUBLISHED_STEPS:
+        work = Workload(
+            prompt_tokens=1, answer_tokens=tokens - 1, group_size=16, groups=128, steps=1
+        )
+        computed = estimate(work, MODELS[model], H100.on(devices)).seconds.step
+        cells = (f"{devices} H100", f"2,048 x {tokens:,} tokens", f"{seconds:.0f} s")
+        rows.append((name, *cells, f"{computed:.0f} s"))
+    return _markdown(("model", "devices", "batch", "published", "computed"), rows)
+
+
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -122,7 +185,11 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 START = "<!-- table: {name}; written by python -m terrella.evals.cost_table, checked by a test -->"
 END = "<!-- /table -->"
-TABLES: dict[str, Callable[[], str]] = {"sizes": size_table, "store": store_table}
+TABLES: dict[str, Callable[[], str]] = {
+    "sizes": size_table,
+    "store": store_table,
+    "steps": step_table,
+}
 
 
 def refresh(text: str) -> str:

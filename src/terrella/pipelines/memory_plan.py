@@ -149,7 +149,7 @@ def _smaller_server(config: Any) -> tuple[str, ...]:
         getattr(part, "sampler", "local") != "local" and hasattr(part, "vllm")
         for part in _pipelines(config)
     )
-    setting = f"vllm.arguments=--gpu-memory-utilization={SMALL_SERVER}"
+    setting = f"vllm.memory={SMALL_SERVER}"
     return (setting,) if served else ()
 
 

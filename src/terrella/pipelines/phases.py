@@ -19,8 +19,12 @@ from terrella.core.episode import EpisodeRun
 from terrella.core.errors import TerrellaError
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
-from terrella.engines.local.local_sampler import LARGEST_MODEL
+from terrella.engines.configs import (
+    LARGEST_MODEL,
+    RlvrConfig,
+    SftConfig,
+    TokenizerTrainConfig,
+)
 from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
 from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape
@@ -39,14 +43,18 @@ LEFT_OUT = {
 CHARACTERS_PER_TOKEN = 3.0
 """Of a subword tokenizer on states and rules. English has four, drawings have two. Assumed."""
 UNKNOWN_PROMPT = 4096
-"""Tokens of a prompt where the world's data are not on this machine. Assumed."""
+"""Tokens of a prompt where the world's data are not on this machine, or are recorded. Assumed."""
+UNKNOWN_REPLY = 64
+"""Tokens of an answer that is only imitated. Assumed."""
 ASKED_TASKS = 8
 """Tasks whose prompts are measured; the longest counts."""
 EVALUATED_ROWS = 512
 EPISODE_TOKENS = 4096
 """The default of `Rollout`."""
-SERVER_SHARE = 0.9
-"""Of a GPU's memory that vLLM takes unless `--gpu-memory-utilization` says otherwise."""
+OWN_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes on GPUs of its own, unless `vllm.memory` says otherwise."""
+SHARED_SHARE = 0.4
+"""The same beside a trainer."""
 ACTION_NUMBERS = 13
 """Numbers in an action of RT-1, the widest that is imported."""
 
@@ -155,19 +163,13 @@ def _server(config: Any, model: ModelSpec) -> Served | None:
     sampler = getattr(config, "sampler", "local")
     if sampler == "local" or (sampler == "auto" and parameters(model) <= LARGEST_MODEL):
         return None
-    words = config.vllm.arguments
+    vllm = config.vllm
     return Served(
-        share=_argument(words, "gpu-memory-utilization", SERVER_SHARE),
-        tensor_parallel=int(_argument(words, "tensor-parallel-size", 1)),
+        share=vllm.memory or (OWN_SHARE if vllm.devices else SHARED_SHARE),
+        tensor_parallel=vllm.tensor_parallel,
+        # A server on GPUs of its own takes nothing from the trainer's.
+        sleeps=vllm.sleep or bool(vllm.devices),
     )
-
-
-def _argument(words: tuple[str, ...], name: str, default: float) -> float:
-    for word in words:
-        key, _, value = word.partition("=")
-        if key == f"--{name}" and value:
-            return float(value)
-    return default
 
 
 # --- lengths --------------------------------------------------------------------------------------
@@ -205,11 +207,13 @@ def _completion(config: Any) -> int:
     if getattr(config, "ask", "") == "observation":
         turns = 1
     most = getattr(config, "episode_tokens", EPISODE_TOKENS)
-    return min(int(most), turns * int(config.turn_tokens))
+    return min(int(most), turns * int(getattr(config, "turn_tokens", UNKNOWN_REPLY)))
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:
     """Tokens of the longest of a few prompts, and the words of a tokenizer made from scratch."""
+    if hasattr(config, "train"):  # recorded pages: their world is a browser
+        return UNKNOWN_PROMPT, len(character_tokenizer())
     try:
         world: World = config.world.build()
         asked = list(_asked(config, world))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.vllm.server import VllmServer
+from terrella.engines.configs import RlvrConfig, SftConfig, VllmConfig
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.text_games.pipeline import TextGameModel
 from terrella.pipelines.world_model import TrainWorldModel
@@ -20,7 +19,7 @@ from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.textworld import TextWorld
 
 PACK = 2048
-SERVER = VllmServer.Config(max_model_len=12_288, arguments=("--gpu-memory-utilization=0.35",))
+SERVER = VllmConfig(max_model_len=12_288, memory=0.35)
 """Beside the trainer on the same GPU: `--dry-run --on 8xA100-80G` says what is left for each."""
 PUBLISHED = {
     "R1-Distill-Qwen-1.5B, SFT": "unchanged 38.88, changed 24.21, overall 32.87",

@@ -49,7 +49,8 @@ CASES = {
     "dr_grpo": Case(settings={"algorithm": "dr_grpo"}),
     "dapo": Case(settings={"algorithm": "dapo", "refill": 0}),
     "rloo": Case(settings={"algorithm": "rloo"}),
-    "rloo, two updates": Case(settings={"algorithm": "rloo", "updates": 2}),
+    # A large step would clip the ratio of every episode.
+    "rloo, two updates": Case(settings={"algorithm": "rloo", "updates": 2, "learning_rate": 1e-3}),
     "ppo": Case(settings=PPO),
     "ppo, whitened": Case(settings={**PPO, "whiten": True, "reward": "return"}),
     "keep_share": Case(settings={"keep_share": 0.5}),

@@ -1,9 +1,10 @@
-"""vLLM on a CPU: `environment()` for processes, `SETTINGS` for the command line."""
+"""vLLM on a CPU: the settings of a server and the environment of the process that starts it."""
 
 import os
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 SETTINGS = (
     "sampler=vllm",
     "vllm.dtype=float32",
@@ -12,16 +13,25 @@ SETTINGS = (
     "vllm.worker_extension=live_weights.LiveWeightFiles",
     "vllm.arguments=--enforce-eager",
 )
+"""The same for the command line."""
 
 
-def environment() -> dict[str, str]:
-    """The environment of a command whose vLLM server runs on this machine's CPU."""
-    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
+def environment(memory_gib: int = 1) -> dict[str, str]:
+    """Variables for the process that starts the server, which passes them on."""
     return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]),
         "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(memory_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Fields of `VllmServer.Config` for small models on a CPU."""
+    return {
+        "max_model_len": 1024,
+        "max_num_seqs": 32,
+        "arguments": ("--enforce-eager",),
+        "worker_extension": "live_weights.LiveWeightFiles",
+        **changes,
     }

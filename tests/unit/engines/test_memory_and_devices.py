@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support.tiny_model import tiny_model
-from tests.support.tiny_run import curve, tiny_trainer, weights
+from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
@@ -181,3 +181,18 @@ def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
     with sampling_mode(trainer.policy):
         assert trainer.attention == "sdpa" and _sample(trainer.sampler) == expected
     assert trainer.attention == "flex_attention"
+
+
+def test_the_mass_outside_the_mask_is_reported(tmp_path: Path):
+    model, tokenizer = tiny_model()
+    rollout = tiny_rollout(tokenizer)
+    trainer = tiny_trainer(tmp_path / "free", rollout=rollout, model=model, steps=1)
+    trainer.train()
+    assert "mask/outside" not in trainer.state.log_history[0]  # nothing is masked
+    rollout.codec.allowed_ids = tuple(range(model.config.vocab_size // 2))
+    model, _ = tiny_model()
+    trainer = tiny_trainer(tmp_path / "masked", rollout=rollout, model=model, steps=1)
+    trainer.train()
+    ((outside, mismatch),) = curve(trainer, "mask/outside", "mismatch/max")
+    assert 0.2 < outside < 0.8  # an untrained model does not know the mask
+    assert mismatch < 1e-4  # log-probs are those before the mask, on both sides

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.core.tokens import TrainExample
-from terrella.engines.trl.packs import Pack, pack_episodes, token_logprobs
+from terrella.engines.trl.packs import Pack, mass_outside, pack_episodes, token_logprobs
 from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_attention
 
 
@@ -212,3 +213,12 @@ def test_flex_attention_computes_what_the_dense_mask_does():
     output = flex_attention(q, k, v, block_mask=pack.attention("flex_attention")["attention_mask"])
     masked = {"attn_mask": pack.attention("sdpa")["attention_mask"]}
     assert torch.allclose(output, scaled_dot_product_attention(q, k, v, **masked), atol=1e-5)
+
+
+def test_the_mass_outside_the_allowed_ids_is_measured():
+    logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [50.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 50.0]]])
+    output = SimpleNamespace(logits=logits)
+    outside = mass_outside(output, torch.tensor([0, 1]))
+    assert outside.tolist() == pytest.approx([0.5, 0.0, 1.0], abs=1e-6)
+    warm = mass_outside(output, torch.tensor([0]), temperature=50.0)
+    assert warm[1] == pytest.approx(3 / (3 + 2.718281828), abs=1e-4)

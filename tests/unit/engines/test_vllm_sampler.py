@@ -182,6 +182,41 @@ def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
         sampler.load_weights([("w", torch.ones(2, 3))])
 
 
+def test_weights_over_nccl_go_through_vllms_routes_with_the_key(fake, monkeypatch):
+    """What a CPU can show: the routes, the key, and shapes and dtypes that match what is sent."""
+    torch = pytest.importorskip("torch")
+    from terrella.models.export import MergedWeights
+
+    nccl_engine = pytest.importorskip("vllm.distributed.weight_transfer.nccl_engine")
+    broadcast = []
+    engine = nccl_engine.NCCLTrainerWeightTransferEngine
+    monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: "group")
+    monkeypatch.setattr(
+        nccl_engine,
+        "packed_nccl_broadcast_producer",
+        lambda iterator, **_: broadcast.extend(iterator),
+    )
+    monkeypatch.setattr(engine, "_post_send_sync", lambda self: None)
+    model = torch.nn.Linear(3, 2)
+    sampler = sampler_of(fake, nccl_workers=2, dtype="bfloat16")
+    for _ in range(2):
+        fake.replies += [(200, {})] * (4 if fake.requests else 5)
+        sampler.load_weights(MergedWeights(model))
+    paths = [path for path, _, _ in fake.requests]
+    update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+    once = [*update, "/reset_prefix_cache"]
+    assert paths == ["/init_weight_transfer_engine", *once, *once]
+    assert fake.requests[0][2]["init_info"]["world_size"] == 3
+    assert {headers["Authorization"] for _, headers, _ in fake.requests} == {"Bearer secret"}
+    assert fake.requests[2][2]["update_info"] == {
+        "names": ["weight", "bias"],
+        "dtype_names": ["bfloat16", "bfloat16"],
+        "shapes": [[2, 3], [2]],
+    }
+    assert [name for name, _ in broadcast] == ["weight", "bias"] * 2
+    assert broadcast[0][1].dtype == torch.bfloat16
+
+
 def test_a_worker_reports_the_weights_that_a_file_did_not_contain(tmp_path):
     torch = pytest.importorskip("torch")
     save_file = pytest.importorskip("safetensors.torch").save_file

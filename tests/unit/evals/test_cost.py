@@ -6,7 +6,7 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,11 +71,24 @@ def test_turns_pay_for_the_worlds_tokens_between_them():
     assert estimate(work, MODELS["tiny-5m"], CPU_CORE).real_steps == 100 * 2 * 4
 
 
-def test_the_published_step_comes_out():
-    """NeMo-RL v0.6: Qwen3-30B-A3B, 32 H100, 2,048 sequences of 3,203 tokens: 192 s."""
-    work = Workload(prompt_tokens=1, answer_tokens=3202, group_size=16, groups=128, steps=1)
-    cost = estimate(work, MODELS["30b-a3b"], H100.on(32))
-    assert cost.seconds.step == pytest.approx(192, rel=0.1)
+def close(computed, published):
+    """Within a factor of two, as the page says."""
+    return 0.5 <= computed / published <= 2
+
+
+def test_published_rates_of_each_stack_come_out():
+    """torchtitan and vLLM with Llama-3.1-8B; nanotron with 1.2B on 8 H100, 33,000 at its best."""
+    assert close(H100.train.at(8.03e9), 5_762) and close(H100.train.at(1.24e9), 33_000)
+    assert close(H100.decode.at(8.03e9), 12_500)
+    assert close(H100.decode.at(8.03e9), 5_777) is False  # prompt-heavy serving: the page says so
+
+
+@pytest.mark.parametrize("published", cost_table.PUBLISHED_STEPS, ids=lambda step: step[1])
+def test_published_steps_come_out(published):
+    """NeMo-RL on H100: synchronous GRPO, 2,048 sequences."""
+    _, model, devices, tokens, seconds = published
+    work = Workload(prompt_tokens=1, answer_tokens=tokens - 1, group_size=16, groups=128, steps=1)
+    assert close(estimate(work, MODELS[model], H100.on(devices)).seconds.step, seconds)
 
 
 def test_the_measured_rates_come_out():
@@ -106,7 +119,7 @@ def test_the_published_failure_rate_of_llama_3_comes_out():
 
 
 def test_the_interval_is_the_best_one():
-    machine, model = H100.on(1024, sharded=True), MODELS["7b"]
+    machine, model = H100.on(1024), MODELS["7b"]
     best = expect_failures(model, machine)
     mtbf = 86_400 / best.per_day
     assert best.checkpoint_every == pytest.approx(math.sqrt(2 * best.checkpoint_seconds * mtbf))
@@ -121,22 +134,6 @@ def test_a_machine_that_never_fails_needs_no_checkpoint():
     assert expect_failures(MODELS["tiny-5m"], CPU_CORE, every=60.0).lost_share > 0
 
 
-def test_sharding_spreads_the_state_and_costs_a_copy():
-    whole, sharded = (
-        estimate(WORK, MODELS["7b"], H100.on(8, sharded=s)).memory for s in (False, True)
-    )
-    assert whole.state == 8 * sharded.state and whole.sampler_copy == 0
-    assert sharded.sampler_copy == 4 * 7.6e9
-    assert whole.total == pytest.approx(sum(astuple(whole)))
-
-
-def test_7b_does_not_fit_on_one_gpu_and_32b_not_on_a_thousand():
-    assert not estimate(WORK, MODELS["7b"], H100.on(8), number_bytes=2).fits
-    assert estimate(WORK, MODELS["7b"], H100.on(8, sharded=True), number_bytes=2).fits
-    work = replace(WORK, groups=8192)
-    assert not estimate(work, MODELS["32b"], H100.on(1024, sharded=True), number_bytes=2).fits
-
-
 def test_twice_the_devices_halve_the_step():
     one, two = (estimate(WORK, MODELS["1.5b"], H100.on(n)).seconds for n in (1, 2))
     assert one.step == pytest.approx(2 * two.step)
@@ -144,7 +141,7 @@ def test_twice_the_devices_halve_the_step():
 
 def test_cores_of_one_process_share_one_interpreter():
     one, two = (estimate(WORK, MODELS["tiny-5m"], CPU_CORE.on(n)) for n in (1, 2))
-    assert one.seconds.world == two.seconds.world and one.memory == two.memory
+    assert one.seconds.world == two.seconds.world
 
 
 def test_a_count_below_one_is_refused():
@@ -154,7 +151,7 @@ def test_a_count_below_one_is_refused():
 
 def test_costs_are_formatted():
     rows = dict(describe(estimate(WORK, MODELS["7b"], H100)))
-    assert "does not fit" in rows["memory per device"]
+    assert "overhead" in rows["a step"]
     assert rows["tokens generated per step"] == "8.2k" and rows["real steps"] == "1.3k"
     assert [count(n) for n in (0, 950, 12_345, 4e6, 1.2e9)] == ["0", "950", "12.3k", "4.0M", "1.2G"]
     assert [size(n) for n in (0, 1, 12e6, 1.5e9)] == ["0", "1 MB", "12 MB", "1.5 GB"]
@@ -168,7 +165,11 @@ def test_costs_are_formatted():
     ]
 
 
+@pytest.mark.slow
 def test_the_tables_of_the_page_are_the_models():
+    pytest.importorskip("trl")
+    import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+
     page = (ROOT / "docs/scaling.md").read_text()
     for name in cost_table.TABLES:
         assert f"<!-- table: {name};" in page
@@ -177,7 +178,8 @@ def test_the_tables_of_the_page_are_the_models():
     )
 
 
-def test_a_page_without_markers_is_refused():
+def test_a_page_without_markers_is_refused(monkeypatch):
+    monkeypatch.setattr(cost_table, "TABLES", {"sizes": cost_table.store_table})
     with pytest.raises(ConfigError, match="sizes"):
         cost_table.refresh("# nothing here")
 
@@ -185,6 +187,6 @@ def test_a_page_without_markers_is_refused():
 def test_the_pages_python_runs():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/scaling.md").read_text(), re.S)
     done = subprocess.run(
-        [sys.executable, "-c", code + "\nassert len(rows) == 9"], capture_output=True, text=True
+        [sys.executable, "-c", code + "\nassert len(rows) == 8"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr

@@ -18,9 +18,9 @@ from terrella.models.frame_tokenizer import FrameTokenizer
 LPIPS_BYTES = 1_200
 """Per pixel of a batch, for LPIPS on frames and contexts: AlexNet's maps in fp32.
 
-Five convolutions hold about eleven numbers per pixel; with rectified, normalised and squared copies,
-the scaled images and both members of a pair about 150, for two pairs. Computed, not followed: the
-weights may not be installed.
+Five convolutions hold about eleven numbers per pixel. With rectified, normalised and squared
+copies, the scaled images and both members of a pair it is about 150, for two pairs. Computed, not
+followed: the weights may not be installed.
 """
 
 
@@ -38,7 +38,7 @@ def tokenizer_bytes(config: TokenizerTrainConfig) -> TrainBytes:
                 rebuilt = model(frames, frames)
             loss = rebuilt.loss + functional.mse_loss(rebuilt.frames.float(), frames)
             loss = loss + functional.mse_loss(rebuilt.context.float(), frames)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         weights = float(sum(each.numel() * each.element_size() for each in model.parameters()))
     pixels = rows * columns * config.batch
     return TrainBytes(

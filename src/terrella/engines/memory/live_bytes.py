@@ -51,7 +51,7 @@ def _fake(old: Tensor) -> Tensor:
     return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes that are alive, by kind, and the same at the moment when most were alive.
 
     Gradients are left out of the peak: a plan counts them whole, because they are all there from
@@ -60,7 +60,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self, *, vocabulary: int = 0) -> None:
         """Tensors whose last dimension is the vocabulary count as logits."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.vocabulary = vocabulary
         self.live: Counter[Kind] = Counter()
         self.peak: Counter[Kind] = Counter()
@@ -92,7 +92,7 @@ class LiveBytes(TorchDispatchMode):
     def _kind(self, tensor: Tensor) -> Kind:
         if self.vocabulary and tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary:
             return "logits"
-        backward = torch._C._current_graph_task_id() != -1  # type: ignore[attr-defined]
+        backward = torch._C._current_graph_task_id() != -1
         is_gradient = backward and tuple(tensor.shape) in self._shapes
         return "gradients" if is_gradient else "activations"
 

@@ -174,23 +174,28 @@ def train_step(phase: Phase, processes: int) -> TrainStep:
     """What one process trains on: enough examples to fill its largest pack."""
     settings = phase.settings
     assert isinstance(settings, SftConfig | RlvrConfig)
-    is_rl = isinstance(settings, RlvrConfig)
-    groups = settings.groups if is_rl else settings.batch_size
-    groups = max(1, groups // processes)
     on_verl = phase.engine == "verl"
+    critic: Literal["", "shared", "separate"] = ""
+    shares = True
+    if isinstance(settings, RlvrConfig):
+        groups, shares = settings.groups, settings.share_prefix
+        if settings.algorithm == "ppo":
+            critic = "separate" if on_verl else settings.critic
+    else:
+        groups = settings.batch_size
+    groups = max(1, groups // processes)
     length = phase.example.prompt + phase.example.completion
     pack = max(settings.pack_tokens, length) if on_verl else settings.pack_tokens
     enough = math.ceil(pack / max(1, length)) + 1
-    critic = settings.critic if is_rl and settings.algorithm == "ppo" else ""
     return TrainStep(
         examples=(phase.example,) * (min(groups, enough) * phase.members),
         members=phase.members,
         pack_tokens=pack,
-        share_prefix=not on_verl and (settings.share_prefix if is_rl else True),
+        share_prefix=shares and not on_verl,
         bf16=settings.bf16,
         gradient_checkpointing=settings.gradient_checkpointing,
         lora_rank=settings.lora_rank,
-        critic="separate" if on_verl and critic else critic,
+        critic=critic,
     )
 
 

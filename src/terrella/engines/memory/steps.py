@@ -126,7 +126,7 @@ def _follow_training(spec: ModelSpec, step: TrainStep) -> TrainBytes:
             logprobs, entropy = target_logprobs(output, pack)
             loss = logprobs.sum() + (output["values"].sum() if step.critic else 0.0)
             del output, logprobs
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             del loss, entropy
         sizes = _parameter_bytes(model)
     peak = live.peak

@@ -42,7 +42,7 @@ from terrella.engines.trl.pack_passes import (
     plain_weights,
 )
 from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
-from terrella.engines.trl.sampling_mode import sampling_mode
+from terrella.engines.trl.sampling_mode import resharded, sampling_mode
 from terrella.engines.trl.tree_attention import use_attention
 from terrella.engines.trl.value_head import attach_value_head, head_weights
 
@@ -93,7 +93,7 @@ class TrlLearner:
     def forward(self, data: Sequence[TrainExample]) -> list[tuple[float, ...]]:
         """See `core.protocols.Learner`."""
         shares, packs = self._shared_packs(data, ())
-        with torch.no_grad():
+        with torch.no_grad(), resharded(self.policy):
             outputs = [
                 self._outputs(self.policy, pack)[0] for pack in pad_packs(self.accelerator, packs)
             ]

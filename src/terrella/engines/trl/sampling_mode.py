@@ -36,6 +36,21 @@ def sampling_mode(policy: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def resharded(policy: Any) -> Iterator[None]:
+    """Around forward passes without a backward pass, which would have freed whole weights.
+
+    FSDP2 keeps those of the last layers, in the precision that it computes in. They would be taken
+    for the model's parameters when gradients are clipped or states are saved.
+    """
+    try:
+        yield
+    finally:
+        for module in policy.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+@contextlib.contextmanager
 def _gathered(policy: Any) -> Iterator[None]:
     """FSDP2's weights, whole on this device. The critic is left out: sampling needs no values."""
     modules: list[Any] = [

@@ -37,7 +37,10 @@ class NcclTransfer:
         source = _source(weights, self.dtype)
         if self._engine is None:
             rendezvous = NCCLTrainerInitInfo(
-                master_address=LOOPBACK, master_port=_free_port(), world_size=self.workers + 1
+                rank=0,
+                master_address=LOOPBACK,
+                master_port=_free_port(),
+                world_size=self.workers + 1,
             )
             self._engine = NCCLTrainerWeightTransferEngine.trainer_init(
                 rendezvous, client=self, source=source

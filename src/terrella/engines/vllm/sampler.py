@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import json
 import tempfile
@@ -65,7 +66,9 @@ class VllmSampler:
         self.asleep = False
         self.nccl: NcclTransfer | None = None
         if nccl_workers:
-            self.nccl = NcclTransfer(self._post, workers=nccl_workers, dtype=dtype)
+            # Not repeated: half of a transfer cannot be done again.
+            once = functools.partial(self._post, tries=1)
+            self.nccl = NcclTransfer(once, workers=nccl_workers, dtype=dtype)
         self.seconds = seconds
         self.sync_folder = sync_folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
@@ -168,13 +171,13 @@ class VllmSampler:
         choice: dict[str, Any] = reply["choices"][0]
         return choice
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def _post(self, path: str, body: dict[str, Any], *, tries: int = TRIES) -> Any:
         """Post a request and return the reply; retry if the connection breaks.
 
         All requests of this class may be repeated.
         """
         failure = ""
-        for _ in range(TRIES):
+        for _ in range(tries):
             try:
                 return self._exchange(path, json.dumps(body))
             except (OSError, http.client.HTTPException) as error:

@@ -3,12 +3,12 @@
 `terrella reproduce spa_qwen_1_5b_sokoban --dry-run` prints it.
 
 Needs the weights from the hub and an H100 (the paper: 12 hours for 1.5B), four for 3B: the critic
-is a second model, and 16 bytes a weight do not fit on one. The settings
-are the paper's: 1280 trajectories of 160 instances, 5 epochs of SFT at 1e-4, PPO with gamma =
-lambda = 1, clip 0.2 / 0.28, no KL, the most uncertain quarter of 32 x 8 episodes, 1000 steps. Two
-differ: no entropy bonus, and one learning rate for actor and critic. Each docstring states pass@1 /
-pass@8 in percent as published: there are no seeds or intervals behind them, and FrozenLake's slip
-is not known (ours has none).
+is a second model, and 16 bytes a weight do not fit on one. The settings are the paper's: 1280
+trajectories of 160 instances, 5 epochs of SFT at 1e-4, PPO with gamma = lambda = 1, clip 0.2 /
+0.28, no KL, the most uncertain quarter of 32 x 8 episodes, 1000 steps. Two differ: no entropy
+bonus, and one learning rate for actor and critic. Each docstring states pass@1 / pass@8 in percent
+as published: there are no seeds or intervals behind them, and FrozenLake's slip is not known (ours
+has none).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.vllm.server import VllmServer
+from terrella.engines.configs import RlvrConfig, SftConfig, VllmConfig
 from terrella.evals.agents import Evaluate
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.spa.pipeline import Spa
@@ -33,7 +32,7 @@ QWEN_0_5B, QWEN_1_5B, QWEN_3B = (f"Qwen/Qwen2.5-{size}-Instruct" for size in ("0
 LLAMA_1B = "meta-llama/Llama-3.2-1B-Instruct"
 SOKOBAN, SUDOKU = Sokoban.Config(), Sudoku.Config(max_steps=50)
 LAKE, LAKE_6X6 = FrozenLake.Config(), FrozenLake.Config(size=6)
-SERVER = VllmServer.Config(arguments=("--gpu-memory-utilization=0.2",))
+SERVER = VllmConfig(memory=0.2)
 """Beside the trainer on the same GPU: `--dry-run --on 1xH100` says what is left for each."""
 FIRST = ("base", "vanilla", "spa")
 CLAIMS = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))

@@ -20,7 +20,7 @@ MODEL = "tiny-0.3m-vllm"
 ENGINES = {
     "trl": ((), lambda: dict(os.environ)),
     "vllm": (vllm_cpu.SETTINGS, lambda: {**os.environ, **vllm_cpu.environment()}),
-    "verl": (verl_cpu.ENGINE_SETTINGS, verl_cpu.environment),
+    "verl": ((*verl_cpu.ENGINE_SETTINGS, *verl_cpu.LOCAL), verl_cpu.environment),
 }
 """Settings and environment of each column."""
 
@@ -197,6 +197,8 @@ def run_cell(row, column, folder):
     settings = ENGINES[column][0]
     if column == "verl" and row in PROMPT_TOKENS:
         settings = (*settings, f"verl.prompt_tokens={PROMPT_TOKENS[row]}")
+    if column == "verl" and row == "evaluate":
+        settings = (*settings, "sampler=auto")  # on servers that verl starts
     config = override(ROWS[row](folder), settings)
     with common.Timer() as timer:
         result = config.build().run(SilentProgress())

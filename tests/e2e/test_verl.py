@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.support.verl_cpu import SETTINGS, environment, use
+from tests.support.verl_cpu import LOCAL, SETTINGS, environment, use
 
 use()
 from terrella.models.presets import load_model
@@ -24,7 +24,7 @@ SMALL = (
 
 
 def command(out: Path, *extra: str) -> list[str]:
-    words = [word for setting in (*SETTINGS, *SMALL, *extra) for word in ("--set", setting)]
+    words = [word for setting in (*SETTINGS, *LOCAL, *SMALL, *extra) for word in ("--set", setting)]
     return [sys.executable, "-m", "terrella.cli", "rlvr", "tiny_counter", "--out", str(out), *words]
 
 
@@ -76,6 +76,28 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
     )
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["metrics"]["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_async_trains_on_groups_that_are_as_old_as_allowed(tmp_path: Path):
+    done = run(
+        tmp_path,
+        "rlvr.steps=4",
+        "rlvr.groups=4",
+        "rlvr.schedule=async",
+        "rlvr.staleness=1",
+        "warmup_examples=1600",
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = metrics(tmp_path)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    # The first two steps take groups that were started together, before any weight sync.
+    ages = [row["staleness/max"] for row in rows]
+    assert ages[:2] == [0, 1] and max(ages) == 1
+    # Rows of older weights differ by far more; they are not compared.
+    assert all(row.get("mismatch/max", 0.0) < 1e-4 for row in rows)
+    assert "mismatch/max" in rows[0] and all(row["masked"] == 0 for row in rows)
 
 
 @pytest.mark.slow

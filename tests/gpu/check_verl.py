@@ -3,10 +3,12 @@
 By hand, on a node with at least two GPUs:
 
     python tests/gpu/check_verl.py /shared/runs/check           exits 1 and names what does not hold
-Real vLLM kernels and NCCL weight sync in bf16, prefix cache, sleep mode, PPO with a critic, and a
-killed server.
+Real vLLM kernels and NCCL weight sync in bf16, prefix cache, sleep mode, PPO with a critic, a
+killed server, replies that a weight sync interrupts (schedule=async), and servers that share the
+devices of a learner's workers.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -77,9 +79,49 @@ def main(folder: Path) -> list[str]:
                 f"{name}: the reward did not rise "
                 f"({rows[0]['reward']:.2f} to {rows[-1]['reward']:.2f})"
             )
+    wrong += check_async(folder / "async") + check_learner(folder / "learner")
     if len({row["step"] for row in run(folder / "killed", kill_after=180.0)}) != 20:
         wrong.append("killed: not every step was done")
     return wrong
+
+
+def check_async(folder: Path) -> list[str]:
+    """Long replies: a step aborts and continues them, and sleeping servers lose none."""
+    wrong = []
+    rows = run(folder, "rlvr.schedule=async", "rlvr.staleness=2", "rlvr.bf16=true", "max_turns=8")
+    ages = [row["staleness/max"] for row in rows]
+    if max(ages) > 2 or not any(ages):
+        wrong.append(f"async: the oldest groups of the steps are {ages} versions old")
+    current = [row["mismatch/mean"] for row in rows if "mismatch/mean" in row]
+    if not current or max(current) > BF16_MISMATCH:
+        wrong.append(f"async: sampler and trainer differ on current rows by {current}")
+    if len({row["step"] for row in rows}) != 20 or any(row["masked"] for row in rows):
+        wrong.append("async: steps or episodes are missing")
+    return wrong
+
+
+def check_learner(folder: Path) -> list[str]:
+    """A learner, its servers on the same devices, and the learner again, in its old memory."""
+    from terrella.core.tokens import AdamParams, TokenRequest, TrainExample
+    from terrella.engines.configs import EngineConfig
+    from terrella.engines.engine import make_engine, start_model
+
+    example = TrainExample(prompt_ids=[5, 6], completion_ids=[7, 8, 9], mask=[True] * 3)
+    request = TokenRequest(prompt_ids=(5, 6), max_new_tokens=3, seed=0, temperature=0.0)
+    start = start_model("tiny-25m", folder / "start")
+    with (
+        make_engine(EngineConfig(engine="verl"), work=folder) as engine,
+        engine.learner(start, work=folder) as learner,
+    ):
+        for _ in range(60):
+            learner.forward_backward([example] * 3, "cross_entropy")
+            learner.optim_step(AdamParams(learning_rate=1e-3))
+        before = learner.forward([example])
+        with learner.sampler() as sampler:
+            written = asyncio.run(sampler.sample(request)).token_ids
+        after = learner.forward([example])
+    wrong = [] if written == (7, 8, 9) else [f"learner: its servers wrote {written}"]
+    return wrong if before == after else [*wrong, "learner: sampling changed its weights"]
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ class EngineConfig(Configurable.Config):
     sampler: Literal["auto", "local", "vllm"] = "auto"
     """local: in this process, for small models; vllm: a server that the engine starts.
 
-    auto is local for small models and vllm for others; verl has servers of its own.
+    auto is local for small models and vllm for others; on verl it is servers of verl's own.
     """
     vllm: VllmConfig = field(default_factory=VllmConfig)
     verl: VerlConfig = field(default_factory=VerlConfig)

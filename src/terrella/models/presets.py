@@ -70,6 +70,12 @@ def parameter_count(name: str) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+def max_positions(name: str) -> int:
+    """The longest sequence of a model in a folder or on the hub."""
+    config = AutoConfig.from_pretrained(name, local_files_only=Path(name).is_dir())
+    return int(config.get_text_config().max_position_embeddings)
+
+
 def _from_scratch(
     shape: Shape, vocabulary: Sequence[str], seed: int, dtype: torch.dtype
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:

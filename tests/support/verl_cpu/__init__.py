@@ -3,10 +3,12 @@
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ENGINE_SETTINGS = (
     "engine=verl",
+    "vllm.dtype=float32",  # auto is bf16
     "verl.devices=2",
     "verl.episode_workers=1",
     "verl.prompt_tokens=128",
@@ -30,6 +32,30 @@ ENGINE_SETTINGS = (
 )
 """Two processes stand in for two GPUs."""
 SETTINGS = (*ENGINE_SETTINGS, "model=tiny-0.3m-vllm")
+LOCAL = ("sampler=local",)
+"""Evaluation in the command's process: servers take longer to start than it takes."""
+
+
+def engine_config() -> Any:
+    """The engine of `ENGINE_SETTINGS`."""
+    from terrella.core.config import override
+    from terrella.engines.configs import EngineConfig
+
+    return override(EngineConfig(), ENGINE_SETTINGS)
+
+
+def wide_model(folder: Path) -> None:
+    """A tiny model that vLLM can serve, with large weights: it prefers some tokens to others."""
+    import torch
+
+    from terrella.models.export import export_model
+    from terrella.models.presets import load_model
+
+    model, tokenizer = load_model("tiny-0.3m-vllm")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4.0 if weight.ndim > 1 else 1.0)
+    export_model(model, tokenizer, folder)
 
 
 RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -135,9 +135,18 @@ def test_the_dataset_and_the_buffer_that_the_keys_name_exist():
 
     from terrella.engines.verl.verl_keys import verl_keys
 
-    for key in ("data.custom_cls.path", "trainer.v1.sampler.custom_sampler.path"):
-        path = verl_keys(job())[key]
-        assert find_spec(path.removeprefix("pkg://")) is not None
+    for schedule in ("sync", "async"):
+        for key in ("data.custom_cls.path", "trainer.v1.sampler.custom_sampler.path"):
+            path = verl_keys(job(schedule=schedule))[key]
+            assert find_spec(path.removeprefix("pkg://")) is not None
+
+
+def test_staleness_is_a_span_of_versions_on_verl():
+    config = composed(job(schedule="async", staleness=3)).trainer.v1
+    assert config.trainer_mode == "colocate_async"
+    assert config.colocate_async.num_warmup_batches == 3
+    assert config.sampler.max_off_policy_threshold == 4  # groups that are 0, 1, 2 or 3 old
+    assert config.sampler.custom_sampler.name == "StaleGroupBuffer"
 
 
 @pytest.mark.parametrize("wrong", ["trainer.nodes=2", "actor_rollout_ref.actor.optimiser.lr=1"])

@@ -1,6 +1,7 @@
 """Episodes on verl: allowed ids go to the servers, groups without a gradient are replaced."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from terrella.engines.configs import RlvrConfig
 from terrella.engines.verl import refill
 from terrella.engines.verl.agent_loop import ServerSampler
 from terrella.engines.verl.refill import RefillBuffer
+from terrella.engines.verl.stale_groups import may_take
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies
 
@@ -43,6 +45,40 @@ def test_allowed_ids_go_to_the_server_at_temperature_one_only():
     assert "allowed_token_ids" not in ask(temperature=0.5)
     with pytest.raises(EngineError, match="temperature"):
         ask(allowed_ids=(5, 6), temperature=0.5)
+
+
+def test_a_turn_that_was_interrupted_has_the_version_of_its_oldest_token():
+    class Interrupted(Servers):
+        async def generate(self, *arguments: Any, **options: Any) -> Any:
+            output = await super().generate(*arguments, **options)
+            output.extra_fields.update(global_steps=7, min_global_steps=5, max_global_steps=7)
+            return output
+
+    sampler = ServerSampler(Interrupted())
+    request = TokenRequest(prompt_ids=(1,), max_new_tokens=2, seed=0)
+    assert asyncio.run(sampler.sample(request)).version == 5
+    assert sampler.versions == [5, 7]
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_no_group_is_taken_too_late_however_slow_it_is(staleness: int):
+    """Groups finish in the worst order; a step waits for more of them only if it has to."""
+    groups, steps = 3, 40
+    chance = random.Random(staleness)
+    started = {f"{staleness}-{n}": 1 for n in range(staleness * groups)}
+    finished: set[str] = set()
+    waited, ages = 0, []
+    for step in range(1, steps + 1):
+        started |= {f"{step}+{n}": step for n in range(groups)}
+        finished |= set(chance.sample(sorted(started), k=groups))  # some long ago, some just now
+        while not may_take(started, finished, step=step, groups=groups, staleness=staleness):
+            slow = [key for key in started if key not in finished]
+            finished.add(max(slow, key=lambda key: (started[key], chance.random())))
+            waited += 1
+        for key in sorted(finished, key=lambda key: started[key])[:groups]:
+            ages.append(step - started.pop(key))
+            finished.discard(key)
+    assert max(ages) <= staleness and waited
 
 
 class Queue:
@@ -87,6 +123,7 @@ def _record(task: int, reward: float | None) -> dict[str, Any]:
         "turn_ends": [2] if known else [],
         "prompt_read": 1,
         "prompt_cached": 0,
+        "env_steps": 3,
     }
 
 
@@ -146,6 +183,7 @@ def test_groups_without_a_gradient_are_replaced_by_the_tasks_of_the_trl_engine(q
     # The metrics are those before the refills; a lost group is left for the trainer to refuse.
     assert found.first_round["zero_variance"] == pytest.approx(2 / 3)
     assert found.refilled == 3
+    assert found.dropped_env_steps == 3 * 2 * 3  # they count against a budget
 
 
 def test_rounds_are_bounded_and_zero_rounds_change_nothing(queue: Queue):

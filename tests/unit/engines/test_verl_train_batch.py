@@ -18,6 +18,7 @@ from terrella.engines.verl.train_batch import (
     group_rewards,
     make_train_batch,
     mismatch,
+    row_ages,
 )
 from terrella.engines.verl.verl_run import curve
 
@@ -142,6 +143,18 @@ def test_the_mismatch_looks_at_the_models_tokens_only():
     batch.old_BT[0, 1] += 0.21
     assert mismatch(batch)["mismatch/max"] == pytest.approx(0.21)
     assert mismatch(batch)["mismatch/mean"] == pytest.approx(0.01)
+
+
+def test_the_mismatch_of_older_rows_is_no_alarm():
+    batch = columns()
+    batch.old_BT[0, 1] += 0.21
+    rows = len(batch.old_BT)
+    records = [{"min_global_steps": 2 if row == 0 else 4} for row in range(rows)]
+    ages = row_ages(records, [True] * rows, version=4)
+    assert ages == [2] + [0] * (rows - 1)
+    assert row_ages(records, [False] * rows, version=4) == [0] * rows  # they only fill up
+    assert mismatch(batch, current=[age == 0 for age in ages])["mismatch/max"] == 0.0
+    assert mismatch(batch, current=[False] * rows) == {}
 
 
 def test_metrics_leave_masked_verdicts_out_of_the_mean():

@@ -1,8 +1,8 @@
-"""The data of a learner's call: checked, shared out over processes, and put together again.
+"""The data of a learner's call: shared out over processes, and put together again.
 
 Every process holds all data, so it knows what the others compute and how long their answers are.
     shares = share_out(data, processes=2)
-    mine = with_columns(data, ["advantage"])[shares[0]]
+    mine = data[shares[0]]
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from terrella.algos.named_losses import EXAMPLE, WEIGHT
 from terrella.core.errors import EngineError
 from terrella.core.tokens import TrainExample
 
@@ -34,32 +32,6 @@ def share_out(data: Sequence[TrainExample], *, processes: int) -> list[slice]:
     ]
     starts = [sum(owner < process for owner in owners) for process in range(processes + 1)]
     return [slice(start, end) for start, end in itertools.pairwise(starts)]
-
-
-def column_names(data: Sequence[TrainExample]) -> frozenset[str]:
-    """The columns that all examples have."""
-    names = [frozenset(example.columns) for example in data]
-    return frozenset.intersection(*names) if names else frozenset()
-
-
-def with_columns(data: Sequence[TrainExample], names: Sequence[str]) -> list[TrainExample]:
-    """The examples with these columns, the index of the example, and a weight for each token."""
-    return [_with_columns(example, names, index) for index, example in enumerate(data)]
-
-
-def _with_columns(example: TrainExample, names: Sequence[str], index: int) -> TrainExample:
-    length = len(example.completion_ids)
-    columns = {name: example.columns[name] for name in names}
-    columns.setdefault(WEIGHT, [1.0] * length)
-    for name, values in {"mask": example.mask, **columns}.items():
-        if len(values) != length:
-            raise EngineError(
-                "learner",
-                f"example {index} has {length} completion tokens and {len(values)} of {name}",
-            )
-    if not example.prompt_ids:
-        raise EngineError("learner", f"example {index} has no prompt to predict from")
-    return replace(example, columns={**columns, EXAMPLE: [float(index)] * length})
 
 
 def check_same_data(accelerator: Any, data: Sequence[TrainExample]) -> None:

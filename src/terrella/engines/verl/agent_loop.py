@@ -37,7 +37,7 @@ class ServerSampler:
     servers: Any
     session: str = field(default_factory=lambda: uuid4().hex)
     versions: list[int] = field(default_factory=list[int])
-    """The version of the weights that wrote each turn."""
+    """The oldest and the newest version of the weights that wrote each turn."""
     read: int = 0
     """Prompt tokens sent."""
     cached: int = 0
@@ -64,15 +64,23 @@ class ServerSampler:
             reason = " ".join(str(error).split())[-300:]
             message = f"was lost while it sampled for an episode: {reason}"
             raise EngineError("rollout server", message) from error
-        self._count(output.extra_fields, len(request.prompt_ids))
+        version = self._count(output.extra_fields, len(request.prompt_ids))
         ids = tuple(output.token_ids)
-        stopped = bool(ids) and ids[-1] in request.stop_ids
-        return Sampled(token_ids=ids, logprobs=tuple(output.log_probs or ()), stopped=stopped)
+        return Sampled(
+            token_ids=ids,
+            logprobs=tuple(output.log_probs or ()),
+            stopped=bool(ids) and ids[-1] in request.stop_ids,
+            version=version,
+        )
 
-    def _count(self, extra: dict[str, Any], prompt: int) -> None:
-        self.versions.append(int(extra.get("global_steps") or 0))
+    def _count(self, extra: dict[str, Any], prompt: int) -> int:
+        """Keep what the servers report; returns the oldest version that wrote the turn."""
+        names = ("min_global_steps", "max_global_steps")
+        oldest, newest = (int(extra.get(name) or 0) for name in names)
+        self.versions += [oldest, newest]
         self.read += prompt
         self.cached += int(extra.get("num_cached_tokens") or 0)
+        return oldest
 
     def release(self, session: str) -> None:
         """Nothing to release: the servers evict from their prefix caches themselves."""
@@ -84,7 +92,7 @@ def _allowed(request: TokenRequest) -> list[int]:
     The trainer computes probabilities before the mask. Servers report those only at temperature 1
     (`logprobs_mode` in `verl_keys`): raw log-probabilities leave the temperature out.
     """
-    if request.temperature != 1.0:
+    if request.temperature not in (0.0, 1.0):
         raise EngineError(
             "verl",
             f"allowed ids at temperature {request.temperature}: rollout servers report "

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import Dataset
 
-from terrella.core.errors import ConfigError, EngineError
+from terrella.core.errors import ConfigError
 from terrella.core.files import read_json_lines
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig, VerlConfig
@@ -148,19 +148,10 @@ def _keys(
 
 def _train(config: Any, composed: Any, log: Path) -> None:
     """Train to the end, on the Ray cluster there is or on one of our own."""
-    import ray
-    from omegaconf import OmegaConf
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
     from verl.trainer.sft_trainer_ray import SFTTrainer
 
-    options: Any = OmegaConf.to_container(composed.ray_kwargs.get("ray_init", {}), resolve=True)
-    environment = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(composed)))
-    ray.init(**{**options, "runtime_env": environment})
+    from terrella.engines.verl.ray_session import ray_session
+
     os.environ[LOG_VARIABLE] = str(log)
-    try:
+    with ray_session(composed):
         SFTTrainer(config=config).fit()
-    except ray.exceptions.RayError as error:
-        reason = " ".join(str(error).split())[-500:]
-        raise EngineError("verl", reason, "the log above names the process") from error
-    finally:
-        ray.shutdown()

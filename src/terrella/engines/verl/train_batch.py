@@ -178,9 +178,25 @@ def _estimated(
     return advantages, returns
 
 
-def mismatch(columns: TokenColumns) -> dict[str, float]:
-    """How far sampler and trainer disagree on the tokens that the model wrote."""
+def row_ages(records: Sequence[dict[str, Any]], real: Sequence[bool], *, version: int) -> list[int]:
+    """How many versions older than the trainer's weights the oldest token of each row is.
+
+    Rows that only fill up the batch count as current.
+    """
+    return [
+        max(0, version - int(record["min_global_steps"])) if is_real else 0
+        for record, is_real in zip(records, real, strict=True)
+    ]
+
+
+def mismatch(columns: TokenColumns, current: Sequence[bool] | None = None) -> dict[str, float]:
+    """How far sampler and trainer disagree on the tokens that the model wrote.
+
+    `current` are the rows that the trainer's weights wrote; None is all of them.
+    """
     mask = columns.mask_BT
+    if current is not None:
+        mask = mask & torch.tensor(current, dtype=torch.bool, device=mask.device)[:, None]
     if not mask.any():
         return {}
     gap = (columns.old_BT - columns.sampled_BT)[mask].abs()

@@ -1,8 +1,9 @@
-"""verl's synchronous trainer with verified rewards, masked episodes and a mismatch monitor.
+"""verl's trainers with verified rewards, masked episodes and a mismatch monitor.
 
 `_compute_advantage` turns the episodes of a step into what it trains on, and stops the run when the
 servers did not sample from the trainer's weights. Everything else (workers, FSDP, servers, weight
-sync, checkpoints) is verl's.
+sync, checkpoints) is verl's. With schedule=async it is verl's `colocate_async`: worlds go on while
+the model trains, and a reply that a weight sync interrupts is continued with the new weights.
     run_ppo(config, task_runner_class=VerifiedRunner)
 """
 
@@ -22,6 +23,8 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -40,6 +43,7 @@ from terrella.engines.verl.train_batch import (
     group_indices,
     make_train_batch,
     mismatch,
+    row_ages,
 )
 
 COLUMNS = (
@@ -72,8 +76,8 @@ POLL_SECONDS = 0.1
 RESUMES = "the log above names the server or process; the run resumes from its last checkpoint"
 
 
-class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
-    """verl's synchronous trainer on verified episodes; see the module's docstring."""
+class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
+    """What verified episodes change in each of verl's trainers; see the module's docstring."""
 
     total_training_steps: int
 
@@ -153,7 +157,8 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         nested = data["response_mask"]
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         columns, records, entropy = _read(data)
-        self._watch_mismatch(columns)
+        ages = row_ages(records, real, version=self.global_steps - 1)
+        self._watch_mismatch(columns, ages)
         groups = group_indices(plain(data["uid"]), real)
         episodes = episode_facts(records, columns.mask_BT)
         train_batch = make_train_batch(
@@ -174,8 +179,12 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.metrics["seconds/lessons"] = time.perf_counter() - started
         return batch
 
-    def _watch_mismatch(self, columns: TokenColumns) -> None:
-        metrics = mismatch(columns)
+    def _watch_mismatch(self, columns: TokenColumns, ages: list[int]) -> None:
+        """Older weights differ for a good reason: rows of the current ones are compared."""
+        metrics = mismatch(columns, current=[age == 0 for age in ages])
+        if self.settings.schedule == "async":
+            metrics["staleness/mean"] = sum(ages) / max(len(ages), 1)
+            metrics["staleness/max"] = float(max(ages, default=0))
         self.metrics.update(metrics)
         gap = metrics.get("mismatch/mean", 0.0)
         if gap > self.settings.mismatch_limit:
@@ -224,6 +233,31 @@ class VerifiedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.metrics = {}
 
 
+class VerifiedTrainer(VerifiedSteps, PPOTrainerSync):  # type: ignore[misc]
+    """Play, then train: `rlvr.schedule=sync`."""
+
+
+class VerifiedAsyncTrainer(VerifiedSteps, PPOTrainerColocateAsync):  # type: ignore[misc]
+    """Start groups ahead and train on those that have finished: `rlvr.schedule=async`.
+
+    No more groups are started than the run trains on. verl saves those under way with a checkpoint.
+    """
+
+    def _add_async_warmup_batches(self, num_warmup_batches: int) -> None:
+        left = self.total_training_steps - self.global_steps + 1
+        super()._add_async_warmup_batches(min(num_warmup_batches, left))
+
+    def prepare_step(self) -> dict[str, Any]:
+        if self.global_steps + self.settings.staleness > self.total_training_steps:
+            return {}
+        prepared: dict[str, Any] = super().prepare_step()
+        return prepared
+
+
+TRAINERS = {"sync": VerifiedTrainer, "async": VerifiedAsyncTrainer}
+"""By `rlvr.schedule`."""
+
+
 def _read(data: Any) -> tuple[TokenColumns, list[dict[str, Any]], Tensor]:
     """Padded columns, the record of each episode, and the entropy per token."""
     names = [
@@ -253,7 +287,8 @@ class VerifiedRunner:
         OmegaConf.resolve(config)
         tq.init(config.transfer_queue)
         try:
-            trainer = VerifiedTrainer(config)
+            schedule = RolloutSpec.read(config.data.train_files).settings.schedule
+            trainer = TRAINERS[schedule](config)
             trainer.init()
             manager = AgentLoopManagerTQ.create(
                 config=config,

@@ -44,8 +44,16 @@ class VerlEngine:
 
     @contextlib.contextmanager
     def sampler(self, model: Model) -> Iterator[Sampler]:
-        yield self.samplers.make(model)
+        """See `Engine`. sampler=auto starts servers on the cluster, which end with the context."""
+        if self.config.sampler != "auto":
+            yield self.samplers.make(model)
+            return
+        from terrella.engines.verl.servers import open_servers
 
+        with open_servers(self.config, Path(model).resolve()) as sampler:
+            yield sampler
+
+    @contextlib.contextmanager
     def learner(
         self,
         model: Model,
@@ -54,12 +62,20 @@ class VerlEngine:
         config: LearnerConfig | None = None,
         work: Path,
         seed: int = 0,
-    ) -> contextlib.AbstractContextManager[Learner]:
-        raise ConfigError(
-            "engine",
-            "verl has no learner yet: a worker group that takes losses by name is missing",
-            "use engine=trl for pipelines that train with a learner",
-        )
+    ) -> Iterator[Learner]:
+        """See `Engine`. `work` is on storage that all nodes share."""
+        from terrella.engines.verl.learner import open_learner
+
+        with open_learner(
+            self.config,
+            self.samplers,
+            Path(model).resolve(),
+            config or LearnerConfig(),
+            head=head,
+            work=work,
+            seed=seed,
+        ) as learner:
+            yield learner
 
     def sft(
         self,

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError, EngineError
-from terrella.engines.configs import RlvrConfig, SftConfig, VerlConfig
+from terrella.core.tokens import Head
+from terrella.engines.configs import (
+    EngineConfig,
+    LearnerConfig,
+    RlvrConfig,
+    SftConfig,
+    VerlConfig,
+)
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
@@ -33,7 +40,9 @@ OWN_KEYS = {
     "algorithm.lam": "rlvr.lam",
     "algorithm.filter_groups": "rlvr.refill",
     "algorithm.use_kl_in_reward": "rlvr.kl",
-    "trainer.v1.sampler": "rlvr.refill",
+    "trainer.v1.sampler": "rlvr.refill or rlvr.staleness",
+    "trainer.v1.trainer_mode": "rlvr.schedule",
+    "trainer.v1.colocate_async": "rlvr.staleness",
     "algorithm.rollout_correction": "rlvr.importance_cap",
 }
 """Beginnings of verl's keys without effect here, and what to set instead.
@@ -115,7 +124,7 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
-def model_keys(settings: RlvrConfig | SftConfig, model: Path) -> dict[str, Any]:
+def model_keys(settings: RlvrConfig | SftConfig | LearnerConfig, model: Path) -> dict[str, Any]:
     """The model, with adapters if there are any."""
     return {
         "actor_rollout_ref.model.path": str(model),
@@ -196,7 +205,7 @@ def _rollout(job: Job) -> dict[str, Any]:
         f"{rollout}.temperature": job.rollout.temperature,
         # Before any mask of allowed ids, as the trainer computes them; without the temperature.
         f"{rollout}.logprobs_mode": (
-            "raw_logprobs" if job.rollout.temperature == 1.0 else "processed_logprobs"
+            "raw_logprobs" if job.rollout.temperature in (0.0, 1.0) else "processed_logprobs"
         ),
         f"{rollout}.seed": job.seed,
         f"{rollout}.dtype": "bfloat16" if job.rlvr.bf16 else "float32",
@@ -214,8 +223,7 @@ def _run(job: Job) -> dict[str, Any]:
     rlvr, steps = job.rlvr, job.rlvr.steps // job.rlvr.updates
     return {
         "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",  # a label for trackers
-        "trainer.v1.sampler.custom_sampler.path": f"pkg://{PACKAGE}.refill",
-        "trainer.v1.sampler.custom_sampler.name": "RefillBuffer",
+        **_schedule(rlvr),
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": steps,
         **device_keys(job.verl, job.device, job.devices),
@@ -230,6 +238,27 @@ def _run(job: Job) -> dict[str, Any]:
         "trainer.experiment_name": job.folder.parent.name,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": job.verl.nodes,
         **_own_ray(),
+    }
+
+
+def _schedule(rlvr: RlvrConfig) -> dict[str, Any]:
+    """The trainer of verl, and which groups a step takes.
+
+    A group of verl's spans one version more than it is old.
+    """
+    sampler = "trainer.v1.sampler"
+    if rlvr.schedule == "sync":
+        return {
+            f"{sampler}.custom_sampler.path": f"pkg://{PACKAGE}.refill",
+            f"{sampler}.custom_sampler.name": "RefillBuffer",
+        }
+    return {
+        "trainer.v1.trainer_mode": "colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches": rlvr.staleness,
+        f"{sampler}.max_off_policy_threshold": rlvr.staleness + 1,
+        f"{sampler}.max_off_policy_strategy": "wait",
+        f"{sampler}.custom_sampler.path": f"pkg://{PACKAGE}.stale_groups",
+        f"{sampler}.custom_sampler.name": "StaleGroupBuffer",
     }
 
 
@@ -275,6 +304,57 @@ def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, An
         f"{actor}.strategy": "fsdp2",
         **_precision(settings, f"{actor}.fsdp_config"),
         **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
+def learner_keys(
+    config: LearnerConfig, verl: VerlConfig, model: Path, head: Head
+) -> dict[str, Any]:
+    """The keys of a learner's workers: verl's actor, or its critic for a value head."""
+    from verl.utils.device import get_device_name
+
+    role = ACTOR if head == "token" else "critic"
+    sharding = f"{ACTOR}.fsdp_config" if head == "token" else "critic.fsdp"
+    return {
+        **model_keys(config, model),
+        "critic.model.path": str(model),
+        "critic.model.enable_gradient_checkpointing": config.gradient_checkpointing,
+        **_attention(config, "critic.model.override_config"),
+        f"{ACTOR}.use_dynamic_bsz": True,
+        "critic.use_dynamic_bsz": True,
+        f"{role}.strategy": "fsdp2",
+        **_precision(config, sharding),
+        # Rates come with each step, and the groups of parameters are ours.
+        f"{role}.optim.optimizer_impl": f"{PACKAGE}.learner_worker",
+        f"{role}.optim.optimizer": "GroupedAdamW",
+        f"{role}.optim.weight_decay": 0.0,
+        f"{role}.checkpoint.save_contents": ["model", "optimizer", "extra"],
+        f"{role}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+        **device_keys(verl, get_device_name(), verl.devices or device_count()),
+        **_own_ray(),
+    }
+
+
+def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
+    """The keys of standalone rollout servers: one for every `tensor_parallel` devices."""
+    from verl.utils.device import get_device_name
+
+    from terrella.models.presets import max_positions
+
+    verl, rollout = config.verl, "actor_rollout_ref.rollout"
+    devices = verl.devices or device_count()
+    return {
+        "actor_rollout_ref.model.path": str(model),
+        f"{rollout}.name": "vllm",
+        f"{rollout}.nnodes": verl.nodes,
+        f"{rollout}.n_gpus_per_node": devices,
+        f"{rollout}.tensor_model_parallel_size": verl.tensor_parallel,
+        f"{rollout}.gpu_memory_utilization": verl.server_memory,
+        f"{rollout}.dtype": config.vllm.dtype,
+        f"{rollout}.max_model_len": min(config.vllm.max_model_len, max_positions(str(model))),
+        f"{rollout}.logprobs_mode": f"{config.vllm.logprobs}_logprobs",
+        **device_keys(verl, get_device_name(), devices),
         **_own_ray(),
     }
 

@@ -159,31 +159,12 @@ class VllmSampler:
     # --- one request ------------------------------------------------------------------------------
 
     def _sample(self, request: TokenRequest) -> Sampled:
-        self._check_logprobs(request)
+        check_logprobs(request, self.logprobs)
         choice = self._choice(_completion_body(request))
         ids = tuple(choice["token_ids"])
         logprobs = tuple(choice["logprobs"]["token_logprobs"])
         stopped = bool(ids) and ids[-1] in request.stop_ids
         return Sampled(token_ids=ids, logprobs=logprobs, stopped=stopped)
-
-    def _check_logprobs(self, request: TokenRequest) -> None:
-        """Refuse a request whose log-probs would not be those that a trainer computes.
-
-        A trainer computes them after temperature and before the mask. vLLM reports them before both
-        (raw) or after both (processed), for the whole server.
-        """
-        if request.allowed_ids is not None and self.logprobs == "processed":
-            raise EngineError(
-                "vllm",
-                "this server reports log-probs after the mask of allowed ids",
-                "use temperature 1, and vllm.logprobs=raw",
-            )
-        if request.temperature not in (0.0, 1.0) and self.logprobs == "raw":
-            raise EngineError(
-                "vllm",
-                f"this server reports log-probs at temperature 1, not {request.temperature:g}",
-                "use temperature 1, or vllm.logprobs=processed (which excludes allowed ids)",
-            )
 
     def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
         reply = self._post("/v1/completions", {"model": SERVED_NAME, **body})
@@ -219,6 +200,26 @@ class VllmSampler:
                 "vllm", f"{path}: HTTP {response.status}: {text[:500].decode(errors='replace')}"
             )
         return json.loads(text) if text else {}
+
+
+def check_logprobs(request: TokenRequest, logprobs: Literal["raw", "processed"]) -> None:
+    """Refuse a request whose log-probs would not be those that a trainer computes.
+
+    A trainer computes them after temperature and before the mask. vLLM reports them before both
+    (raw) or after both (processed), for the whole server.
+    """
+    if request.allowed_ids is not None and logprobs == "processed":
+        raise EngineError(
+            "vllm",
+            "this server reports log-probs after the mask of allowed ids",
+            "use temperature 1, and vllm.logprobs=raw",
+        )
+    if request.temperature not in (0.0, 1.0) and logprobs == "raw":
+        raise EngineError(
+            "vllm",
+            f"this server reports log-probs at temperature 1, not {request.temperature:g}",
+            "use temperature 1, or vllm.logprobs=processed (which excludes allowed ids)",
+        )
 
 
 def _completion_body(request: TokenRequest) -> dict[str, Any]:

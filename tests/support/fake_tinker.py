@@ -30,7 +30,7 @@ class FakeEndpoint:
 
     def new_adapter(self, base_model: str, *, rank: int, seed: int) -> "FakeAdapter":
         self.calls.append(("new", base_model, rank))
-        adapter = FakeAdapter(self, base_model, rank, seed, len(self.adapters))
+        adapter = FakeAdapter(self, base_model, rank, seed)
         self.adapters.append(adapter)
         return adapter
 
@@ -58,10 +58,9 @@ class FakeEndpoint:
 class FakeAdapter:
     """Has the methods of `engines.tinker.client.Adapter`."""
 
-    def __init__(
-        self, endpoint: FakeEndpoint, base: str, rank: int, seed: int, number: int
-    ) -> None:
-        self.endpoint, self.rank, self.name = endpoint, rank, f"model-{number}"
+    def __init__(self, endpoint: FakeEndpoint, base: str, rank: int, seed: int) -> None:
+        self.endpoint, self.rank = endpoint, rank
+        self.name = f"model-{len(endpoint.adapters)}"
         self.is_open = True
         model, _ = load_model(base, device="cpu")
         torch.manual_seed(seed)

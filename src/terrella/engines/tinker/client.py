@@ -75,13 +75,7 @@ class Endpoint:
 
     def download(self, path: str, file: Path) -> None:
         """Write the archive of an adapter saved with `Adapter.save_for_sampling`."""
-        import tinker
-
-        rest = self.service.create_rest_client()
-        try:
-            link = rest.get_checkpoint_archive_url_from_tinker_path(path).result().url
-        except tinker.NotFoundError:
-            link = self._own_link(path)  # SkyRL 0.3 has the route, but not under this name
+        link = self._link(path)
         request = urllib.request.Request(link)
         if link.startswith(self.url):
             request.add_header("X-API-Key", os.environ[KEY])
@@ -91,9 +85,19 @@ class Endpoint:
         except urllib.error.URLError as error:
             raise EngineError("tinker", f"{path} could not be downloaded: {error}") from error
 
-    def _own_link(self, path: str) -> str:
-        run, _, name = path.removeprefix("tinker://").split("/")
-        return f"{self.url}/api/v1/training_runs/{run}/checkpoints/{name}/download"
+    def _link(self, path: str) -> str:
+        """Where an archive is. SkyRL 0.3 answers with paths that the package cannot read."""
+        import tinker
+
+        run, *kind, name = path.removeprefix("tinker://").split("/")
+        own = f"{self.url}/api/v1/training_runs/{run}/checkpoints/{name}/download"
+        if not kind:
+            return own
+        rest = self.service.create_rest_client()
+        try:
+            return str(rest.get_checkpoint_archive_url_from_tinker_path(path).result().url)
+        except tinker.NotFoundError:
+            return own
 
 
 class Adapter:
@@ -164,7 +168,9 @@ class Adapter:
 
         async def unload() -> None:
             with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
-                await client.models.unload(request=UnloadModelRequest(self.client.model_id))
+                await client.models.unload(
+                    request=UnloadModelRequest(model_id=self.client.model_id)
+                )
 
         with _Reported("unload_model"):
             holder.run_coroutine_threadsafe(unload()).result()

@@ -227,7 +227,7 @@ class RlvrLoop:
         loss, per_token = self._loss(batch, logprobs_M)
         (gradient_M,) = torch.autograd.grad(loss, logprobs_M)
         self.metrics |= {name: float(values.mean()) for name, values in per_token.items()}
-        self.metrics["loss"] = float(loss)
+        self.metrics["loss"] = float(loss.detach())
         self.metrics |= self.trainer.step(
             rows,
             now_M,

@@ -19,8 +19,8 @@ from terrella.engines.tinker.rows import PaddedRows
 LARGEST = 2_000_000_000
 """Larger models are not loaded for this: a laptop may not hold them."""
 TOKENS = 24
-DIFFERENCE = 0.25
-"""bf16 differs by a few hundredths; other weights differ by whole units."""
+DIFFERENCE = 0.1
+"""The mean over tokens. bf16 differs by a few hundredths, even untrained weights by 0.2."""
 
 
 def check_same_base(adapter: Any, reference: Reference, *, batch_rows: int) -> None:

@@ -227,6 +227,30 @@ class VerlConfig(Configurable.Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TinkerConfig(Configurable.Config):
+    """A Tinker-compatible endpoint, used with engine=tinker.
+
+    The key is read from the environment variable TINKER_API_KEY and is written nowhere.
+    """
+
+    url: str = ""
+    """The endpoint's address, such as http://127.0.0.1:8123."""
+    base_model: str = ""
+    """The model's name at the endpoint; empty is the pipeline's own `model`, or its folder."""
+    lora_rank: int = 16
+    """Rank of the adapter that all parts of a run train. The endpoint has no other weights."""
+    reduction: Literal["measure", "sum", "mean"] = "measure"
+    """How the endpoint reduces a loss over tokens and rows; it is measured on an unused adapter."""
+    pad_tokens: int = 64
+    """Rows are padded to this length, doubled until all of a step fit: few shapes are compiled.
+
+    0 pads nothing, for endpoints that bill by the token; they must reduce by a sum.
+    """
+    batch_rows: int = 32
+    """Rows in one call; the last call is filled up."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenizerTrainConfig(Configurable.Config):
     """Training of a frame tokenizer: sizes and optimiser."""
 
@@ -251,8 +275,8 @@ VllmConfig = VllmServer.Config
 class EngineConfig(Configurable.Config):
     """Where models are trained and sampled. Every pipeline with a model has these settings."""
 
-    engine: Literal["trl", "verl"] = "trl"
-    """trl: a laptop or one node; verl: a cluster."""
+    engine: Literal["trl", "verl", "tinker"] = "trl"
+    """trl: a laptop or one node; verl: a cluster; tinker: somebody else's, over HTTP."""
     sampler: Literal["auto", "local", "vllm"] = "auto"
     """local: in this process, for small models; vllm: a server that the engine starts.
 
@@ -261,3 +285,4 @@ class EngineConfig(Configurable.Config):
     vllm: VllmConfig = field(default_factory=VllmConfig)
     verl: VerlConfig = field(default_factory=VerlConfig)
     """Used with engine=verl; any key of verl's own can be set here, too."""
+    tinker: TinkerConfig = field(default_factory=TinkerConfig)

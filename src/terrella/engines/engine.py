@@ -31,12 +31,20 @@ def make_engine(
     work: Path,
     rlvr: RlvrConfig | None = None,
     temperature: float = 1.0,
+    masks_tokens: bool = False,
 ) -> Engine:
     """The engine of a run. `work` is the folder for logs of servers; nothing is started yet.
 
     `rlvr` and `temperature` are those of the RL that the run will do, if any: a server that
-    samples for a trainer computes in its precision and leaves it memory.
+    samples for a trainer computes in its precision and leaves it memory. `masks_tokens` says that
+    the run samples under a mask of allowed ids, which not every engine can.
     """
+    if config.engine == "tinker":
+        from terrella.engines.tinker.limits import check_run
+        from terrella.engines.tinker.tinker_engine import TinkerEngine
+
+        check_run(config, rlvr=rlvr, temperature=temperature, masks_tokens=masks_tokens)
+        return TinkerEngine(config, work)
     if config.engine == "verl":
         from terrella.engines.verl.verl_engine import VerlEngine
 

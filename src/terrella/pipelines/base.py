@@ -88,6 +88,8 @@ class ModelPipeline(Pipeline[Result]):
 
     config: Config
     engine: Engine
+    masks_tokens: ClassVar[bool] = False
+    """Samples under a mask of allowed ids; engines without one refuse the pipeline."""
 
     @contextlib.contextmanager
     def resources(self, run: RunFolder) -> Iterator[Engine]:
@@ -96,6 +98,7 @@ class ModelPipeline(Pipeline[Result]):
             work=run / "engine",
             rlvr=getattr(self.config, "rlvr", None),
             temperature=getattr(self.config, "temperature", 1.0),
+            masks_tokens=self.masks_tokens,
         ) as self.engine:
             yield self.engine
 

@@ -87,7 +87,7 @@ class Phase:
     """Sequences that are sampled at once, over all processes; 0 samples nothing."""
     server: Served | None = None
     """None samples in-process."""
-    engine: Literal["trl", "verl"] = "trl"
+    engine: Literal["trl", "verl", "tinker"] = "trl"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,7 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     config: Config
     result_type = VideoModelResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "videos.out", "videos.workers")
+    masks_tokens = True
 
     def train(self, run: RunFolder) -> VideoModelResult:
         videos = TrainTokenizer(self.config.videos)

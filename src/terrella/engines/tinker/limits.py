@@ -1,0 +1,104 @@
+"""What a Tinker endpoint cannot do, refused by name before anything starts.
+
+The interface has adapters, named losses of log-probabilities, and samples at temperature 1. It has
+no token masks, no value heads and no full weights.
+    check_run(EngineConfig(engine="tinker"), rlvr=RlvrConfig(algorithm="ppo"))  # ConfigError
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from terrella.core.errors import ConfigError
+from terrella.core.protocols import Codec, RolloutCodec
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig
+
+
+def check_run(
+    config: EngineConfig,
+    *,
+    rlvr: RlvrConfig | None = None,
+    temperature: float = 1.0,
+    masks_tokens: bool = False,
+) -> None:
+    """Refuse a run that the endpoint cannot do, from its settings alone."""
+    tinker = config.tinker
+    if not tinker.url:
+        raise ConfigError("tinker.url", "is not set", "--set tinker.url=http://HOST:PORT")
+    if tinker.lora_rank < 1:
+        raise ConfigError(
+            "tinker.lora_rank",
+            "0 would train all weights, and a Tinker endpoint trains adapters only",
+            "set 1 or more, or engine=trl",
+        )
+    if tinker.pad_tokens < 0 or tinker.batch_rows < 1:
+        raise ConfigError("tinker", "pad_tokens is 0 or more, batch_rows is 1 or more")
+    if tinker.pad_tokens == 0 and tinker.reduction != "sum":
+        raise ConfigError(
+            "tinker.pad_tokens",
+            "0 sends rows of different lengths, which only a sum weighs as they should be",
+            "set tinker.reduction=sum if the endpoint documents it",
+        )
+    if masks_tokens:
+        raise no_masks()
+    check_temperature(temperature)
+    for field in dataclasses.fields(config):
+        part = getattr(config, field.name)
+        if isinstance(part, SftConfig | RlvrConfig):
+            check_part(part, tinker, where=field.name)
+    if rlvr is not None:
+        check_part(rlvr, tinker, where="rlvr")
+
+
+def check_part(part: SftConfig | RlvrConfig, tinker: TinkerConfig, *, where: str) -> None:
+    """Refuse the settings of one training part."""
+    if part.lora_rank not in (0, tinker.lora_rank):
+        raise ConfigError(
+            f"{where}.lora_rank",
+            f"{part.lora_rank} differs from tinker.lora_rank = {tinker.lora_rank}: one adapter "
+            "goes through all parts of a run",
+            "set tinker.lora_rank alone",
+        )
+    if part.report_to:
+        raise ConfigError(f"{where}.report_to", "trackers need engine=trl", "read curve.jsonl")
+    if isinstance(part, RlvrConfig):
+        _check_rlvr(part, where)
+
+
+def _check_rlvr(config: RlvrConfig, where: str) -> None:
+    config.check(processes=1)
+    refused = {
+        "algorithm": (config.algorithm == "ppo", "ppo needs a critic, and the endpoint has none"),
+        "world_loss": (config.world_loss != 0, "tokens of the world are not trained on here"),
+        "schedule": (
+            config.schedule == "async",
+            "a sampler of older weights would overwrite the trained ones on some servers",
+        ),
+    }
+    remedies = {"algorithm": "use a group estimator", "world_loss": "set 0", "schedule": "set sync"}
+    for name, (is_set, why) in refused.items():
+        if is_set:
+            raise ConfigError(f"{where}.{name}", why, f"{remedies[name]}, or engine=trl")
+
+
+def check_temperature(temperature: float) -> None:
+    """Endpoints report log-probabilities of temperature 1, whatever they sample at."""
+    if temperature != 1.0:
+        raise ConfigError(
+            "temperature",
+            f"log-probabilities are those of temperature 1, not of {temperature:g}",
+            "set 1, or engine=trl",
+        )
+
+
+def check_codec(codec: Codec) -> None:
+    if isinstance(codec, RolloutCodec) and codec.allowed_ids is not None:
+        raise no_masks()
+
+
+def no_masks() -> ConfigError:
+    return ConfigError(
+        "allowed ids",
+        "this model samples under a mask of allowed ids (video), and the endpoint has no masks",
+        "use engine=trl or engine=verl",
+    )

@@ -1,0 +1,73 @@
+"""SFT at an endpoint: mean cross-entropy over the masked tokens of a batch, as on TRL.
+
+losses = fit_examples(trainer, examples, SftConfig(), progress, seed=0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from terrella.core.seeds import SAMPLE_STREAM, stream
+from terrella.core.tokens import TrainExample
+from terrella.engines.configs import SftConfig
+from terrella.engines.engine import Examples
+from terrella.engines.tinker.trainer import AdapterTrainer, SavedProgress, cosine_rate
+
+Show = Callable[[int, dict[str, float]], None]
+"""Called with the number of finished steps and their metrics."""
+
+
+def sft_steps(items: int, config: SftConfig) -> int:
+    return config.epochs * math.ceil(items / config.batch_size)
+
+
+def fit_examples(
+    trainer: AdapterTrainer,
+    examples: Examples,
+    config: SftConfig,
+    saved: SavedProgress,
+    *,
+    seed: int,
+    show: Show,
+) -> None:
+    """Train from the saved step to the end; losses are in `saved.curve`."""
+    steps = sft_steps(len(examples), config)
+    for step in range(saved.step, steps):
+        row = _train_step(trainer, _batch(examples, step, config, seed), config, step, steps)
+        saved.curve.append(row)
+        show(step + 1, row)
+        if config.save_every and (step + 1) % config.save_every == 0:
+            saved.save(trainer.adapter, step + 1)
+    saved.save(trainer.adapter, steps)
+
+
+def _batch(examples: Examples, step: int, config: SftConfig, seed: int) -> list[TrainExample]:
+    """The examples of a step, in an order that depends on the seed and the epoch alone."""
+    per_epoch = math.ceil(len(examples) / config.batch_size)
+    epoch, position = divmod(step, per_epoch)
+    order = stream(SAMPLE_STREAM, seed, epoch).permutation(len(examples))
+    chosen: list[TrainExample] = []
+    for index in order[position * config.batch_size : (position + 1) * config.batch_size]:
+        item = examples[int(index)]
+        chosen += [item] if isinstance(item, TrainExample) else item
+    return chosen
+
+
+def _train_step(
+    trainer: AdapterTrainer, batch: list[TrainExample], config: SftConfig, step: int, steps: int
+) -> dict[str, float]:
+    rows = trainer.rows(batch)
+    now_M = trainer.logprobs(rows)
+    share = 1.0 / max(1, len(now_M))
+    rate = cosine_rate(step, peak=config.learning_rate, warmup=config.warmup_steps, steps=steps)
+    metrics = trainer.step(
+        rows,
+        now_M,
+        torch.full_like(now_M, -share),
+        learning_rate=rate,
+        max_grad_norm=config.max_grad_norm,
+    )
+    return {"step": step + 1, "loss": float(-now_M.sum()) * share, "learning_rate": rate} | metrics

@@ -1,0 +1,110 @@
+"""Trains an adapter at an endpoint on any loss of log-probabilities, exactly.
+
+The loss is computed here, from log-probabilities that the endpoint returns. Its gradient with
+respect to them goes back as advantages of `importance_sampling`, so clipping, KL penalties and
+ratios per episode are those of `algos/losses.py`, whatever losses the endpoint has. This costs one
+forward pass more than a named loss would.
+    trainer = AdapterTrainer(adapter, reduction, TinkerConfig())
+    now_M = trainer.logprobs(rows)
+    trainer.step(rows, now_M, gradient_M, learning_rate=1e-4, max_grad_norm=1.0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from terrella.core.files import read_json, read_json_lines, write_json, write_json_lines
+from terrella.core.tokens import TrainExample
+from terrella.engines.configs import TinkerConfig
+from terrella.engines.engine import Curve
+from terrella.engines.tinker.reduction import Reduction, grad_norm
+from terrella.engines.tinker.rows import Columns, PaddedRows
+
+
+class AdapterTrainer:
+    """An adapter with the endpoint's reduction undone."""
+
+    def __init__(self, adapter: Any, reduction: Reduction, config: TinkerConfig) -> None:
+        self.adapter = adapter
+        self.reduction = reduction
+        self.config = config
+
+    def rows(self, examples: Sequence[TrainExample]) -> PaddedRows:
+        config = self.config
+        return PaddedRows(examples, pad_tokens=config.pad_tokens, batch_rows=config.batch_rows)
+
+    def logprobs(self, rows: PaddedRows) -> Tensor:
+        """[M], of the targets under the current weights."""
+        return adapter_logprobs(self.adapter, rows)
+
+    def step(
+        self,
+        rows: PaddedRows,
+        now_M: Tensor,
+        gradient_M: Tensor,
+        *,
+        learning_rate: float,
+        max_grad_norm: float,
+    ) -> dict[str, float]:
+        """Take one step against the gradient of a loss with respect to the log-probabilities."""
+        scale = self.reduction.scale(rows=len(rows.rows), length=rows.length)
+        advantages = rows.everywhere(-gradient_M * scale)
+        calls = list(rows.calls(rows.everywhere(now_M), advantages))
+        metrics = self.adapter.train(
+            calls, learning_rate=learning_rate, max_grad_norm=max_grad_norm
+        )
+        norm = grad_norm(metrics)
+        return {} if norm is None else {"grad_norm": norm}
+
+
+def adapter_logprobs(adapter: Any, rows: PaddedRows) -> Tensor:
+    columns: Columns = []
+    for call in rows.calls():
+        columns += adapter.forward(call)
+    return rows.at_targets(columns)
+
+
+class SavedProgress:
+    """Which step a run has reached, and the endpoint's state of it: `progress.json`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.step = 0
+        self.state = ""
+        self.env_steps = 0
+        self.curve: Curve = []
+        if (folder / "progress.json").exists():
+            saved = read_json(folder / "progress.json")
+            self.step, self.state = saved["step"], saved["state"]
+            self.env_steps = saved["env_steps"]
+            rows = read_json_lines(folder / "curve.jsonl")
+            self.curve = [row for row in rows if row["step"] <= self.step]
+
+    def save(self, adapter: Any, step: int, *, env_steps: int = 0) -> None:
+        """Save the adapter at the endpoint, then its path here: a killed run finds the last one."""
+        if self.state and self.step == step:
+            return
+        self.step, self.state = step, adapter.save_state(f"step-{step}")
+        self.env_steps = env_steps
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json_lines(self.folder / "curve.jsonl", self.curve)
+        saved = {"step": step, "state": self.state, "env_steps": env_steps}
+        write_json(self.folder / "progress.json", saved)
+
+
+def constant_rate(step: int, *, peak: float, warmup: int) -> float:
+    """The learning rate of TRL's `constant_with_warmup`; `step` counts from 0."""
+    return peak * min(1.0, step / warmup) if warmup else peak
+
+
+def cosine_rate(step: int, *, peak: float, warmup: int, steps: int) -> float:
+    """The learning rate of TRL's `cosine`; `step` counts from 0."""
+    if step < warmup:
+        return peak * step / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * done))

@@ -21,7 +21,8 @@ from terrella.core.protocols import Progress, Sampler
 from terrella.core.run_folder import rank
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
-from terrella.engines.engine import Examples, Model, RlvrRun, load_tokenizer, processes
+from terrella.engines.engine import load_tokenizer, processes
+from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.tinker.adapter_folder import Reference, read_reference, write_model
 from terrella.engines.tinker.client import Endpoint
 from terrella.engines.tinker.limits import check_codec, check_part, check_temperature

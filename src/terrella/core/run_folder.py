@@ -254,6 +254,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def processes() -> int:
+    """How many processes the launcher started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def wait_for(path: Path) -> None:
     """Wait for a file that rank 0 writes. A launcher ends all ranks when one of them fails."""
     while not path.exists():

@@ -13,13 +13,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from terrella.core.protocols import Sampler
-from terrella.core.run_folder import make_once, rank, wait_for
+from terrella.core.run_folder import make_once, processes, rank, wait_for
 from terrella.engines.configs import EngineConfig, RlvrConfig
 from terrella.engines.interface import Curve, Engine, Model
 from terrella.models.names import SMOLLM2, TINY
@@ -100,11 +99,6 @@ def barrier() -> None:
         from accelerate import PartialState
 
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
-
-
-def processes() -> int:
-    """How many processes the launcher started for this run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def read_curve(path: Path) -> Curve:

@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from terrella.core.errors import EngineError
-from terrella.core.protocols import Progress, Sampler
-from terrella.core.run_folder import rank
+from terrella.core.errors import ConfigError, EngineError
+from terrella.core.protocols import Learner, Progress, Sampler
+from terrella.core.run_folder import processes, rank
+from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
-from terrella.engines.engine import load_tokenizer, processes
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.tinker.adapter_folder import Reference, read_reference, write_model
 from terrella.engines.tinker.client import Endpoint
@@ -78,6 +78,19 @@ class TinkerEngine:
             raise EngineError("tinker", "another model is sampled while one is trained")
         yield TinkerSampler(self._resting(model).sampler())
 
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> contextlib.AbstractContextManager[Learner]:
+        raise ConfigError(
+            "engine", "engine=tinker has no learners yet", "use engine=trl or engine=verl"
+        )
+
     def sft(
         self,
         start: Model,
@@ -115,7 +128,7 @@ class TinkerEngine:
 
         check_part(config, self.config, where="rlvr")
         check_temperature(source.rollout.temperature)
-        tokenizer = load_tokenizer(start)
+        tokenizer = _tokenizer(start)
         check_codec(source.codec.make(tokenizer))
         budget = budget or EnvStepBudget()
         saved = SavedProgress(folder.with_name(f"{folder.name}-rlvr"))
@@ -178,7 +191,7 @@ class TinkerEngine:
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(scratch) / "adapter.tar.gz"
             self.endpoint.download(adapter.save_for_sampling("export"), archive)
-            write_model(archive, reference, folder, load_tokenizer(start))
+            write_model(archive, reference, folder, _tokenizer(start))
 
     def _resting(self, model: Model) -> Any:
         """An adapter with this model's weights that nobody trains."""
@@ -244,3 +257,9 @@ def _show(progress: Progress) -> Callable[[int, dict[str, float]], None]:
         progress.advance(step, **{name: row[name] for name in SHOWN if name in row})
 
     return show
+
+
+def _tokenizer(model: Model) -> Any:
+    from terrella.models.presets import load_tokenizer
+
+    return load_tokenizer(str(model))

@@ -15,8 +15,8 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig
 
 from terrella.core.errors import ConfigError
+from terrella.core.run_folder import processes
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.trl.packed_steps import processes
 
 
 def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:

@@ -8,7 +8,6 @@ A mixin for a Hugging Face `Trainer` (TRL's are); the passes themselves are in `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,6 @@ from terrella.engines.trl import pack_passes
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
 from terrella.engines.trl.packs import Pack
 from terrella.models.export import MergedWeights
-
-
-def processes() -> int:
-    """The number of training processes, as the launcher set it. Works before anything starts."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class PackedSteps(AtomicCheckpoints):

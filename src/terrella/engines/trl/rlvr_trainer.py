@@ -33,13 +33,14 @@ from terrella.algos.episode_batch import (
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
 from terrella.core.protocols import RolloutCodec
+from terrella.core.run_folder import processes
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
 from terrella.engines.trl.arguments import lora, training_arguments
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic
 from terrella.engines.trl.metrics import MetricAccumulator
-from terrella.engines.trl.packed_steps import PackedSteps, processes
+from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
 from terrella.engines.trl.rlvr_batch import (
     Batch,

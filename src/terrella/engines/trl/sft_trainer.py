@@ -20,10 +20,11 @@ from torch import Tensor
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
+from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
 from terrella.engines.trl.arguments import lora, precision_and_memory
-from terrella.engines.trl.packed_steps import PackedSteps, processes
+from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
 

@@ -185,7 +185,7 @@ def main():
     cases = [(m, k, v) for v in VARIANTS for m in MODELS for k in KINDS]
     asked = [tuple(sys.argv[1:4])] if len(sys.argv) > 1 else cases
     known = common.read_results("engine_memory").get("rows", [])
-    rows = {(row["model"], row["kind"], row["variant"]): row for row in known}
+    rows = {(r["model"], r["kind"], r["variant"]): r for r in known if "failed" not in r}
     for case in asked:
         if case in rows and len(sys.argv) == 1:
             continue  # measured before; delete the file to measure again

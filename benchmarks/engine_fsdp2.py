@@ -33,18 +33,20 @@ def warm(model_name, folder):
     from tests.support.vllm_ranks import WORLD
 
     from terrella.codecs.choose import codec_for
-    from terrella.engines import engine
-    from terrella.engines.configs import SftConfig
+    from terrella.engines.configs import EngineConfig, SftConfig
+    from terrella.engines.engine import load_tokenizer, make_engine, start_model
     from terrella.pipelines.warmup import warmup_examples
     from terrella.show.progress import SilentProgress
 
     count, rate = WARM_UP[model_name]
     world = WORLD.build()
     world.reset(seed=0)
-    model, tokenizer = engine.load_model(model_name, vocabulary=world.vocabulary())
-    examples = warmup_examples(WORLD, codec_for(tokenizer), ask="observation", count=count, seed=0)
+    start = start_model(model_name, folder.with_name("start"), vocabulary=world.vocabulary())
+    codec = codec_for(load_tokenizer(start))
+    examples = warmup_examples(WORLD, codec, ask="observation", count=count, seed=0)
     config = SftConfig(batch_size=8, learning_rate=rate, warmup_steps=1)
-    engine.sft(model, tokenizer, config, examples, folder, seed=0, progress=SilentProgress())
+    with make_engine(EngineConfig(), work=folder.with_name("engine")) as engine:
+        engine.sft(start, examples, config, folder, seed=0, progress=SilentProgress())
 
 
 def train(model, out, ranks, chosen):

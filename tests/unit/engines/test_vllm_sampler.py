@@ -144,6 +144,7 @@ def test_devices_memory_and_sleep_reach_the_server(tmp_path, monkeypatch):
     assert "--tensor-parallel-size=2" in own._command(1)
     assert any('"nccl"' in argument for argument in own._command(1))
     assert own.sampler().nccl.workers == 2 and shared.sampler().nccl is None
+    assert own.sampler() is own.sampler()  # one NCCL group, and one state of sleep
     with pytest.raises(ConfigError, match="2 GPUs"):
         served(tmp_path, monkeypatch, "", devices=(2, 3)).start()
 

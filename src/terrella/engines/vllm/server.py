@@ -97,6 +97,7 @@ class VllmServer(Configurable):
         self.key = secrets.token_urlsafe(24)
         self.url = ""
         self._process: subprocess.Popen[bytes] | None = None
+        self._sampler: VllmSampler | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -137,8 +138,14 @@ class VllmServer(Configurable):
     ) -> None:
         self.close()
 
-    def sampler(self, **options: int | float) -> VllmSampler:
-        return sampler_of(self.config, self.url, self.key, **options)
+    def sampler(self) -> VllmSampler:
+        """The sampler of the process that started the server, always the same one.
+
+        It knows whether the server sleeps, and holds the NCCL group, which is made once.
+        """
+        if self._sampler is None:
+            self._sampler = sampler_of(self.config, self.url, self.key)
+        return self._sampler
 
     def close(self) -> None:
         """End the server and all its processes, with SIGTERM and then SIGKILL."""
@@ -196,7 +203,7 @@ class VllmServer(Configurable):
     def wait_until_healthy(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + self.config.start_seconds
-        sampler = self.sampler(max_requests=1)
+        sampler = self.sampler()
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise EngineError(

@@ -13,7 +13,7 @@ import torch
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
-from terrella.engines.engine import Examples
+from terrella.engines.interface import Examples
 from terrella.engines.tinker.trainer import AdapterTrainer, SavedProgress, cosine_rate
 
 Show = Callable[[int, dict[str, float]], None]

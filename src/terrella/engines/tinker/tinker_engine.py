@@ -12,16 +12,19 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from terrella.core.errors import EngineError
-from terrella.core.protocols import Progress, Sampler
+from terrella.core.errors import ConfigError, EngineError
+from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import rank
+from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
-from terrella.engines.engine import Examples, Model, RlvrRun, load_tokenizer, processes
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
+from terrella.engines.engine import load_tokenizer, processes
+from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.tinker.adapter_folder import Reference, read_reference, write_model
 from terrella.engines.tinker.client import Endpoint
 from terrella.engines.tinker.limits import check_codec, check_part, check_temperature
@@ -76,6 +79,22 @@ class TinkerEngine:
         if self._training:
             raise EngineError("tinker", "another model is sampled while one is trained")
         yield TinkerSampler(self._resting(model).sampler())
+
+    def learner(
+        self,
+        model: Model,
+        *,
+        head: Head = "token",
+        config: LearnerConfig | None = None,
+        work: Path,
+        seed: int = 0,
+    ) -> AbstractContextManager[Learner]:
+        """Refused: there are no value heads, and states are at the endpoint, not in a folder."""
+        raise ConfigError(
+            "engine",
+            "tinker has SFT and RLVR; methods that train step by step need a learner",
+            "use engine=trl or engine=verl",
+        )
 
     def sft(
         self,

@@ -21,7 +21,7 @@ from torch import Tensor
 from terrella.core.files import read_json, read_json_lines, write_json, write_json_lines
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import TinkerConfig
-from terrella.engines.engine import Curve
+from terrella.engines.interface import Curve
 from terrella.engines.tinker.reduction import Reduction, grad_norm
 from terrella.engines.tinker.rows import Columns, PaddedRows
 

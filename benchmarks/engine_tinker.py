@@ -20,12 +20,13 @@ RECIPE = "tiny_lake_model"
 BASE_EXAMPLES = 8_000
 """Fewer than the recipe's: the adapter shall have something to learn."""
 SETTINGS = (
-    "warmup_examples=640",
-    "warmup.learning_rate=1e-3",
+    "warmup_examples=1280",
+    "correct_fraction=0.9",
+    "warmup.learning_rate=4e-3",
     "warmup.warmup_steps=2",
     "rlvr.steps=15",
     "rlvr.groups=8",
-    "rlvr.learning_rate=3e-3",
+    "rlvr.learning_rate=2e-3",
     "rlvr.kl=0",
     "rlvr.save_every=5",
     "evaluate_on=64",

@@ -1,7 +1,7 @@
 """What an engine is: the protocol that pipelines call, and what goes in and out.
 
-Models go in and out as Hugging Face folders, episodes as a config (`rollout/source.py`). TrlEngine
-and VerlEngine implement it; `engines/engine.py` makes one.
+Models go in and out as Hugging Face folders, episodes as a config (`rollout/source.py`). TrlEngine,
+VerlEngine and TinkerEngine implement it; `engines/engine.py` makes one.
     with engine.sampler(Path("runs/x/model")) as sampler: ...
 """
 

@@ -284,6 +284,12 @@ def test_settings_of_the_endpoint_are_checked(changes, named, tmp_path):
     assert refused.value.where == named
 
 
+def test_a_learner_is_refused_by_name(tmp_path):
+    engine = engine_on(FakeEndpoint(), tmp_path)
+    with pytest.raises(ConfigError, match="learner"):
+        engine.learner(tmp_path / "model", head="value", work=tmp_path)
+
+
 def test_video_pipelines_are_refused_before_they_start(tmp_path):
     from terrella.recipes.video import video_quick
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -86,9 +87,12 @@ class TinkerEngine:
         config: LearnerConfig | None = None,
         work: Path,
         seed: int = 0,
-    ) -> contextlib.AbstractContextManager[Learner]:
+    ) -> AbstractContextManager[Learner]:
+        """Refused: there are no value heads, and states are at the endpoint, not in a folder."""
         raise ConfigError(
-            "engine", "engine=tinker has no learners yet", "use engine=trl or engine=verl"
+            "engine",
+            "tinker has SFT and RLVR; methods that train step by step need a learner",
+            "use engine=trl or engine=verl",
         )
 
     def sft(

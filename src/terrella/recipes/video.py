@@ -113,7 +113,7 @@ def video_quick() -> VideoModel.Config:
 def rt1_multi_step() -> VideoModel.Config:
     """RLVR-World's multi-step size: seven frames of 256 x 320, 80 ids each, 1,280 of context.
 
-    Eight A100-80G, days.
+    Eight A100-80G GPUs, days.
 
     Import RT-1 first (`terrella.data.rlds`, 13 numbers an action) into runs/rt1. To expect, from
     the paper: PSNR 23.1 before and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and
@@ -159,7 +159,7 @@ def rt1_multi_step() -> VideoModel.Config:
     on="8xA100-80G",
 )
 def rt1_single_step() -> VideoModel.Config:
-    """RLVR-World's single-step size: the next frame from four. Eight A100-80G, days.
+    """RLVR-World's single-step size: the next frame from four. Eight A100-80G GPUs, days.
 
     To expect, from the paper: PSNR 25.3 before and 25.9 after RLVR, LPIPS 0.130 and 0.122. The
     paper encodes each frame by itself here; ours uses the compressive tokenizer, so that a history

@@ -7,9 +7,10 @@ from tests.support.verl_cpu.one_worker import KEYS, one_rank
 
 from terrella.core.tokens import Head
 from terrella.engines.configs import LearnerConfig, VerlConfig
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.learner import VerlLearner, worker_config
 from terrella.engines.verl.learner_worker import LearnerWorker
-from terrella.engines.verl.verl_keys import compose, learner_keys
+from terrella.engines.verl.verl_keys import learner_keys
 
 
 class OneWorker:

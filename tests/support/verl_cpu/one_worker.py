@@ -18,8 +18,9 @@ from verl.workers.utils.padding import response_from_nested
 from terrella.core.tokens import TokenEpisode
 from terrella.engines.configs import VerlConfig
 from terrella.engines.verl.agent_loop import ServerSampler, as_output
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.losses import ActorLoss, critic_loss
-from terrella.engines.verl.verl_keys import Job, compose, verl_keys
+from terrella.engines.verl.verl_keys import Job, verl_keys
 
 KEYS = tuple(
     s.removeprefix("verl.")

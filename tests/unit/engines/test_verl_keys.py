@@ -80,7 +80,7 @@ def test_the_maths_of_the_trl_engine_is_accepted():
     ],
 )
 def test_a_key_that_would_have_no_effect_is_refused(key: str, remedy: str):
-    from terrella.engines.verl.verl_keys import refuse_own_keys
+    from terrella.engines.verl.compose import refuse_own_keys
 
     with pytest.raises(ConfigError, match=remedy):
         refuse_own_keys(["trainer.test_freq=5", key])
@@ -102,7 +102,8 @@ def test_servers_report_probabilities_before_a_mask(temperature: float, mode: st
 def composed(verl_job: Any, *extra: str) -> Any:
     pytest.importorskip("verl", reason="verl is not installed here: .ci/verl makes the environment")
     pytest.importorskip("hydra")
-    from terrella.engines.verl.verl_keys import compose, verl_keys
+    from terrella.engines.verl.compose import compose
+    from terrella.engines.verl.verl_keys import verl_keys
 
     return compose(verl_keys(verl_job), extra)
 

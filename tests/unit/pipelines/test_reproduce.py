@@ -83,7 +83,7 @@ def run_in_this_process(monkeypatch):
     """Run jobs without a process of their own; returns the list of those that ran."""
     ran = []
 
-    def jobs(configs, *, at_once, started):
+    def jobs(configs, *, at_once, started, processes=None):
         for config in configs:
             started(config)
             name, seed = config.out.name.rsplit("-", 1)

@@ -29,10 +29,11 @@ from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
 from terrella.engines.configs import EngineConfig, LearnerConfig
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.sampling import SamplerFactory
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.learner_worker import LearnerWorker, LossByName, column
 from terrella.engines.verl.ray_session import ray_session
 from terrella.engines.verl.servers import open_servers
-from terrella.engines.verl.verl_keys import compose, learner_keys
+from terrella.engines.verl.verl_keys import learner_keys
 
 FACTS = "learner.json"
 COLOCATED = 2

@@ -27,8 +27,9 @@ from verl.workers.rollout.replica import get_rollout_replica_class
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.configs import EngineConfig
 from terrella.engines.verl.agent_loop import ServerSampler
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.ray_session import ray_session
-from terrella.engines.verl.verl_keys import compose, server_keys
+from terrella.engines.verl.verl_keys import server_keys
 from terrella.engines.vllm.sampler import check_logprobs
 
 

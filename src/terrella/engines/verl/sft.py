@@ -23,7 +23,8 @@ from terrella.core.errors import ConfigError
 from terrella.core.files import read_json_lines
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig, VerlConfig
-from terrella.engines.verl.verl_keys import compose, sft_keys
+from terrella.engines.verl.compose import compose
+from terrella.engines.verl.verl_keys import sft_keys
 
 PACKAGE = "terrella.engines.verl"
 LOG_VARIABLE = "VERL_FILE_LOGGER_PATH"

@@ -20,8 +20,9 @@ from terrella.core.files import copy_folder, write_atomic
 from terrella.core.protocols import Progress
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, VerlConfig
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.rollout_spec import RolloutSpec
-from terrella.engines.verl.verl_keys import Job, check, compose, device_count, verl_keys
+from terrella.engines.verl.verl_keys import Job, check, device_count, verl_keys
 from terrella.rollout.source import EpisodeSource
 
 logger = logging.getLogger("terrella")

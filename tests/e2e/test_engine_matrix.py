@@ -49,7 +49,8 @@ def check(row: str, measured: dict) -> None:
     assert len(curve) == 2
     for step in curve:
         assert step["reward"] >= 0.0 and step["masked"] == 0.0
-        assert step["mismatch/max"] < MISMATCH
+        # A step whose groups have no variance trains on nothing, and compares nothing.
+        assert step.get("mismatch/max", 0.0) < MISMATCH
 
 
 @pytest.mark.slow

@@ -48,7 +48,9 @@ class Plan(Configurable):
     def run(self) -> dict[str, Any]:
         """Measure the success of the planner, random play and the expert."""
         config = self.config
-        certified_model = load_certified_model(config.folder, config.samples, engine=config)
+        certified_model = load_certified_model(
+            config.folder, config.samples, engine=config.engine_settings
+        )
         risk_estimator = certified_model.risk_estimator
         planner = Planner(config.planner, risk_estimator)
         began = time.monotonic()

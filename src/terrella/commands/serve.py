@@ -79,7 +79,7 @@ class Serve(Configurable):
             self.config.folder,
             self.config.samples,
             cache_limit=self.config.keep,
-            engine=self.config,
+            engine=self.config.engine_settings,
         )
         inference = InferenceService(
             certified_model,

@@ -5,7 +5,7 @@ RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
@@ -286,3 +286,10 @@ class EngineConfig(Configurable.Config):
     verl: VerlConfig = field(default_factory=VerlConfig)
     """Used with engine=verl; any key of verl's own can be set here, too."""
     tinker: TinkerConfig = field(default_factory=TinkerConfig)
+
+    @property
+    def engine_settings(self) -> EngineConfig:
+        """These settings alone, without those of the pipeline or command that has them."""
+        return EngineConfig(
+            **{each.name: getattr(self, each.name) for each in fields(EngineConfig)}
+        )

@@ -76,7 +76,7 @@ class Certify(Configurable):
         world: World = self.config.world.build()
         config = self._with_defaults(world)
         model = model or load_world_model(
-            config.folder / "model", samples=config.samples, engine=self.config
+            config.folder / "model", samples=config.samples, engine=self.config.engine_settings
         )
         data = data or NearestData(EpisodeStore.open(config.folder / "data").transitions())
         sections = Sections(config, Evidence(world, model, data))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.protocols import Sampler
-from terrella.core.run_folder import make_once, processes, rank, wait_for
+from terrella.core.run_folder import make_once, rank, wait_for
 from terrella.engines.configs import EngineConfig, RlvrConfig
 from terrella.engines.interface import Curve, Engine, Model
 from terrella.models.names import SMOLLM2, TINY
@@ -90,15 +90,6 @@ def load_tokenizer(model: Model) -> Any:
     from terrella.models import presets
 
     return presets.load_tokenizer(str(model))
-
-
-def barrier() -> None:
-    """Wait for all ranks of the run; nothing to do for a run of one process."""
-    if processes() > 1:
-        import torch
-        from accelerate import PartialState
-
-        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def read_curve(path: Path) -> Curve:

@@ -16,7 +16,7 @@ from typing import Self
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import rank
 from terrella.engines.configs import LARGEST_MODEL, EngineConfig
-from terrella.engines.vllm.ranks import share_address
+from terrella.engines.ranks import share_address
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer, sampler_of
 

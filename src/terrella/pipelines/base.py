@@ -20,8 +20,9 @@ from terrella.core.config import Configurable, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder
 from terrella.engines.configs import EngineConfig
-from terrella.engines.engine import barrier, make_engine
+from terrella.engines.engine import make_engine
 from terrella.engines.interface import Engine
+from terrella.engines.ranks import barrier
 from terrella.show.progress import make_progress, show_metrics
 
 Result = TypeVar("Result")

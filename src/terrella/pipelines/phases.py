@@ -30,6 +30,7 @@ from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape
 from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
+from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
 Settings = SftConfig | RlvrConfig | TokenizerTrainConfig
@@ -49,12 +50,8 @@ UNKNOWN_REPLY = 64
 ASKED_TASKS = 8
 """Tasks whose prompts are measured; the longest counts."""
 EVALUATED_ROWS = 512
-EPISODE_TOKENS = 4096
-"""The default of `Rollout`."""
 OWN_SHARE = 0.9
 """Of a GPU's memory that vLLM takes on GPUs of its own, unless `vllm.memory` says otherwise."""
-SHARED_SHARE = 0.4
-"""The same beside a trainer."""
 ACTION_NUMBERS = 13
 """Numbers in an action of RT-1, the widest that is imported."""
 
@@ -165,7 +162,7 @@ def _server(config: Any, model: ModelSpec) -> Served | None:
         return None
     vllm = config.vllm
     return Served(
-        share=vllm.memory or (OWN_SHARE if vllm.devices else SHARED_SHARE),
+        share=vllm.beside_trainer(bf16=False, temperature=1.0).memory or OWN_SHARE,
         tensor_parallel=vllm.tensor_parallel,
         # A server on GPUs of its own takes nothing from the trainer's.
         sleeps=vllm.sleep or bool(vllm.devices),
@@ -206,7 +203,7 @@ def _completion(config: Any) -> int:
     turns = getattr(config, "max_turns", 1)
     if getattr(config, "ask", "") == "observation":
         turns = 1
-    most = getattr(config, "episode_tokens", EPISODE_TOKENS)
+    most = getattr(config, "episode_tokens", Rollout.Config.episode_tokens)
     return min(int(most), turns * int(getattr(config, "turn_tokens", UNKNOWN_REPLY)))
 
 

@@ -8,8 +8,9 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
+from terrella.data.train_examples import write_examples
 from terrella.engines.configs import SftConfig, VerlConfig
-from terrella.engines.verl.sft import SftDataset, fit_examples, write_examples
+from terrella.engines.verl.sft import SftDataset, fit_examples
 
 EXAMPLES = [
     TrainExample(prompt_ids=(1, 2), completion_ids=(3, 4, 5), mask=(True, False, True)),
@@ -18,7 +19,7 @@ EXAMPLES = [
 
 
 def test_examples_are_read_as_they_were_written(tmp_path):
-    write_examples(EXAMPLES, tmp_path / "examples.parquet")
+    write_examples(tmp_path / "examples.parquet", EXAMPLES)
     read = SftDataset(tmp_path / "examples.parquet", tokenizer=None, config=None)
     assert len(read) == 2
     assert read[0]["input_ids"].tolist() == [1, 2, 3, 4, 5]

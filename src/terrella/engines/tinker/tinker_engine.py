@@ -39,7 +39,7 @@ SHOWN = ("loss", "reward", "zero_variance", "masked", "entropy", "mismatch/max",
 
 
 class TinkerEngine:
-    """See `engines.engine.Engine`."""
+    """See `engines.interface.Engine`."""
 
     def __init__(
         self, config: EngineConfig, work: Path, *, connect: Callable[[str], Any] = Endpoint

@@ -21,7 +21,7 @@ from terrella.rollout.source import EpisodeSource
 
 
 class TrlEngine:
-    """See `engines.engine.Engine`."""
+    """See `engines.interface.Engine`."""
 
     def __init__(
         self,

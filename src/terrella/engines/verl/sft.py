@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch.utils.data import Dataset
 
 from terrella.core.errors import ConfigError
 from terrella.core.files import read_json_lines
 from terrella.core.tokens import TrainExample
+from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.configs import SftConfig, VerlConfig
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.verl_keys import sft_keys
@@ -31,31 +30,21 @@ LOG_VARIABLE = "VERL_FILE_LOGGER_PATH"
 """Where verl's logger `file` writes; it has no key of its own."""
 
 
-def write_examples(examples: Sequence[TrainExample], file: Path) -> None:
-    """Write sequences with their loss masks, which are 0 on prompts."""
-    ids = [[*example.prompt_ids, *example.completion_ids] for example in examples]
-    masks = []
-    for example in examples:
-        masks.append([0] * len(example.prompt_ids) + [int(target) for target in example.mask])
-    pq.write_table(pa.table({"input_ids": ids, "loss_mask": masks}), file)
-
-
 class SftDataset(Dataset[dict[str, torch.Tensor]]):
-    """The dataset of verl's SFT trainer: a file of `write_examples`."""
+    """The dataset of verl's SFT trainer: a file of `data/train_examples.py`."""
 
     def __init__(self, parquet_files: Any, **_: Any) -> None:
         """The tokenizer that verl passes is not needed: the examples are token ids."""
-        table = pq.read_table(str(parquet_files))
-        self.ids = table["input_ids"].to_pylist()
-        self.masks = table["loss_mask"].to_pylist()
+        self.examples = read_examples(Path(str(parquet_files)))
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.examples)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """One example, without padding."""
-        ids = torch.tensor(self.ids[index], dtype=torch.long)
-        mask = torch.tensor(self.masks[index], dtype=torch.long)
+        """One example, without padding; its loss mask is 0 on the prompt."""
+        example = self.examples[index]
+        ids = torch.tensor([*example.prompt_ids, *example.completion_ids], dtype=torch.long)
+        mask = torch.tensor([False] * len(example.prompt_ids) + list(example.mask)).long()
         return {"input_ids": ids, "position_ids": torch.arange(len(ids)), "loss_mask": mask}
 
 
@@ -79,7 +68,7 @@ def fit_examples(
         )
     composed = compose(sft_keys(settings, verl, model), verl.keys)
     folder.mkdir(parents=True, exist_ok=True)
-    write_examples(examples, folder / "rows.parquet")
+    write_examples(folder / "rows.parquet", examples)
     longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
     config = sft_config(
         composed, settings, folder / "rows.parquet", folder, longest=longest, seed=seed

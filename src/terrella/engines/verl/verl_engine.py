@@ -25,7 +25,7 @@ from terrella.rollout.source import EpisodeSource
 
 
 class VerlEngine:
-    """See `engines.engine.Engine`."""
+    """See `engines.interface.Engine`."""
 
     def __init__(self, config: EngineConfig, work: Path) -> None:
         if importlib.util.find_spec("verl") is None:

@@ -1,6 +1,7 @@
-"""One vLLM server for all ranks of a launched run: rank 0 starts it, every rank samples with it.
+"""What the ranks of a launched run do together: wait, and share one vLLM server.
 
-Its address and key are broadcast as bytes: no pickle, and no key on disk.
+Rank 0 starts the server and every rank samples with it. Its address and key are broadcast as bytes:
+no pickle, and no key on disk.
     with share_address(server) as address: sampler = sampler_of(config, **address)
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from terrella.core.errors import ConfigError
+from terrella.core.run_folder import processes
 from terrella.engines.vllm.server import VllmServer
 
 
@@ -22,7 +24,7 @@ def share_address(server: VllmServer | None) -> Iterator[dict[str, str]]:
 
     All ranks enter and leave together: no rank samples when the server is given other weights.
     """
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = processes()
     if ranks == 1:
         yield {}
         return
@@ -39,7 +41,7 @@ def share_address(server: VllmServer | None) -> Iterator[dict[str, str]]:
 
 def barrier() -> None:
     """Wait for all ranks of the run; nothing to do for a run of one process."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if processes() > 1:
         _state().wait_for_everyone()
 
 

@@ -28,7 +28,22 @@ it takes no mask, and TRL's packs need one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftConfig(Configurable.Config):
+class MemoryConfig(Configurable.Config):
+    """Memory and precision of whatever trains a model."""
+
+    pack_tokens: int = 1024
+    """Tokens in one forward pass; bounds memory, changes no result."""
+    bf16: bool = False
+    """Compute in bf16; weights and optimiser stay fp32."""
+    gradient_checkpointing: bool = False
+    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
+    attention: Attention = "auto"
+    lora_rank: int = 0
+    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig(MemoryConfig):
     """Supervised fine-tuning: sizes and optimiser."""
 
     epochs: int = 1
@@ -37,23 +52,14 @@ class SftConfig(Configurable.Config):
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     max_grad_norm: float = 1.0
-    pack_tokens: int = 1024
-    """Tokens in one forward pass; bounds memory, changes no result."""
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
-    bf16: bool = False
-    """Compute in bf16; weights and optimiser stay fp32."""
-    gradient_checkpointing: bool = False
-    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
-    attention: Attention = "auto"
-    lora_rank: int = 0
-    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
     report_to: tuple[str, ...] = ()
     """Trackers of transformers, such as `tensorboard`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlvrConfig(Configurable.Config):
+class RlvrConfig(MemoryConfig):
     """RL with verifiable rewards: sizes, algorithm, optimiser."""
 
     steps: int = 100
@@ -105,8 +111,6 @@ class RlvrConfig(Configurable.Config):
     learning_rate: float = 3e-4
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
-    pack_tokens: int = 1024
-    """Tokens in one forward pass; bounds memory, changes no result."""
     share_prefix: bool = True
     """A group's prompt goes through the model once; changes no result."""
     mismatch_limit: float = 0.5
@@ -117,12 +121,6 @@ class RlvrConfig(Configurable.Config):
     """Seconds without a heartbeat after which the watchdog reports what is hanging."""
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
-    bf16: bool = False
-    """Compute in bf16; weights and optimiser stay fp32."""
-    gradient_checkpointing: bool = False
-    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
-    attention: Attention = "auto"
-    lora_rank: int = 0
     report_to: tuple[str, ...] = ()
 
     def check(self, *, processes: int) -> None:
@@ -179,22 +177,13 @@ class RlvrConfig(Configurable.Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerConfig(Configurable.Config):
+class LearnerConfig(MemoryConfig):
     """A learner: memory and precision. Losses and optimizer steps are arguments of its verbs."""
 
-    pack_tokens: int = 1024
-    """Tokens in one forward pass; bounds memory, changes no result."""
     share_prefix: bool = True
     """Neighbours with the same prompt read it once; changes no result."""
     temperature: float = 1.0
     """Log-probabilities are those of sampling at this temperature."""
-    bf16: bool = False
-    """Compute in bf16; weights and optimiser stay fp32."""
-    gradient_checkpointing: bool = False
-    """Compute a layer's activations again in the backward pass, to save memory; same gradients."""
-    attention: Attention = "auto"
-    lora_rank: int = 0
-    """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from trl import GRPOConfig
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.configs import MemoryConfig, RlvrConfig
 
 
 def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
@@ -53,7 +53,7 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
     )
 
 
-def precision_and_memory(config: RlvrConfig | SftConfig) -> dict[str, Any]:
+def precision_and_memory(config: MemoryConfig) -> dict[str, Any]:
     """Arguments that both trainers share: device, precision, gradient checkpointing."""
     one_gpu_per_process()
     return {

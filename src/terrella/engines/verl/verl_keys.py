@@ -15,6 +15,7 @@ from terrella.core.tokens import Head
 from terrella.engines.configs import (
     EngineConfig,
     LearnerConfig,
+    MemoryConfig,
     RlvrConfig,
     SftConfig,
     VerlConfig,
@@ -98,7 +99,7 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
-def model_keys(settings: RlvrConfig | SftConfig | LearnerConfig, model: Path) -> dict[str, Any]:
+def model_keys(settings: MemoryConfig, model: Path) -> dict[str, Any]:
     """The model, with adapters if there are any."""
     return {
         "actor_rollout_ref.model.path": str(model),

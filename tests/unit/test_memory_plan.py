@@ -168,8 +168,8 @@ def test_a_recipe_of_paper_size_fits_on_the_hardware_that_it_names(name):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused_and_every_remedy_that_is_named_fits():
-    config = find_recipe("tiny_counter")().replace(model="Qwen/Qwen2.5-1.5B-Instruct")
-    hardware = parse_hardware("24GB")
+    config = find_recipe("tiny_counter")().replace(model="Qwen/Qwen2.5-0.5B-Instruct")
+    hardware = parse_hardware("16GB")
     plan = plan_config(config, hardware)
     assert not plan.fits
     with pytest.raises(ConfigError) as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -64,7 +65,12 @@ def recipe_config(
 
 
 def print_config(config: Configurable.Config) -> None:
-    console.print_json(canonical_json(dump(config)))
+    """The config as JSON, coloured on a terminal only: rich lays out a long one slowly."""
+    text = json.dumps(json.loads(canonical_json(dump(config))), indent=2, ensure_ascii=False)
+    if console.is_terminal:
+        console.print_json(text)
+    else:
+        console.file.write(text + "\n")
 
 
 def world_of(folder: Path, name: str | None) -> World.Config:

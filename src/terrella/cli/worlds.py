@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import EnumChoicesFromValues, Positional
 
-from terrella.cli.app import Assignments, app, console
-from terrella.core.config import Configurable, dump, override
+from terrella.cli.app import Assignments, app, console, print_config
+from terrella.core.config import Configurable, override
 from terrella.core.errors import ConfigError
-from terrella.core.types import Split, canonical_json
+from terrella.core.types import Split
 
 if TYPE_CHECKING:
     from terrella.commands.check import CheckResult
@@ -145,7 +145,7 @@ def collect(
     )
     config = override(config, assignments)
     if dry_run:
-        console.print_json(canonical_json(dump(config)))
+        print_config(config)
         return
     run(config)
 

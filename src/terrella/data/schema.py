@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from terrella.core.errors import StoreError
 from terrella.core.types import (
@@ -215,6 +214,8 @@ def _escaped(values: Sequence[str | None]) -> pa.Array:
 
 
 def _has_escapes(column: pa.Array | pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc  # slow to import, and read by every command
+
     return bool(
         pa.types.is_string(column.type) and pc.any(pc.match_substring(column, ESCAPE)).as_py()
     )

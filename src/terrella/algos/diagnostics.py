@@ -4,18 +4,21 @@ The reward spread inside groups and the entropy fall first; once the reward itse
 late. All inputs are values that a training step computes anyway.
     metrics = spread_metrics(rewards_PG) | {"diversity": diversity(replies)}
     watch = CollapseWatch()
-    warning = watch.see(in_group_std=0.2, entropy=0.7, zero_variance=0.1)
+    warning = watch.see_step({"in_group_std": 0.2, "entropy": 0.7, "zero_variance": 0.1})
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+
+WATCHED = ("in_group_std", "entropy", "zero_variance")
 
 
 def spread_metrics(rewards_PG: Tensor) -> dict[str, float]:
@@ -51,6 +54,11 @@ class CollapseWatch:
     """A step is bad when at least this fraction of its groups has no reward variance."""
     _seen: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     _low: dict[str, int] = field(default_factory=dict[str, int])
+
+    def see_step(self, metrics: Mapping[str, Any]) -> str | None:
+        """Record a step as an engine reports it; one without all that is watched is left out."""
+        watched = {name: metrics[name] for name in WATCHED if metrics.get(name) is not None}
+        return self.see(**watched) if len(watched) == len(WATCHED) else None
 
     def see(self, *, in_group_std: float, entropy: float, zero_variance: float) -> str | None:
         """Record one step's metrics; return a warning if a problem has lasted, else None."""

@@ -18,7 +18,7 @@ from terrella.core.run_folder import rank
 from terrella.engines.configs import LARGEST_MODEL, EngineConfig
 from terrella.engines.ranks import share_address
 from terrella.engines.vllm.sampler import VllmSampler
-from terrella.engines.vllm.server import VllmServer, sampler_of
+from terrella.engines.vllm.server import VllmServer, sampler_of, wait_until_healthy
 
 
 class SamplerFactory:
@@ -65,20 +65,36 @@ class SamplerFactory:
         if not self.uses_server(model):
             yield None
             return
-        own = self._serve(model) if rank() == 0 else None
+        own = self._served(model) if rank() == 0 else None
+        # The address first: a server may take longer to start than ranks wait for a broadcast.
         with share_address(self._server) as address:
-            yield own or sampler_of(self.config.vllm, address["url"], address["key"])
+            sampler = own or sampler_of(self.config.vllm, address["url"], address["key"])
+            self._wait(sampler)
+            yield sampler
 
     def _serve(self, model: str | Path) -> VllmSampler:
-        """A sampler on the run's server, which serves this model from now on.
+        """A sampler on the run's server, once it answers."""
+        sampler = self._served(model)
+        self._wait(sampler)
+        return sampler
+
+    def _served(self, model: str | Path) -> VllmSampler:
+        """A sampler on the run's server, which serves this model from now on; it may be starting.
 
         It is always the same one: it knows whether the server sleeps.
         """
         if self._sampler is None:
             self.work.mkdir(parents=True, exist_ok=True)
             server = VllmServer(self.config.vllm, Path(model), log=self.work / "vllm.log")
-            self._server = self._open.enter_context(server)
-            self._sampler = self._server.sampler()
+            self._open.callback(server.close)
+            server.start()
+            self._server, self._sampler = server, server.sampler()
         else:
             self._sampler.load_folder(Path(model))
         return self._sampler
+
+    def _wait(self, sampler: VllmSampler) -> None:
+        if self._server is not None:
+            self._server.wait_until_healthy()
+        else:
+            wait_until_healthy(sampler, self.config.vllm.start_seconds)

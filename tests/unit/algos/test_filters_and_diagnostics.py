@@ -134,3 +134,11 @@ def test_the_auxiliary_loss_reaches_the_worlds_tokens_and_no_others():
     loss = world_token_loss(logprobs, torch.tensor([0.0, 0.5, 0.5]))
     loss.backward()
     assert loss.item() == 3.0 and logprobs.grad.tolist() == [0.0, -0.5, -0.5]
+
+
+def test_a_step_without_what_is_watched_is_left_out():
+    watch = CollapseWatch(first=1, patience=1)
+    step = {"in_group_std": 0.5, "entropy": 1.0, "zero_variance": 0.0, "loss": 3.0}
+    assert watch.see_step(step) is None
+    assert watch.see_step({"loss": 3.0}) is None
+    assert "in_group_std" in watch.see_step({**step, "in_group_std": 0.0})

@@ -20,6 +20,7 @@ from terrella.engines.verl.train_batch import (
     mismatch,
     row_ages,
 )
+from terrella.engines.verl.verl_engine import _collapse
 from terrella.engines.verl.verl_run import curve
 
 UIDS = ["a", "b", "a", "b", "a", "c", "c", "fill"]
@@ -176,3 +177,10 @@ def test_a_step_that_was_done_again_counts_once(tmp_path: Path):
     steps = [{"step": s, "reward": r} for s, r in ((1, 0.1), (2, 0.2), (2, 0.3))]
     file.write_text("".join(json.dumps(step) + "\n" for step in steps))
     assert [step["reward"] for step in curve(file)] == [0.1, 0.3]
+
+
+def test_a_curve_that_collapsed_is_named():
+    alive = {"in_group_std": 0.4, "entropy": 1.0, "zero_variance": 0.1}
+    dead = {"in_group_std": 0.0, "entropy": 1.0, "zero_variance": 1.0}
+    assert _collapse([alive] * 30) is None
+    assert "in_group_std" in _collapse([alive] * 10 + [dead] * 10)

@@ -335,3 +335,33 @@ def test_without_vllm_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="vllm"):
         server.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "dtype"),
+    [
+        ("float32", "auto", "float32"),  # vLLM's own auto would take bfloat16
+        ("bfloat16", "auto", "bfloat16"),
+        ("float32", "float16", "float16"),
+        (None, "auto", "auto"),
+    ],
+)
+def test_a_folder_is_served_in_its_own_dtype(tmp_path, monkeypatch, stored, asked, dtype):
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": stored}))
+    server = served(tmp_path, monkeypatch, "", dtype=asked)
+    assert f"--dtype={dtype}" in server._command(1)
+
+
+def test_other_ranks_wait_for_a_server_that_is_still_starting():
+    class Starting:
+        asked = 0
+
+        def healthy(self):
+            self.asked += 1
+            return self.asked > 2
+
+    starting = Starting()
+    vllm_server.wait_until_healthy(starting, 30.0)
+    assert starting.asked == 3
+    with pytest.raises(EngineError, match="not healthy after 0 s"):
+        vllm_server.wait_until_healthy(Starting(), 0.0)

@@ -262,9 +262,8 @@ class RlvrLoop:
         self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - began
 
     def _watch_collapse(self, row: dict[str, Any]) -> None:
-        names = ("in_group_std", "entropy", "zero_variance")
-        if all(name in row for name in names):
-            self.collapse = self.collapse or self.watch.see(**{name: row[name] for name in names})
+        reason = self.watch.see_step(row)
+        self.collapse = self.collapse or reason
 
 
 class OneProcess:

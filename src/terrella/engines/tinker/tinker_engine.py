@@ -129,10 +129,11 @@ class TinkerEngine:
     ) -> RlvrRun:
         from terrella.engines.tinker.loop import RlvrLoop
         from terrella.engines.trl.token_recorder import TokenRecorder
+        from terrella.models.presets import load_tokenizer
 
         check_part(config, self.config, where="rlvr")
         check_temperature(source.rollout.temperature)
-        tokenizer = _tokenizer(start)
+        tokenizer = load_tokenizer(str(start))
         check_codec(source.codec.make(tokenizer))
         budget = budget or EnvStepBudget()
         saved = SavedProgress(folder.with_name(f"{folder.name}-rlvr"))
@@ -191,11 +192,13 @@ class TinkerEngine:
         self._export(adapter, _trained_to(reference, saved.state), start, folder)
 
     def _export(self, adapter: Any, reference: Reference, start: Model, folder: Path) -> None:
+        from terrella.models.presets import load_tokenizer
+
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(scratch) / "adapter.tar.gz"
             self.endpoint.download(adapter.save_for_sampling("export"), archive)
-            write_model(archive, reference, folder, _tokenizer(start))
+            write_model(archive, reference, folder, load_tokenizer(str(start)))
 
     def _resting(self, model: Model) -> Any:
         """An adapter with this model's weights that nobody trains."""
@@ -261,9 +264,3 @@ def _show(progress: Progress) -> Callable[[int, dict[str, float]], None]:
         progress.advance(step, **{name: row[name] for name in SHOWN if name in row})
 
     return show
-
-
-def _tokenizer(model: Model) -> Any:
-    from terrella.models.presets import load_tokenizer
-
-    return load_tokenizer(str(model))

@@ -14,7 +14,6 @@ from transformers import TrainerCallback
 from terrella.algos.diagnostics import CollapseWatch
 
 logger = logging.getLogger("terrella")
-WATCHED = ("in_group_std", "entropy", "zero_variance")
 
 
 class CollapseAlarm(TrainerCallback):  # type: ignore[misc]
@@ -28,8 +27,7 @@ class CollapseAlarm(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        metrics = {name: logs[name] for name in WATCHED if logs and logs.get(name) is not None}
-        reason = self.watch.see(**metrics) if len(metrics) == len(WATCHED) else None
+        reason = self.watch.see_step(logs or {})
         if reason and self.warning is None:
             self.warning = reason
             logger.warning("step %d: this run is collapsing: %s", state.global_step, reason)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrella.algos.advantages import gae, whiten, zero_variance
+from terrella.algos.advantages import gae, whiten
+from terrella.algos.diagnostics import spread_metrics
 from terrella.algos.episode_batch import (
     MISSING,
     EpisodeFacts,
@@ -218,7 +219,7 @@ def batch_metrics(
     count = max(len(records), 1)
     return {
         "reward": float(rewards_PG[known].mean()) if known.any() else math.nan,
-        "zero_variance": float(zero_variance(rewards_PG).float().mean()),
+        **spread_metrics(rewards_PG),
         "masked": sum(bool(record["masked"]) for record in records) / count,
         "tokens": sum(written) / count,
         "turns": sum(len(record["turn_ends"]) for record in records) / count,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,8 @@ from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, Sf
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.rollout.source import EpisodeSource
+
+logger = logging.getLogger("terrella")
 
 
 class VerlEngine:
@@ -136,4 +139,16 @@ class VerlEngine:
         run.export(folder)
         rows = [row for row in curve if "reward" in row]
         budget.played = int(rows[-1].get("env_steps", budget.spent)) - budget.spent if rows else 0
-        return RlvrRun(rows, len(rows) * config.updates, None, budget)
+        return RlvrRun(rows, len(rows) * config.updates, _collapse(rows), budget)
+
+
+def _collapse(rows: list[dict[str, float]]) -> str | None:
+    """The first warning that the curve gives; verl's own process knows no alarm."""
+    from terrella.algos.diagnostics import CollapseWatch
+
+    watch = CollapseWatch()
+    warnings = [watch.see_step(row) for row in rows]
+    first = next((warning for warning in warnings if warning), None)
+    if first:
+        logger.warning("this run seems to have collapsed: %s", first)
+    return first

@@ -17,13 +17,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
+from terrella.core.files import read_json
 from terrella.engines.vllm.launch import PARENT_VARIABLE
 from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
 from terrella.engines.vllm.worker import KEY_VARIABLE
@@ -33,6 +35,7 @@ END_SECONDS = 20.0
 SHARED_MEMORY = 0.4
 """Share of a device that a server takes where a trainer needs the rest."""
 LAUNCH = ("-m", "terrella.engines.vllm.launch")
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LAUNCHERS = (
     "RANK",
     "WORLD_SIZE",
@@ -55,7 +58,7 @@ class VllmServer(Configurable):
     class Config(Configurable.Config):
         """How the server runs."""
 
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+        dtype: Dtype = "auto"
         """auto: that of the model's folder; beside a trainer, the one that it computes in."""
         devices: tuple[int, ...] = ()
         """GPUs of the server's own, as numbered by the machine; empty shares the trainer's."""
@@ -168,7 +171,7 @@ class VllmServer(Configurable):
             f"--served-model-name={SERVED_NAME}",
             "--host=127.0.0.1",
             f"--port={port}",
-            f"--dtype={config.dtype}",
+            f"--dtype={self._dtype()}",
             f"--max-model-len={config.max_model_len}",
             f"--max-num-seqs={config.max_num_seqs}",
             f"--tensor-parallel-size={config.tensor_parallel}",
@@ -182,6 +185,12 @@ class VllmServer(Configurable):
             "--middleware=terrella.engines.vllm.worker.KeyOnEveryRoute",
             *config.arguments,
         ]
+
+    def _dtype(self) -> str:
+        """VLLM's own `auto` would load an fp32 folder in bf16."""
+        if self.config.dtype != "auto":
+            return self.config.dtype
+        return stored_dtype(self.folder) or "auto"
 
     def _environment(self) -> dict[str, str]:
         ours = {
@@ -201,26 +210,40 @@ class VllmServer(Configurable):
         return {**theirs, **ours}
 
     def wait_until_healthy(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + self.config.start_seconds
-        sampler = self.sampler()
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise EngineError(
-                    "vllm",
-                    f"the server ended with code {self._process.returncode}",
-                    self._see_log(),
-                )
-            if sampler.healthy():
-                return
-            time.sleep(0.5)
-        raise EngineError(
-            "vllm", f"not healthy after {self.config.start_seconds:.0f} s", self._see_log()
+        """Wait until the server answers; say how its log ends if it does not."""
+        wait_until_healthy(
+            self.sampler(),
+            self.config.start_seconds,
+            ended=self._ended,
+            see=self._see_log,
         )
+
+    def _ended(self) -> int | None:
+        assert self._process is not None
+        return self._process.poll()
 
     def _see_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-3:]
         return f"see {self.log}, which ends with: " + " | ".join(lines)
+
+
+def wait_until_healthy(
+    sampler: VllmSampler,
+    seconds: float,
+    *,
+    ended: Callable[[], int | None] = lambda: None,
+    see: Callable[[], str] = lambda: "see the log of the process that started it",
+) -> None:
+    """Wait until a server answers, at most so long; `ended` gives its exit code, if it ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        code = ended()
+        if code is not None:
+            raise EngineError("vllm", f"the server ended with code {code}", see())
+        if sampler.healthy():
+            return
+        time.sleep(0.5)
+    raise EngineError("vllm", f"not healthy after {seconds:.0f} s", see())
 
 
 def sampler_of(
@@ -236,6 +259,16 @@ def sampler_of(
         sleeps=config.sleep,
         **options,  # type: ignore[arg-type]
     )
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """The dtype that a model folder names for its weights, if it is a folder and names one."""
+    described = folder / "config.json"
+    if not described.is_file():
+        return None  # a name on the hub
+    config = read_json(described)
+    name = config.get("dtype", config.get("torch_dtype"))
+    return name if name in get_args(Dtype) else None
 
 
 def _free_port() -> int:

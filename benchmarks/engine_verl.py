@@ -62,7 +62,7 @@ def train_curve(recipe, out, *extra):
         "turns": round(mean_of("turns", rows), 2),
         "seconds_per_step": {
             name: round(mean_of(f"seconds/{name}", later), 2)
-            for name in ("step", "generate", "train", "sync", "lessons")
+            for name in ("step", "generate", "train", "sync", "batch")
         },
     }
 
@@ -182,7 +182,8 @@ def nodes(folder):
 def share(folder):
     """The share of our own code in a step: playing episodes, and preparing the train batch.
 
-    Episodes are played against a sampler that answers at once. Needs the run of `curve`.
+    Episodes are played against a sampler that answers at once, on one thread. `seconds_batch` holds
+    the calls of verl's transfer queue, which bare verl makes, too: the share is an upper bound.
     """
     from terrella.core.files import read_json_lines
     from terrella.core.tokens import Sampled
@@ -197,7 +198,8 @@ def share(folder):
         def release(self, session):
             pass
 
-    out = folder / "curve"
+    out = folder / "share"
+    run("tiny_counter", out, "rlvr.steps=6", "rlvr.groups=16", "rlvr.group_size=8")
     tokenizer = load_model(str(out / "warm"))[1]
     context = WorkerContext(str(out / "model-rlvr" / "rollout_spec.json"), tokenizer)
     settings = context.settings
@@ -221,15 +223,15 @@ def share(folder):
             asyncio.run(play_step(step))
     playing = timer.cpu_seconds / 5
     rows = read_json_lines(out / "model-rlvr" / "metrics.jsonl")[1:]
-    lessons = mean_of("seconds/lessons", rows)
+    batch = mean_of("seconds/batch", rows)
     whole = mean_of("seconds/step", rows)
     return {
         "episodes_per_step": settings.groups * settings.group_size,
         "seconds_playing": round(playing, 4),
-        "seconds_lessons": round(lessons, 4),
+        "seconds_batch": round(batch, 4),
         "seconds_step": round(whole, 2),
         "steps": len(rows),
-        "share": round((playing + lessons) / whole, 4),
+        "share": round((playing + batch) / whole, 4),
     }
 
 

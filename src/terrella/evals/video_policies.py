@@ -57,7 +57,7 @@ class EvaluatePolicies(Configurable):
         videos: Path = Path("runs/video_films")
         """The folder written by `TrainTokenizer`: tokenizer and action bins."""
         model: Path = Path("runs/video_table/model")
-        lessons: int = 300
+        train_episodes: int = 300
         """Training episodes in the simulator, for the clones and the classifier."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
         """Numbers of updates after which a clone is saved as a policy."""
@@ -110,7 +110,7 @@ class EvaluatePolicies(Configurable):
         first_seed = 10_000_000 + self.config.seed * 100_000
         return [
             play_example(world, noisy if n % 2 else expert, seed=first_seed + n, split=Split.TRAIN)
-            for n in range(self.config.lessons)
+            for n in range(self.config.train_episodes)
         ]
 
     def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:

@@ -29,6 +29,9 @@ MAX_TRIES = 3
 OBJECT_STORE_BYTES = 512 * 1024 * 1024
 """Results in flight are few and small; Ray's own default takes 30% of the machine's memory."""
 
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's variable; unless it is 0, a loopback address is replaced by the machine's own."""
+
 logger = logging.getLogger("terrella")
 
 
@@ -80,10 +83,17 @@ def _path_of(function: Callable[[Any], Any]) -> str:
 
 def import_ray() -> Any:
     """Ray, or an error with the command that installs it."""
+    keep_ray_on_loopback()
     try:
         return importlib.import_module("ray")
     except ImportError as error:
         raise MissingExtraError("ray", "fanning out on workers") from error
+
+
+def keep_ray_on_loopback() -> None:
+    """Keep a Ray that we start off the network; call it before anything imports Ray."""
+    if "RAY_ADDRESS" not in os.environ:
+        os.environ.setdefault(RAY_CLUSTERS, "0")
 
 
 @contextlib.contextmanager

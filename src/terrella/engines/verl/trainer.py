@@ -176,7 +176,7 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
             partition_id=batch.partition_id,
             fields=TensorDict(fields, batch_size=len(batch)),
         )
-        self.metrics["seconds/lessons"] = time.perf_counter() - started
+        self.metrics["seconds/batch"] = time.perf_counter() - started
         return batch
 
     def _watch_mismatch(self, columns: TokenColumns, ages: list[int]) -> None:

@@ -22,6 +22,7 @@ from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
+from terrella.rollout.fanout import keep_ray_on_loopback
 from terrella.rollout.source import EpisodeSource
 
 logger = logging.getLogger("terrella")
@@ -35,6 +36,7 @@ class VerlEngine:
             raise MissingExtraError(
                 "verl", "engine=verl (see docs/design/0003-verl.md for the versions)"
             )
+        keep_ray_on_loopback()
         self.config = config
         self.work = work
         self.samplers = SamplerFactory(config, work)

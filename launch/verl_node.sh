@@ -13,14 +13,18 @@ set -euo pipefail
 [ "$NODE_RANK" -lt "$NODES" ] || { echo "verl_node.sh: NODE_RANK=$NODE_RANK, but NODES=$NODES" >&2; exit 2; }
 
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH RAY_USAGE_STATS_ENABLED=0
+# One node needs no network; Ray's own default is an address that other machines can reach, even for HEAD=127.0.0.1.
+[ "$NODES" -gt 1 ] || export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"    # one process per device already: threads would fight for cores
 ray=(ray start --disable-usage-stats --num-gpus="$DEVICES")
 if [ "$NODE_RANK" -gt 0 ]; then
   exec "${ray[@]}" --block --address="$HEAD:$PORT"     # tries for a minute: the head may come later
 fi
 
-"${ray[@]}" --head --node-ip-address="$HEAD" --port="$PORT" --include-dashboard=false
-trap 'ray stop' EXIT
+# In this shell's care, not by `ray stop`: that would end every Ray of this user on the machine.
+"${ray[@]}" --block --head --node-ip-address="$HEAD" --port="$PORT" --include-dashboard=false &
+head=$!
+trap 'kill "$head" 2> /dev/null || true; wait "$head" || true' EXIT
 export RAY_ADDRESS="$HEAD:$PORT"
 terrella doctor --cluster --nodes "$NODES" --out "${SHARED:-runs}"   # waits for all nodes, and names what is wrong
 terrella "$@" --set engine=verl --set "verl.nodes=$NODES" --set "verl.devices=$DEVICES"

@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from terrella.rollout.fanout import cluster
 
 pytest.importorskip("ray", reason="needs the extra: pip install 'terrella[ray]'")
 
@@ -61,3 +64,17 @@ def test_every_process_of_ray_listens_on_loopback_only():
     loopback = ("0100007F", "0000000000000000FFFF00000100007F", "0" * 24 + "01000000")
     outside = [address for address in addresses if not address.startswith(loopback)]
     assert not outside
+
+
+def test_a_cluster_that_happens_to_run_here_is_not_joined(monkeypatch):
+    """Without an address Ray joins the cluster that a file in /tmp names, whoever wrote it."""
+    asked = {}
+    stand_in = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **options: asked.update(options),
+        cluster_resources=lambda: {"CPU": 2.0},
+        shutdown=lambda: None,
+    )
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with cluster(stand_in, 2):
+        assert asked["address"] == "local" and asked["num_cpus"] == 2

@@ -107,6 +107,7 @@ def cluster(ray: Any, workers: int) -> Iterator[None]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if "RAY_ADDRESS" not in os.environ:
         options |= {
+            "address": "local",  # otherwise Ray joins any cluster that a file in /tmp names
             "num_cpus": workers,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",

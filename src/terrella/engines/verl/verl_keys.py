@@ -254,6 +254,8 @@ def _own_ray() -> dict[str, Any]:
     if "RAY_ADDRESS" in os.environ:
         return {}
     return {
+        # Otherwise Ray joins any cluster that a file in /tmp names.
+        "+ray_kwargs.ray_init.address": "local",
         "+ray_kwargs.ray_init.include_dashboard": False,
         "+ray_kwargs.ray_init._node_ip_address": "127.0.0.1",
     }

@@ -76,18 +76,23 @@ def print_config(config: Configurable.Config) -> None:
 def world_of(folder: Path, name: str | None) -> World.Config:
     """The world that a folder's model was fitted to, configured as it was then.
 
-    A config file may not import a module that the user has not: a world of the user's own must be
-    named, which imports it. A preset, or the name of another world, replaces the fitted one.
+    A file may neither import a module nor start a program: a world of the user's own, and one with
+    a browser, must be named. A preset, or the name of another world, replaces the fitted one.
     """
     from terrella.show.runs import read_run
     from terrella.worlds import world_config
 
-    named = world_config(name) if name else None
-    fitted = read_run(folder).world
-    if named is not None and (
-        fitted is None or type(named) is not type(fitted) or ":" in str(name)
-    ):
+    run = read_run(folder)
+    if name is None:
+        try:
+            return run.load_world()
+        except ConfigError as error:
+            raise ConfigError(
+                str(folder), f"its world cannot be built here: {error.what}", "name the world"
+            ) from error
+    named = world_config(name)
+    try:
+        fitted = run.load_world(named.owner)
+    except ConfigError:  # the manifest holds no such world, and the named one needs none
         return named
-    if fitted is None:
-        raise ConfigError(str(folder), "its world cannot be built here", "name the world")
-    return fitted
+    return fitted if type(named) is type(fitted) and ":" not in name else named

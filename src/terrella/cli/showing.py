@@ -11,19 +11,30 @@ from terrella.core.config import override
 
 
 @app.command(name="view")
-def view(run: Positional[Path], /, *, live: bool = False, assignments: Assignments = ()) -> None:
+def view(
+    run: Positional[Path],
+    /,
+    *,
+    world: str | None = None,
+    live: bool = False,
+    assignments: Assignments = (),
+) -> None:
     """Write a page to step through a run.
 
     What happened, what was predicted, what else could have come.
 
     Args:
         run: an episode store, a world model or a training run.
+        world: the world of the run, if it is one of yours or starts a browser; the one of its
+            manifest unless given.
         live: serve the page on loopback, with a token, so that any action can be tried at any step.
         assignments: config overrides, such as episodes=5000, model=runs/lake or out=page.
     """
     from terrella.commands.view import View
+    from terrella.show.runs import read_run
 
-    stage = View(override(View.Config(run=run), assignments))
+    shown = world_of(run, world) if world else read_run(run).world
+    stage = View(override(View.Config(run=run, world=shown), assignments))
     if live:
         stage.serve(lambda line: console.print(line, highlight=False, soft_wrap=True))
         return

@@ -139,6 +139,7 @@ def certify(
     world: Positional[str | None] = None,
     /,
     *,
+    policy: str | None = None,
     assignments: Assignments = (),
 ) -> None:
     """Measure how far a world model may be believed; exit 1 if it is not certified.
@@ -146,11 +147,18 @@ def certify(
     Args:
         model: the folder that `train-world-model` wrote; the certificate is written into it.
         world: a world of yours or a preset; the world of the model unless given.
+        policy: takes the steps that are predicted: random, expert, mixture or endpoint; the one
+            that took the steps of the model's data unless given.
         assignments: config overrides, such as world.size=3, held_out=3000 or step_error=0.01.
     """
+    from terrella.cli.worlds import policy_config
     from terrella.pipelines.certify.pipeline import Certify, run
 
-    config = Certify.Config(world=world_of(model, world), folder=model)
+    config = Certify.Config(
+        world=world_of(model, world),
+        folder=model,
+        policy=policy_config(policy) if policy else None,
+    )
     certificate = run(with_overrides(config, assignments))
     sys.exit(0 if certificate.certified else 1)
 

@@ -1,8 +1,8 @@
 """`terrella push FOLDER REPO` and `terrella pull REPO FOLDER`: runs on a Hugging Face hub.
 
 Only known kinds of files are pushed (safetensors, JSON, Parquet, pages, pictures), with a card made
-from the run's own manifest. A pulled run is pinned to a commit, and a repository with files that
-could run code is refused.
+from the run's own manifest. A pulled run is pinned to a commit, and a repository with files of any
+other kind, with names that could leave the folder or with code behind a model is refused.
     push(Path("runs/lake"), "me/lake")
     pull("me/lake", Path("runs/lake"), revision="abc123")
 """
@@ -10,13 +10,15 @@ could run code is refused.
 from __future__ import annotations
 
 import fnmatch
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError, StoreError
-from terrella.core.files import write_atomic
+from terrella.core.files import write_json
 from terrella.data.store import EpisodeStore
+from terrella.models.foreign_code import refuse_code
 from terrella.show.cards import card
 from terrella.show.runs import read_run
 
@@ -33,8 +35,10 @@ ALLOWED = (
 )
 LEFT_OUT = ("sft/*", "rlvr/*", "fitted/*", "warm/*", "served/*", "view/*", "*.tmp", "*.log")
 """Checkpoints and scratch files, which nobody else needs."""
-CODE_SUFFIXES = (".py", ".pkl", ".pickle", ".pt", ".pth", ".bin", ".so", ".sh")
-"""Files that Python could run or unpickle."""
+BESIDE = (".gitattributes", ".gitignore", "LICENSE", "LICENSE.txt", "NOTICE")
+"""Files that hubs and people put into a repository; they are not downloaded."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ =+-]*")
+"""A part of a path: no other separators, no drives, nothing hidden, no control characters."""
 Kind = Literal["model", "dataset"]
 
 
@@ -77,7 +81,7 @@ def _stage(folder: Path, scratch: Path, card_text: str) -> Path:
 
 def _is_uploaded(path: Path, folder: Path) -> bool:
     name = path.relative_to(folder).as_posix()
-    allowed = any(fnmatch.fnmatch(path.name, pattern) for pattern in ALLOWED)
+    allowed = _is_allowed(path.name)
     left_out = any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
     return path.is_file() and allowed and not left_out
 
@@ -88,31 +92,45 @@ def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None 
         raise ConfigError(str(folder), "is not empty", "choose a new folder")
     hub = _hub()
     info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
-    _refuse_code(repo, [file.rfilename for file in info.siblings or ()])
+    _refuse_others(repo, [file.rfilename for file in info.siblings or ()])
     hub.snapshot_download(
         repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
     )
     _verify(folder)
-    write_atomic(folder / "pulled.json", f'{{"repo": "{repo}", "commit": "{info.sha}"}}\n'.encode())
+    write_json(folder / "pulled.json", {"repo": repo, "commit": str(info.sha)})
     return str(info.sha)
 
 
-def _refuse_code(repo: str, names: list[str]) -> None:
-    """Refuse the whole repository: a file that could run code is not just skipped."""
-    code = [name for name in names if Path(name).suffix in CODE_SUFFIXES]
-    if code:
+def _refuse_others(repo: str, names: list[str]) -> None:
+    """Refuse the whole repository: a file that could run code is not just skipped.
+
+    Kinds are allowed, not forbidden: nobody knows all that some program would run or unpickle.
+    """
+    strange = [name for name in names if name not in BESIDE and not _is_plain(name)]
+    if strange:
+        raise ConfigError(repo, f"holds names that could leave the folder: {strange[0]!a}")
+    others = [name for name in names if name not in BESIDE and not _is_allowed(name)]
+    if others:
         raise ConfigError(
             repo,
-            f"holds files that could run code: {', '.join(code[:3])}",
-            "ask its owner for safetensors",
+            f"holds files that could run code: {', '.join(others[:3])}",
+            f"ask its owner for these kinds only: {', '.join(ALLOWED)}",
         )
-    climbing = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
-    if climbing:
-        raise ConfigError(repo, f"holds paths that leave the folder: {climbing[0]}")
+
+
+def _is_plain(name: str) -> bool:
+    return all(FILE_NAME.fullmatch(part) for part in name.split("/"))
+
+
+def _is_allowed(name: str) -> bool:
+    """By its last ending as it is written; `.PY`, `.so.1` and `.json.exe` are other kinds."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)
 
 
 def _verify(folder: Path) -> None:
-    """Check the hashes in the manifest of the run's episode store."""
+    """Check the hashes in the manifest of the run's episode store, and that models are data."""
+    for config in folder.rglob("*config.json"):
+        refuse_code(config.parent)
     run = read_run(folder)
     if run.kind == "store":
         EpisodeStore.open(folder).verify()

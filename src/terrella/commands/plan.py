@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -33,7 +33,7 @@ class Plan(Configurable):
         """The world to play, the model to plan in, and the planner."""
 
         world: World.Config
-        folder: Path
+        folder: Local[Path]
         planner: Planner.Config = field(default_factory=lambda: Planner.Config(depth=8))
         samples: int = 1
         """Samples per query.

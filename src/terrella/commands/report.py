@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.show.report import write_report
 from terrella.show.report_data import load_report_data
@@ -22,10 +22,10 @@ class Report(Configurable):
     class Config(Configurable.Config):
         """The runs to report on, and the folder of the report."""
 
-        runs: tuple[Path, ...]
+        runs: Local[tuple[Path, ...]]
         """Run folders, and files of `results/`."""
-        out: Path = Path("report")
-        title: str = "Report"
+        out: Local[Path] = Path("report")
+        title: Recorded[str] = "Report"
 
         def __post_init__(self) -> None:
             if not self.runs:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, MissingExtraError
 from terrella.core.world import World
 from terrella.engines.configs import EngineConfig
@@ -37,7 +37,7 @@ class Serve(Configurable):
     class Config(EngineConfig):
         """The model, its world, and the limits of the server."""
 
-        folder: Path
+        folder: Local[Path]
         """The output folder of `train-world-model`.
 
         If it holds a certificate, every reply reports it.
@@ -92,12 +92,16 @@ class Serve(Configurable):
 
     def world(self) -> World.Config:
         """Return the config of the world that is imagined."""
-        config = self.config.world or read_run(self.config.folder).world
-        if config is None:
+        if self.config.world is not None:
+            return self.config.world
+        try:
+            return read_run(self.config.folder).load_world()
+        except ConfigError as error:
             raise ConfigError(
-                str(self.config.folder), "its world cannot be built here", "name one with --world"
-            )
-        return config
+                str(self.config.folder),
+                f"its world cannot be built here: {error.what}",
+                "name one with --world",
+            ) from error
 
 
 def _uvicorn() -> Any:

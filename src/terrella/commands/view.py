@@ -13,15 +13,15 @@ import itertools
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from terrella.commands.view_tokens import token_episodes
-from terrella.core.config import Configurable
-from terrella.core.errors import ConfigError
+from terrella.core.config import Configurable, Local
+from terrella.core.errors import ConfigError, TerrellaError
 from terrella.core.types import Episode
-from terrella.core.world import StateWorld
+from terrella.core.world import StateWorld, World
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
 from terrella.show.counterfactuals import EndedError, EpisodeAnalyzer
@@ -61,14 +61,23 @@ class View(Configurable):
     class Config(Configurable.Config):
         """The run to show, and how much of it."""
 
-        run: Path
-        out: Path | None = None
+        run: Local[Path]
+        out: Local[Path | None] = None
         """The folder of the pages; by default `RUN/view`."""
-        model: Path | None = None
+        model: Local[Path | None] = None
         """A world model (a folder of `train-world-model`) that predicts the steps.
 
         The run of a world model uses its own model.
         """
+        world: World.Config | None = None
+        """The world of the run; by default what its manifest says about it.
+
+        A manifest cannot start a program: a world with a browser must be named.
+        """
+        videos: Local[Path | None] = None
+        """For a video model: the folder of its videos and tokenizer."""
+        stores: Local[tuple[Path, ...]] = ()
+        """For a video model: the episode stores that its videos came from, if any."""
         episodes: int = 1000
         """Episodes to show, from `first` on; 0 shows all."""
         first: int = 0
@@ -86,7 +95,7 @@ class View(Configurable):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.run: Run = read_run(config.run)
+        self.run: Run = replace(read_run(config.run), given_world=config.world)
         self.live = False
         """Whether the page will have a server behind it."""
         self.shown: dict[int, Episode] = {}
@@ -124,8 +133,8 @@ class View(Configurable):
         if analyzer is None:
             raise ConfigError(
                 str(self.config.run),
-                "its world cannot be built here, so no action can be tried",
-                "view it without --live",
+                f"no action can be tried: {_why_no_world(self.run)}",
+                "name its world with --world, or view it without --live",
             )
         page = render_page({**self.build_page().data(), "pages": [], "live": token})
         return make_live_app(page, functools.partial(self._fork, analyzer), token, limits)
@@ -176,7 +185,9 @@ class View(Configurable):
             # Imports torch, which other pages do without.
             from terrella.commands.view_videos import predicted_clips
 
-            yield from predicted_clips(self.run, config.predicted)
+            yield from predicted_clips(
+                self.run, config.predicted, videos=config.videos, stores=config.stores
+            )
             return
         if self.run.store is not None:
             stop = config.first + config.episodes if config.episodes else None
@@ -252,5 +263,13 @@ def _about(run: Run) -> list[tuple[str, str]]:
         horizon = f"safe horizon {run.certificate.safe_horizon}"
         rows.append(("certificate", horizon if run.certificate.certified else "NOT CERTIFIED"))
     if run.world is None:
-        rows.append(("world", "cannot be built here: no counterfactuals"))
+        rows.append(("world", f"no counterfactuals: {_why_no_world(run)}"))
     return [*rows, ("config", json.dumps(run.config, indent=1))]
+
+
+def _why_no_world(run: Run) -> str:
+    try:
+        run.load_world()
+    except TerrellaError as error:
+        return error.what
+    return "it cannot be built here"

@@ -8,7 +8,8 @@ of a page are deeper in imagination.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from terrella.codecs.frames import FrameCodec
 from terrella.core.config import load
@@ -25,17 +26,21 @@ from terrella.show.runs import Run
 from terrella.world_models.video import generated_by_turn, generated_frames, read_codec
 
 
-def predicted_clips(run: Run, limit: int) -> Iterator[tuple[int, Episode, Extras]]:
+def predicted_clips(
+    run: Run, limit: int, *, videos: Path | None, stores: Sequence[Path] = ()
+) -> Iterator[tuple[int, Episode, Extras]]:
     """Yield one clip of each held-out episode in turn, with predictions of its frames."""
-    config = load(run.config)
-    assert isinstance(config, VideoModel.Config)
-    videos = config.videos.out
-    if not videos.exists():
+    recorded = run.config.get("videos", {})
+    if videos is None or not videos.exists():
         raise ConfigError(
-            str(videos),
-            "the videos of this model are not here",
-            "run this where the model was trained",
+            str(videos or run.folder),
+            "the videos of this model are in a folder of their own",
+            f"name it with --set videos=FOLDER (where it was trained: {recorded.get('out')!r})",
         )
+    here = {"out": run.folder, "videos.out": videos, "videos.stores": tuple(stores)}
+    config = load(run.config, here=here)
+    if not isinstance(config, VideoModel.Config):
+        raise ConfigError(str(run.folder), "its manifest is not that of a video model")
     codec = read_codec(videos, window=config.window)
     clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
     tasks = clips.in_turn(min(limit, config.evaluate_on))

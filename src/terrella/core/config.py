@@ -12,61 +12,45 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import importlib
-import sys
+import logging
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
+from terrella.core.configurable import Configurable, class_name, field_types, find_class
 from terrella.core.errors import ConfigError
+from terrella.core.field_origin import Local, Recorded, may_come_from_file
+
+__all__ = (
+    "Configurable",
+    "Local",
+    "Recorded",
+    "dump",
+    "field_types",
+    "load",
+    "override",
+    "rebuild",
+    "record_from_json",
+)
+logger = logging.getLogger("terrella")
 
 C = TypeVar("C", bound="Configurable.Config")
 R = TypeVar("R")
-
-
-class Configurable:
-    """Base of classes that are built from a nested `Config`."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Config:
-        """Base of all configs: frozen, keyword-only, typed."""
-
-        owner: ClassVar[type[Configurable]]
-
-        def build(self) -> Any:
-            """Make the object that this config describes."""
-            return self.owner(self)
-
-        def replace(self, **changes: Any) -> Self:
-            """A copy with some fields changed."""
-            return dataclasses.replace(self, **changes)
-
-    config: Config
-
-    def __init__(self, config: Config) -> None:
-        """Keep the config; subclasses derive the rest from it."""
-        self.config = config
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Tie a nested Config to its class; a class without one of its own gets an empty one."""
-        super().__init_subclass__(**kwargs)
-        if "Config" not in cls.__dict__:
-            body = {"__doc__": f"Config of {cls.__name__}.", "__module__": cls.__module__}
-            nested = type("Config", (cls.Config,), body)
-            cls.Config = dataclass(frozen=True, kw_only=True)(nested)  # type: ignore[misc]
-            cls.Config.__qualname__ = f"{cls.__qualname__}.Config"
-        cls.Config.owner = cls
+MAX_DEPTH = 24
+"""Levels of nested configs in a file."""
+MAX_SHOWN = 60
+"""Characters of a value that a message shows."""
 
 
 def dump(config: Configurable.Config) -> dict[str, Any]:
     """The config as plain JSON values, with the class that owns it."""
     cls = type(config)
     named: type[Any] = getattr(cls, "owner", cls)  # engine settings have no owner
-    fields = {f.name: _dump_value(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return {"class": f"{named.__module__}:{named.__qualname__}", **fields}
+    values = {f.name: _dump_value(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return {"class": class_name(named), **values}
 
 
 def _dump_value(value: Any) -> Any:
@@ -87,98 +71,152 @@ def _dump_value(value: Any) -> Any:
     )
 
 
-def load(data: Mapping[str, Any]) -> Any:
-    """The config that `dump` wrote. Unknown keys, wrong types and unknown classes fail."""
-    _expect(isinstance(data, Mapping), data, "config", "a mapping")
-    named = _find_class(data)
-    values = {key: value for key, value in data.items() if key != "class"}
-    cls = named.Config if issubclass(named, Configurable) else named
-    return _load_fields(cls, values, where=named.__qualname__)
+def load(
+    data: Mapping[str, Any],
+    *,
+    named: Sequence[type[Configurable]] = (),
+    here: Mapping[str, Any] | None = None,
+) -> Any:
+    """The config in a file that may come from anywhere. Unknown keys, types and classes fail.
 
-
-def _find_class(data: Mapping[str, Any]) -> type[Configurable] | type[Configurable.Config]:
-    path = data.get("class")
-    if not isinstance(path, str) or path.count(":") != 1:
-        raise ConfigError("class", f"expected 'module:Class', got {path!r}")
-    module_name, qualname = path.split(":")
-    # A config file is untrusted: it may name our classes and what the user has already imported,
-    # not import more.
-    if module_name not in sys.modules and not module_name.startswith("terrella."):
-        raise ConfigError(
-            path,
-            f"{module_name} is not imported",
-            f"import {module_name} before loading this config",
+    It says what was done; how that is done here, it does not say: `Local` fields keep their
+    defaults, or get those of `here`, by path (`{"videos.out": folder}`). Where the file has another
+    value, the log says so. A class that reaches outside this process must be one of `named`.
+    """
+    source = _Source(named=tuple(named), here=here or {})
+    config = _load(data, source)
+    if source.left_out:
+        logger.warning(
+            "%s: not taken from the file, since they are settings of this machine: %s; "
+            "give those that matter on the command line",
+            type(config).__qualname__.removesuffix(".Config"),
+            ", ".join(source.left_out),
         )
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(path, f"not found: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Configurable | Configurable.Config)):
-        raise ConfigError(path, "is not a Configurable class")
-    return found
+    return config
 
 
-def _load_fields(cls: type[R], values: Mapping[str, Any], where: str) -> R:
+def rebuild(data: Mapping[str, Any]) -> Any:
+    """The config that another process of this very command has dumped, with its local settings.
+
+    Only for what our own processes send to each other; a file of a folder is read with `load`.
+    """
+    return _load(data, _OWN)
+
+
+@dataclass
+class _Source:
+    """Where values come from, and what was left out of them."""
+
+    own: bool = False
+    """Whether they were set on this machine, by this command."""
+    named: tuple[type[Configurable], ...] = ()
+    here: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    path: tuple[str, ...] = ()
+    left_out: list[str] = field(default_factory=list[str])
+
+    def at(self, name: str) -> _Source:
+        """The same source one field further in; nothing that we write is as deep as the limit."""
+        if len(self.path) >= MAX_DEPTH:
+            raise ConfigError(".".join(self.path[:3]), f"is nested more than {MAX_DEPTH} deep")
+        return replace(self, path=(*self.path, name))
+
+
+_OWN = _Source(own=True)
+
+
+def _load(data: Mapping[str, Any], source: _Source) -> Any:
+    _expect(isinstance(data, Mapping), data, "config", "a mapping")
+    found = find_class(data.get("class"))
+    values = {key: value for key, value in data.items() if key != "class"}
+    if not issubclass(found, Configurable):
+        return _load_fields(found, values, found.__qualname__, source)
+    if found.reaches and not source.own and found not in source.named:
+        raise ConfigError(
+            class_name(found),
+            f"uses {found.reaches}, and a file may not start that",
+            f"name {found.__name__} on the command line",
+        )
+    return _load_fields(found.Config, values, found.__qualname__, source)
+
+
+def _load_fields(cls: type[R], values: Mapping[str, Any], where: str, source: _Source) -> R:
     hints = field_types(cls)
     for key in values:
         if key not in hints:
             raise ConfigError(
                 f"{where}.{key}", "unknown key", f"known keys: {', '.join(hints) or 'none'}"
             )
-    loaded = {key: _convert(value, hints[key], f"{where}.{key}") for key, value in values.items()}
+    used = {key: value for key, value in values.items() if _may_use(cls, key, source)}
+    loaded = {
+        key: _convert(value, hints[key], f"{where}.{key}", source.at(key))
+        for key, value in used.items()
+    }
+    given = {key: _given(key, source) for key in hints if _given(key, source) is not None}
     try:
-        return cls(**loaded)
+        made = cls(**{**loaded, **given})
     except TypeError as error:  # a required field is missing
         raise ConfigError(where, str(error)) from error
+    source.left_out += [
+        f"{'.'.join(source.at(key).path)}={ascii(value)[:MAX_SHOWN]}"
+        for key, value in values.items()
+        if key not in used and key not in given and _dump_value(getattr(made, key)) != value
+    ]
+    return made
 
 
-def field_types(cls: type[Any]) -> dict[str, Any]:
-    """The resolved type of each field of a dataclass, in order."""
-    hints = typing.get_type_hints(cls, localns={"Configurable": Configurable})
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+def _may_use(cls: type[Any], key: str, source: _Source) -> bool:
+    """Records that are no configs have no settings of a machine."""
+    is_config = issubclass(cls, Configurable.Config)
+    return source.own or not is_config or may_come_from_file(cls, key)
+
+
+def _given(key: str, source: _Source) -> Any:
+    return source.here.get(".".join((*source.path, key)))
 
 
 def record_from_json(cls: type[R], data: Any) -> R:
     """A frozen dataclass from JSON values, with the same strictness as configs."""
-    return cast(R, _convert(data, cls, cls.__name__))
+    return cast(R, _convert(data, cls, cls.__name__, _Source()))
 
 
-def _convert(value: Any, hint: Any, where: str) -> Any:
+def _convert(value: Any, hint: Any, where: str, source: _Source) -> Any:
     """`value` (JSON) as `hint`, or a ConfigError that says what was expected."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
     if origin in (Union, types.UnionType):
-        return _convert_union(value, args, where)
+        return _convert_union(value, args, where, source)
     if origin is Literal:
         return _pick(value, args, where)
     if origin is tuple:
-        return _convert_tuple(value, args, where)
+        return _convert_tuple(value, args, where, source)
     if origin in (list, set, frozenset):
-        items = _convert_tuple(value, (args[0], ...), where)
+        items = _convert_tuple(value, (args[0], ...), where, source)
         made = origin(items)
         _expect(len(made) == len(items), value, where, "different values")
         return made
     if origin in (dict, Mapping) or origin is typing.get_origin(Mapping[str, int]):
         _expect(isinstance(value, Mapping), value, where, "a mapping")
-        return {key: _convert(item, args[1], f"{where}.{key}") for key, item in value.items()}
-    return _convert_plain(value, hint, where)
+        return {
+            key: _convert(item, args[1], f"{where}.{key}", source) for key, item in value.items()
+        }
+    return _convert_plain(value, hint, where, source)
 
 
-def _convert_plain(value: Any, hint: Any, where: str) -> Any:
+def _convert_plain(value: Any, hint: Any, where: str, source: _Source) -> Any:
     if hint is None or hint is type(None):
         return _expect(value is None, value, where, "null")
     if isinstance(hint, type) and issubclass(hint, Configurable.Config):
         if isinstance(value, hint):
             return value
         _expect(isinstance(value, Mapping), value, where, f"a {hint.__qualname__}")
-        made = load(value) if "class" in value else _load_fields(hint, value, where)
+        made = (
+            _load(value, source) if "class" in value else _load_fields(hint, value, where, source)
+        )
         return _expect(isinstance(made, hint), made, where, f"a {hint.__qualname__}")
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         _expect(isinstance(value, Mapping), value, where, f"a {hint.__name__}")
-        return _load_fields(hint, value, where)
+        return _load_fields(hint, value, where, source)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return hint(_pick(value, [member.value for member in hint], where))
     if hint is Path:
@@ -196,23 +234,28 @@ def _convert_plain(value: Any, hint: Any, where: str) -> Any:
     return _expect(exact, value, where, f"a value of type {hint.__name__}")
 
 
-def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
+def _convert_union(value: Any, options: tuple[Any, ...], where: str, source: _Source) -> Any:
     failures: list[str] = []
     for option in options:
         try:
-            return _convert(value, option, where)
+            return _convert(value, option, where, source)
         except ConfigError as error:
             failures.append(error.what)
     raise ConfigError(where, " and ".join(failures))
 
 
-def _convert_tuple(value: Any, args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+def _convert_tuple(
+    value: Any, args: tuple[Any, ...], where: str, source: _Source
+) -> tuple[Any, ...]:
     _expect(isinstance(value, list | tuple), value, where, "a list")
     if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_convert(item, args[0], f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(
+            _convert(item, args[0], f"{where}[{i}]", source) for i, item in enumerate(value)
+        )
     _expect(len(value) == len(args), value, where, f"{len(args)} values")
     return tuple(
-        _convert(v, t, f"{where}[{i}]") for i, (v, t) in enumerate(zip(value, args, strict=True))
+        _convert(v, t, f"{where}[{i}]", source)
+        for i, (v, t) in enumerate(zip(value, args, strict=True))
     )
 
 
@@ -298,7 +341,7 @@ def _parse(text: str, hint: Any, where: str) -> Any:
         kinds = [args[0]] * len(items) if args[-1] is Ellipsis else list(args)
         _expect(len(kinds) == len(items), text, where, f"{len(kinds)} values")
         return tuple(_parse(item, kind, where) for item, kind in zip(items, kinds, strict=True))
-    return _convert(_read_scalar(text, hint), hint, where)
+    return _convert(_read_scalar(text, hint), hint, where, _OWN)
 
 
 def _read_scalar(text: str, hint: Any) -> Any:

@@ -77,7 +77,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise StoreError(
             str(path), f"cannot be read: {error}", "this folder is damaged: start a new one"
         ) from error

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import gymnasium
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.instances import plain
 from terrella.core.seeds import NOISE_STREAM, stream
@@ -36,7 +37,7 @@ class GymWorld(World):
         """Config of a wrapped env: `options` go to `gymnasium.make`."""
 
         view: str = "native"
-        options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+        options: Local[Mapping[str, Any]] = field(default_factory=dict[str, Any])
 
     config: Config
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 import gymnasium
 import numpy as np
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Recorded
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.instances import instance_id, split_of
 from terrella.core.protocols import Verifier, View
@@ -65,7 +65,7 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         """The episode is truncated after this many actions."""
         split: Split = Split.TRAIN
         """The split of the instances, unless `reset` gets another one."""
-        view: str = "state"
+        view: Recorded[str] = "state"
         """What a model is shown; the world's class lists its views."""
 
         def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
@@ -54,7 +54,7 @@ class SftConfig(MemoryConfig):
     max_grad_norm: float = 1.0
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
-    report_to: tuple[str, ...] = ()
+    report_to: Local[tuple[str, ...]] = ()
     """Trackers of transformers, such as `tensorboard`."""
 
 
@@ -121,7 +121,7 @@ class RlvrConfig(MemoryConfig):
     """Seconds without a heartbeat after which the watchdog reports what is hanging."""
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
-    report_to: tuple[str, ...] = ()
+    report_to: Local[tuple[str, ...]] = ()
 
     def check(self, *, processes: int) -> None:
         """Refuse what cannot be run, before anything is loaded."""
@@ -207,7 +207,7 @@ class VerlConfig(Configurable.Config):
     """The longest prompt; with the rollout's `episode_tokens` it bounds a server's context."""
     restarts: int = 1
     """How often a run that lost a process starts again from its last checkpoint."""
-    keys: tuple[str, ...] = ()
+    keys: Local[tuple[str, ...]] = ()
     """verl's own keys as `path=value`; later ones win, and all win over derived ones."""
 
     def open_key(self, path: str, text: str) -> Self:
@@ -222,9 +222,9 @@ class TinkerConfig(Configurable.Config):
     The key is read from the environment variable TINKER_API_KEY and is written nowhere.
     """
 
-    url: str = ""
+    url: Local[str] = ""
     """The endpoint's address, such as http://127.0.0.1:8123."""
-    base_model: str = ""
+    base_model: Local[str] = ""
     """The model's name at the endpoint; empty is the pipeline's own `model`, or its folder."""
     lora_rank: int = 16
     """Rank of the adapter that all parts of a run train. The endpoint has no other weights."""
@@ -264,17 +264,17 @@ VllmConfig = VllmServer.Config
 class EngineConfig(Configurable.Config):
     """Where models are trained and sampled. Every pipeline with a model has these settings."""
 
-    engine: Literal["trl", "verl", "tinker"] = "trl"
+    engine: Local[Literal["trl", "verl", "tinker"]] = "trl"
     """trl: a laptop or one node; verl: a cluster; tinker: somebody else's, over HTTP."""
-    sampler: Literal["auto", "local", "vllm"] = "auto"
+    sampler: Local[Literal["auto", "local", "vllm"]] = "auto"
     """local: in this process, for small models; vllm: a server that the engine starts.
 
     auto is local for small models and vllm for others; on verl it is servers of verl's own.
     """
-    vllm: VllmConfig = field(default_factory=VllmConfig)
-    verl: VerlConfig = field(default_factory=VerlConfig)
+    vllm: Local[VllmConfig] = field(default_factory=VllmConfig)
+    verl: Local[VerlConfig] = field(default_factory=VerlConfig)
     """Used with engine=verl; any key of verl's own can be set here, too."""
-    tinker: TinkerConfig = field(default_factory=TinkerConfig)
+    tinker: Local[TinkerConfig] = field(default_factory=TinkerConfig)
 
     @property
     def engine_settings(self) -> EngineConfig:

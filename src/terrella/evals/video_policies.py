@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from terrella.codecs.frames import VideoTokenizer
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.episode import EpisodeRun
 from terrella.core.protocols import Policy
 from terrella.core.types import Episode, Frames, Split
@@ -54,9 +54,9 @@ class EvaluatePolicies(Configurable):
         """One world, one model, and the policies to compare."""
 
         world: World.Config
-        videos: Path = Path("runs/video_films")
+        videos: Local[Path] = Path("runs/video_films")
         """The folder written by `TrainTokenizer`: tokenizer and action bins."""
-        model: Path = Path("runs/video_table/model")
+        model: Local[Path] = Path("runs/video_table/model")
         train_episodes: int = 300
         """Training episodes in the simulator, for the clones and the classifier."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)

@@ -23,6 +23,7 @@ from transformers import (
 
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
+from terrella.models.foreign_code import SAFE, refuse_code
 from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
 
 MAX_POSITIONS = 8192
@@ -50,30 +51,40 @@ def load_model(
 
         name = str(smollm2_folder())
     check_model_name(name)
-    is_local = Path(name).is_dir()  # then the hub is never contacted, whatever the environment
+    refuse_code(name)
     model = AutoModelForCausalLM.from_pretrained(
-        name, dtype=dtype, attn_implementation="sdpa", local_files_only=is_local
+        name, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **_local(name)
     )
-    return model.to(device), AutoTokenizer.from_pretrained(name, local_files_only=is_local)
+    return model.to(device), AutoTokenizer.from_pretrained(name, **_local(name))
 
 
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
-    return AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir())
+    refuse_code(name)
+    return AutoTokenizer.from_pretrained(name, **_local(name))
 
 
 def parameter_count(name: str) -> int:
     """Parameters of a model in a folder or on the hub; no weights are loaded."""
-    config = AutoConfig.from_pretrained(name, local_files_only=Path(name).is_dir())
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(load_config(name), **SAFE)
     return sum(weight.numel() for weight in model.parameters())
 
 
 def max_positions(name: str) -> int:
     """The longest sequence of a model in a folder or on the hub."""
-    config = AutoConfig.from_pretrained(name, local_files_only=Path(name).is_dir())
-    return int(config.get_text_config().max_position_embeddings)
+    return int(load_config(name).get_text_config().max_position_embeddings)
+
+
+def load_config(name: str) -> Any:
+    """The config of a model in a folder or on the hub."""
+    refuse_code(name)
+    return AutoConfig.from_pretrained(name, **_local(name))
+
+
+def _local(name: str) -> dict[str, Any]:
+    """For a folder the hub is never contacted, whatever the environment."""
+    return {**SAFE, "local_files_only": Path(name).is_dir()}
 
 
 def _from_scratch(

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from terrella.core.errors import MissingExtraError
 from terrella.models.cache import cache_folder
+from terrella.models.foreign_code import SAFE
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -52,11 +53,13 @@ def _convert(source: Path, target: Path) -> None:
 
     The GGUF loader leaves its quantisation in the config, which would be wrong for fp32 weights.
     """
-    loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=GGUF, dtype=torch.float32, **SAFE
+    )
     config = loaded.config.to_dict()
     for key in ("quantization_config", "_name_or_path"):
         config.pop(key, None)
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(target)
-    AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)
+    AutoTokenizer.from_pretrained(source, gguf_file=GGUF, **SAFE).save_pretrained(target)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from terrella.core.config import Configurable, record_from_json
+from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder
 from terrella.engines.configs import EngineConfig
@@ -36,7 +36,7 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         """What every pipeline has: one seed and one folder."""
 
         seed: int = 0
-        out: Path = Path("runs/run")
+        out: Local[Path] = Path("runs/run")
 
     config: Config
 

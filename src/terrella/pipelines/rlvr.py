@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from terrella.codecs.choose import CodecConfig
+from terrella.core.config import Local
 from terrella.core.files import write_json_lines
 from terrella.core.judge import judge
 from terrella.core.metric import Metric
@@ -62,7 +63,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         world: World.Config
         ask: Ask = "action"
         """action: train an agent; observation: train a world model."""
-        model: str = "tiny-0.3m"
+        model: Local[str] = "tiny-0.3m"
         """A model by name or folder."""
         warmup_examples: int = 0
         """SFT examples before RLVR (`pipelines/warmup.py`); 0 for a model that knows the format."""
@@ -72,7 +73,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         """An agent's warm-up also fits what the world showed, not only the actions."""
         warmup: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
-        env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
+        env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
         turn_tokens: int = 16
         max_turns: int = 10
         max_actions: int = 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import OutcomeCodec
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.files import copy_folder
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
@@ -60,7 +60,7 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         policy: Configurable.Config = field(default_factory=lambda: Mixture.Config(share=0.5))
         """Takes the real steps. It should reach all the states that an agent will reach."""
         transitions: int = 12_000
-        model: str = "tiny-0.3m"
+        model: Local[str] = "tiny-0.3m"
         sft: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
         """0 `steps` leave RLVR out. Its tasks take further real steps, which are counted."""

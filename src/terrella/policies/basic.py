@@ -14,6 +14,13 @@ from terrella.core.protocols import Policy
 from terrella.core.types import Moment
 
 
+def require_policy(config: Configurable.Config) -> None:
+    """Refuse a config that builds something else than a policy."""
+    owner = getattr(config, "owner", type(config))
+    if not callable(getattr(owner, "act", None)):
+        raise ConfigError("policy", f"{owner.__qualname__} is no policy", "name one that acts")
+
+
 class Random(Configurable):
     """Chooses uniformly among the world's proposals: the lower baseline of every score."""
 
@@ -52,6 +59,8 @@ class Mixture(Configurable):
         def __post_init__(self) -> None:
             if not 0.0 <= self.share <= 1.0:
                 raise ConfigError("share", f"must lie in [0, 1], not {self.share}")
+            require_policy(self.first)
+            require_policy(self.second)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

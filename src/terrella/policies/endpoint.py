@@ -14,10 +14,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from terrella.codecs.chat import Message, chat_messages, read_answer
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.types import Moment
 
@@ -43,14 +43,14 @@ class Endpoint(Configurable):
     class Config(Configurable.Config):
         """The address, the model, and the sampling and retry parameters."""
 
-        url: str = "http://127.0.0.1:8000/v1"
+        url: Local[str] = "http://127.0.0.1:8000/v1"
         """Base URL; `/chat/completions` is appended."""
-        model: str = "default"
+        model: Recorded[str] = "default"
         temperature: float = 1.0
         max_tokens: int = 400
         timeout: float = 60.0
         retries: int = 3
-        key_variable: str = "OPENAI_API_KEY"
+        key_variable: Local[str] = "OPENAI_API_KEY"
         """Name of the environment variable with the API key; it may be unset."""
 
         def __post_init__(self) -> None:
@@ -59,6 +59,7 @@ class Endpoint(Configurable):
                 raise ConfigError("url", f"not an http(s) address: {self.url!r}")
 
     config: Config
+    reaches: ClassVar[str] = "a chat endpoint"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

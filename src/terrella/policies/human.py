@@ -7,7 +7,7 @@ Actions are entered by name, unique prefix, number or arrow key.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -28,6 +28,7 @@ class Human(Configurable):
     """Asks the player until they enter a legal action (any text in a free-text world)."""
 
     name = "human"
+    reaches: ClassVar[str] = "the keyboard"
 
     def __init__(
         self, config: Any, ask: Callable[[str], str] = input, console: Console | None = None

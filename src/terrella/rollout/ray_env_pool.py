@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from terrella.core.config import load
+from terrella.core.config import rebuild
 from terrella.core.tokens import Task
 from terrella.core.types import Episode, Situation, Stop
 from terrella.rollout.fanout import cluster, import_ray, search_path
@@ -53,7 +53,7 @@ class EnvActor:
         """`world` is the dumped config; its module is one that the caller has imported."""
         sys.path += [folder for folder in folders if folder not in sys.path]
         importlib.import_module(world["class"].split(":")[0])
-        self.config = load(world)
+        self.config = rebuild(world)
         self.free: list[EpisodeSession] = []
         self.taken: dict[int, EpisodeSession] = {}
 
@@ -121,7 +121,7 @@ class RayEnvPool:
         self.world = world
         self.workers = workers
         self.timeout = timeout
-        self.name: str = load(world).owner.name
+        self.name: str = rebuild(world).owner.name
         self.actors: list[ActorHandle] = []
         self.losses: list[str] = []
         self.numbers = itertools.count()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
 from terrella.core.protocols import Codec, RolloutCodec, Sampler, Verifier
@@ -86,7 +86,7 @@ class Rollout(Configurable):
         episode_tokens: int = 4096
         """Most tokens of an episode, the world's included."""
         temperature: float = 1.0
-        env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
+        env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
 
         @property
         def max_model_tokens(self) -> int:

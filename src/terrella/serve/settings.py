@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 
 POSITIVE = (
@@ -28,10 +28,10 @@ class ServeSettings(Configurable):
     class Config(Configurable.Config):
         """Loopback by default. The token cannot be left out."""
 
-        host: str = "127.0.0.1"
-        port: int = 8800
+        host: Local[str] = "127.0.0.1"
+        port: Local[int] = 8800
         """0 takes a free port."""
-        token_variable: str = "TERRELLA_TOKEN"
+        token_variable: Local[str] = "TERRELLA_TOKEN"
         """The environment variable with the token.
 
         If it is empty, a token is generated and printed once.

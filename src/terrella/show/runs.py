@@ -44,6 +44,8 @@ class Run:
     kind: Kind
     manifest: Mapping[str, Any]
     """Of a pipeline, of an episode store, or the table of a reproduction."""
+    given_world: World.Config | None = None
+    """The world that the caller names, in place of the manifest's."""
 
     @property
     def name(self) -> str:
@@ -62,15 +64,22 @@ class Run:
 
     @cached_property
     def world(self) -> World.Config | None:
-        """The config of the world, or None if it cannot be loaded here.
-
-        It may come from a package, or a version of one, that is not installed.
-        """
+        """The config of the world, or None if it cannot be loaded here; see `load_world`."""
         try:
-            config = load(self.config["world"])
-        except (TerrellaError, KeyError):
+            return self.given_world or self.load_world()
+        except TerrellaError:
             return None
-        return config if isinstance(config, World.Config) else None
+
+    def load_world(self, named: type[World] | None = None) -> World.Config:
+        """The config of the world, without what belongs to the machine that wrote it.
+
+        The error says why there is none: it comes from a package that is not installed, or uses a
+        program that only the command line may start, by naming this world (`named`).
+        """
+        config = load(self.config.get("world", {}), named=(named,) if named else ())
+        if not isinstance(config, World.Config):
+            raise ConfigError(self.name, "its manifest names no world")
+        return config
 
     @cached_property
     def curve(self) -> list[dict[str, Any]]:
@@ -107,7 +116,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file; raise a `ConfigError` that names it if it cannot be read."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             str(path), f"cannot be read: {error}", "name a folder that a command of terrella wrote"
         ) from error

@@ -23,9 +23,9 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from terrella.core.config import Configurable, dump
+from terrella.core.config import Configurable, Local, dump
 from terrella.core.errors import ConfigError, VerifierError
 from terrella.core.types import Observation, Status, Verdict
 from terrella.verify.wire import pack, pack_observation, read_message, unpack_verdict
@@ -46,7 +46,7 @@ class Isolated(Configurable):
         """Seconds for one verdict."""
         memory_mb: int = 1024
         """Address space in addition to what the child has mapped when it is ready."""
-        imports: tuple[str, ...] = ()
+        imports: Local[tuple[str, ...]] = ()
         """Modules that the child imports first.
 
         If `inner` is a class of your own, name the module that defines it.
@@ -59,6 +59,7 @@ class Isolated(Configurable):
                 raise ConfigError("memory_mb", f"must be at least 1, not {self.memory_mb}")
 
     config: Config
+    reaches: ClassVar[str] = "a child process"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import load
+from terrella.core.config import rebuild
 from terrella.core.judge import judge
 from terrella.core.protocols import Verifier
 from terrella.core.types import Status, Verdict
@@ -45,7 +45,7 @@ def main(descriptor: int) -> None:
 def _build(setup: dict[str, Any]) -> Verifier:
     for module in setup["imports"]:
         importlib.import_module(module)
-    verifier: Verifier = load(setup["config"]).build()
+    verifier: Verifier = rebuild(setup["config"]).build()
     limit = _mapped_bytes() + setup["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return verifier

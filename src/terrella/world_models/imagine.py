@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Observation, Situation, Transition, Verdict
 from terrella.core.world import StateWorld, Step, World
@@ -35,7 +36,7 @@ class ImaginedWorld(World):
         """The real world (for initial states, rules and actions) and the folder of its model."""
 
         world: World.Config
-        folder: Path = Path()
+        folder: Local[Path] = Path()
         samples: int = 8
 
     name: ClassVar[str] = "imagined"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from terrella.codecs.choose import CodecConfig
 from terrella.codecs.frames import FrameCodec
-from terrella.core.config import record_from_json
+from terrella.core.config import Local, record_from_json
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Sampler
 from terrella.core.seeds import SAMPLE_STREAM, stream
@@ -139,7 +139,7 @@ def imagined_video_world(world: World.Config, model: VideoWorldModel) -> Imagine
 class FrameCodecConfig(CodecConfig):
     """The codec of a folder written by `TrainTokenizer`; the language tokenizer is not needed."""
 
-    folder: Path
+    folder: Local[Path]
     window: int = 0
 
     def make(self, tokenizer: Any) -> FrameCodec:

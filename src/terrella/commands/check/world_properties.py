@@ -16,8 +16,9 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from terrella.commands.check.subject import Subject, require
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.episode import play
+from terrella.core.field_origin import undeclared
 from terrella.core.instances import plain, split_of
 from terrella.core.protocols import Policy
 from terrella.core.types import Split, same_kind
@@ -35,9 +36,14 @@ UNREADABLE = ("", "no such thing", "\x00", "[[[[", "1" * 10_000)
 
 
 def config_survives_disk(subject: Subject) -> str:
-    """A config that was dumped, written as JSON and loaded is equal to itself."""
-    loaded = load(json.loads(json.dumps(dump(subject.config))))
+    """A config that was dumped, written as JSON and loaded is equal to itself.
+
+    Each field of text or of a path says whether a file may give it.
+    """
+    loaded = rebuild(json.loads(json.dumps(dump(subject.config))))
     require(loaded == subject.config, f"came back as {loaded}")
+    unclear = undeclared(type(subject.config))
+    require(not unclear, f"declare as Recorded[...] or Local[...]: {', '.join(unclear)}")
     return f"{len(dump(subject.config)) - 1} fields"
 
 

@@ -15,7 +15,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from terrella.core.errors import ConfigError
+from terrella.models.foreign_code import SAFE
 from terrella.models.names import SMOLLM2, TINY, check_model_name
+from terrella.models.presets import load_config
 from terrella.models.shapes import hub_shape, known_shapes
 
 
@@ -48,7 +50,7 @@ def model_spec(name: str, *, vocabulary: int = 0) -> ModelSpec:
         )
     check_model_name(name)
     if Path(name).is_dir():
-        config = AutoConfig.from_pretrained(name, local_files_only=True)
+        config = load_config(name)
         return ModelSpec(json.dumps(config.to_dict(), sort_keys=True, default=str))
     settings = hub_shape("smollm2-135m" if name == SMOLLM2 else name)
     if settings is None:
@@ -79,7 +81,7 @@ def llama_spec(*, vocabulary: int, width: int, layers: int, heads: int) -> Model
 def make_model(spec: ModelSpec) -> Any:
     """A causal LM with these shapes on the meta device, in fp32 as `load_model` loads it."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(spec.config, attn_implementation="sdpa")
+        return AutoModelForCausalLM.from_config(spec.config, attn_implementation="sdpa", **SAFE)
 
 
 def parameters(spec: ModelSpec) -> int:

@@ -124,12 +124,13 @@ def _write_adapter(
 ) -> None:
     """Write PEFT's format: transformers loads it together with the base model of that name."""
     from safetensors.torch import save_file
-    from transformers import AutoConfig
+
+    from terrella.models.presets import load_config
 
     folder.mkdir(parents=True)
     save_file(dict(weights), folder / WEIGHTS)
     write_json(folder / CONFIG, config | {"base_model_name_or_path": reference.base})
-    AutoConfig.from_pretrained(reference.base).save_pretrained(folder)
+    load_config(reference.base).save_pretrained(folder)
     logger.warning(
         "%s holds an adapter of %s, not a whole model: the base is no local folder",
         folder.with_suffix("") if folder.suffix == SCRATCH else folder,

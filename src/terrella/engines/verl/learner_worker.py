@@ -29,6 +29,7 @@ from verl.workers.utils.padding import no_padding_2_padding, response_from_neste
 from terrella.algos.named_losses import find_loss
 from terrella.core.tokens import Head
 from terrella.models.export import VALUE_HEAD, MergedWeights, whole_tensor, write_folder
+from terrella.models.foreign_code import SAFE
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 HEAD = "score"
@@ -200,7 +201,7 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
         """The model that a value model was made from, with its trained trunk."""
         from transformers import AutoModelForCausalLM
 
-        plain = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32)
+        plain = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32, **SAFE)
         plain.load_state_dict(weights, strict=False)
         return plain
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.files import read_json, write_json
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
@@ -63,7 +63,7 @@ class RolloutSpec:
 
     @property
     def settings(self) -> RlvrConfig:
-        settings: RlvrConfig = load(self.rlvr)
+        settings: RlvrConfig = rebuild(self.rlvr)
         return settings
 
     @property
@@ -75,12 +75,12 @@ class RolloutSpec:
         sys.path += [folder for folder in self.path if folder not in sys.path]
         for name in _modules(self.episodes):
             importlib.import_module(name)
-        source: EpisodeSource = load(self.episodes)
+        source: EpisodeSource = rebuild(self.episodes)
         return source
 
 
 def _modules(value: Any) -> list[str]:
-    """Modules of all configs inside a dumped one: `load` accepts only imported classes."""
+    """Modules of all configs inside a dumped one: only defined classes are known by name."""
     if isinstance(value, list):
         return [name for item in value for name in _modules(item)]
     if not isinstance(value, dict):

@@ -21,6 +21,7 @@ from terrella.engines.configs import (
     VerlConfig,
 )
 from terrella.engines.verl.compose import ACTOR
+from terrella.models.foreign_code import refuse_code
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
@@ -99,10 +100,17 @@ def _data(job: Job) -> dict[str, Any]:
     }
 
 
+def _weights(role: str, model: Path) -> dict[str, Any]:
+    """Where the weights are; code of the model's own is refused before verl sees it."""
+    if model.is_dir():
+        refuse_code(model)
+    return {f"{role}.path": str(model), f"{role}.trust_remote_code": False}
+
+
 def model_keys(settings: MemoryConfig, model: Path) -> dict[str, Any]:
     """The model, with adapters if there are any."""
     return {
-        "actor_rollout_ref.model.path": str(model),
+        **_weights("actor_rollout_ref.model", model),
         "actor_rollout_ref.model.lora_rank": settings.lora_rank,
         "actor_rollout_ref.model.lora_alpha": 2 * settings.lora_rank or 16,
         "actor_rollout_ref.model.enable_gradient_checkpointing": settings.gradient_checkpointing,
@@ -162,7 +170,7 @@ def _critic(job: Job) -> dict[str, Any]:
     return {
         "critic.enable": True,
         "critic.strategy": "fsdp2",
-        "critic.model.path": str(job.model),
+        **_weights("critic.model", job.model),
         "critic.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
         **_attention(job.rlvr, "critic.model.override_config"),
         **_precision(job.rlvr, "critic.fsdp"),
@@ -285,7 +293,7 @@ def learner_keys(
     sharding = f"{ACTOR}.fsdp_config" if head == "token" else "critic.fsdp"
     return {
         **model_keys(config, model),
-        "critic.model.path": str(model),
+        **_weights("critic.model", model),
         "critic.model.enable_gradient_checkpointing": config.gradient_checkpointing,
         **_attention(config, "critic.model.override_config"),
         f"{ACTOR}.use_dynamic_bsz": True,
@@ -312,7 +320,7 @@ def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
     verl, rollout = config.verl, "actor_rollout_ref.rollout"
     devices = verl.devices or device_count()
     return {
-        "actor_rollout_ref.model.path": str(model),
+        **_weights("actor_rollout_ref.model", model),
         f"{rollout}.name": "vllm",
         f"{rollout}.nnodes": verl.nodes,
         f"{rollout}.n_gpus_per_node": devices,

@@ -21,14 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.files import read_json
 from terrella.engines.vllm.launch import PARENT_VARIABLE
 from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
 from terrella.engines.vllm.worker import KEY_VARIABLE
+from terrella.models.foreign_code import refuse_code
 
 END_SECONDS = 20.0
 """How long a server may take to end after SIGTERM."""
@@ -75,8 +76,8 @@ class VllmServer(Configurable):
         max_num_seqs: int = 256
         start_seconds: float = 600.0
         """Time to load and compile; a server that is not healthy by then has failed."""
-        worker_extension: str = "terrella.engines.vllm.worker.WeightFiles"
-        arguments: tuple[str, ...] = ()
+        worker_extension: Local[str] = "terrella.engines.vllm.worker.WeightFiles"
+        arguments: Local[tuple[str, ...]] = ()
         """Further options of `vllm serve`: `--enforce-eager`."""
 
         def beside_trainer(self, *, bf16: bool, temperature: float) -> Self:
@@ -91,6 +92,7 @@ class VllmServer(Configurable):
             return self.replace(**changes)
 
     config: Config
+    reaches: ClassVar[str] = "a vLLM server"
 
     def __init__(self, config: Config, folder: Path, *, log: Path) -> None:
         """`folder` is a Hugging Face folder. The server starts on entering the context."""
@@ -115,6 +117,8 @@ class VllmServer(Configurable):
         """Start the process, without waiting until it answers."""
         if importlib.util.find_spec("vllm") is None:
             raise MissingExtraError("vllm", "a generation server")
+        if self.folder.is_dir():
+            refuse_code(self.folder)
         if len(self.config.devices) not in (0, self.config.tensor_parallel):
             raise ConfigError(
                 "vllm.devices",
@@ -178,6 +182,7 @@ class VllmServer(Configurable):
             *([f"--gpu-memory-utilization={config.memory}"] if config.memory else []),
             "--enable-prefix-caching",
             f"--logprobs-mode={config.logprobs}_logprobs",
+            "--no-trust-remote-code",
             "--generation-config=vllm",  # no sampling defaults from the model's folder
             *(["--enable-sleep-mode"] if config.sleep else []),
             *(['--weight-transfer-config={"backend":"nccl"}'] if config.devices else []),

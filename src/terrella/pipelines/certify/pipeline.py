@@ -24,7 +24,7 @@ from terrella.data.store import EpisodeStore
 from terrella.pipelines.certify.records import CertifyConfig, Evidence
 from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.verdict import rejection_reasons
-from terrella.policies.basic import Mixture
+from terrella.policies.basic import Mixture, require_policy
 from terrella.show.certificate import write_report
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.trust.certificate import Certificate
@@ -131,8 +131,12 @@ def data_policy(store: Path) -> Configurable.Config:
             f"{store} does not say which policy took its steps",
             "set `policy` in the config",
         )
-    policy = load(dumped)
-    assert isinstance(policy, Configurable.Config)
+    remedy = "name it: --policy random, expert, mixture or endpoint, with --set policy.FIELD=VALUE"
+    try:
+        policy: Configurable.Config = load(dumped)
+        require_policy(policy)
+    except ConfigError as error:
+        raise ConfigError("policy", f"that of {store}: {error.what}", remedy) from error
     return policy
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
 from terrella.core.world import World
@@ -23,7 +23,7 @@ class CertifyConfig(EngineConfig):
     """What to measure, on how much data, and which errors are acceptable."""
 
     world: World.Config
-    folder: Path
+    folder: Local[Path]
     """What `train-world-model` wrote; the certificate goes into it."""
     policy: Configurable.Config | None = None
     """Takes the steps that the model predicts; the certificate holds for steps like these.

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Generator
 from typing import Any, TypedDict
 
-from terrella.core.config import load
+from terrella.core.config import rebuild
 from terrella.core.episode import play
 from terrella.core.seeds import SEED_STRIDE, instance_seed
 from terrella.core.types import Episode, Split, Stop
@@ -69,8 +69,8 @@ def play_chunk(
 def _play_all(spec: ChunkSpec) -> Generator[Episode]:
     config = spec["config"]
     split = Split(config["split"])
-    world_config = load(config["world"])
-    policy = load(config["policy"]).build()
+    world_config = rebuild(config["world"])
+    policy = rebuild(config["policy"]).build()
     world = world_config.build()
     try:
         for index in range(spec["first"], spec["last"]):

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from terrella.core.config import Configurable, dump
+from terrella.core.config import Configurable, Local, dump
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked
 from terrella.core.protocols import Progress
@@ -67,7 +67,7 @@ class Collect(Configurable):
     class Config(Configurable.Config):
         world: World.Config
         policy: Configurable.Config
-        out: Path
+        out: Local[Path]
         transitions: int = 0
         """Stop with the episode that reaches this many transitions; or give `episodes`."""
         episodes: int = 0
@@ -78,7 +78,7 @@ class Collect(Configurable):
 
         Set fewer for slow worlds and for frames.
         """
-        workers: int = 0
+        workers: Local[int] = 0
         """0 plays in this process, n > 0 on n Ray actors."""
 
         def __post_init__(self) -> None:

@@ -21,7 +21,9 @@ import numpy as np
 
 from terrella.core.config import (
     Configurable,
+    Local,
     Named,
+    Recorded,
     field_types,
     known_names,
     override,
@@ -74,19 +76,19 @@ class Reproduce(Configurable):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        arms: Mapping[str, Pipeline.Config]
-        first: tuple[str, ...]
+        arms: Recorded[Mapping[str, Pipeline.Config]]
+        first: Recorded[tuple[str, ...]]
         """Arms that run first, for all seeds."""
         seeds: int = 5
-        claims: tuple[tuple[str, str, int, bool], ...] = ()
+        claims: Recorded[tuple[tuple[str, str, int, bool], ...]] = ()
         """(better, worse, k, not_below): see `Claim`."""
-        brief: tuple[str, ...] = ()
+        brief: Recorded[tuple[str, ...]] = ()
         """What `quick` sets in each arm, written as on the command line."""
-        paper: Mapping[str, str] = field(default_factory=dict[str, str])
+        paper: Recorded[Mapping[str, str]] = field(default_factory=dict[str, str])
         """Published numbers, for the reader: from other models of other sizes."""
         at_once: int = 1
         """Jobs that run at the same time, one core each."""
-        out: Path = Path("runs/reproduce")
+        out: Local[Path] = Path("runs/reproduce")
 
         def quick(self) -> Reproduce.Config:
             """The first arms with one seed: a check of the direction.

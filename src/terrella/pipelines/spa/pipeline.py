@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from terrella.codecs.choose import TaggedCodecConfig
 from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec
-from terrella.core.config import dump
+from terrella.core.config import Local, dump
 from terrella.core.errors import EngineError
 from terrella.core.files import write_json_lines
 from terrella.core.protocols import Sampler
@@ -89,7 +89,7 @@ class Spa(ModelPipeline[SpaResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: World.Config
-        model: str = "tiny-0.3m"
+        model: Local[str] = "tiny-0.3m"
         form: Form = "worldmodel"
         """How replies and states are written; see `codecs/tagged.py`."""
         max_turns: int = 5
@@ -111,8 +111,8 @@ class Spa(ModelPipeline[SpaResult]):
         )
         """Evaluation after each part; `instances` 0 leaves it out."""
         test: Evaluate.Config = field(default_factory=Evaluate.Config)
-        env_pool: EnvPool.Config = field(default_factory=EnvPool.Config)
-        base_cache: Path = Path("runs/spa-bases")
+        env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
+        base_cache: Local[Path] = Path("runs/spa-bases")
         """Folder of models that know the format; arms share them."""
         base_seed: int = 0
         """One base for all seeds, like one pretrained model: seeds vary self-play, SFT and RL."""

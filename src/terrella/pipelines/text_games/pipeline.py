@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.choose import codec_for
-from terrella.core.config import dump
+from terrella.core.config import Local, dump
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.files import write_json
 from terrella.core.metric import Metric
@@ -74,7 +74,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: ByteSized32.Config
-        model: str = "tiny-1m"
+        model: Local[str] = "tiny-1m"
         """A model, or a baseline that needs none: one of `BASELINES`."""
         sft_share: float = 1.0
         """Fraction of the train records that SFT may use; RLVR asks all of them."""
@@ -89,7 +89,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         turn_tokens: int = 48
         test_records: int = 0
         """Test records that are asked, evenly chosen; 0 asks all."""
-        base_cache: Path = Path("runs/game-bases")
+        base_cache: Local[Path] = Path("runs/game-bases")
         base_seed: int | None = None
         """Seed of SFT if the arms of all seeds share one base; None fits a base per seed."""
         out: Path = Path("runs/game_model")

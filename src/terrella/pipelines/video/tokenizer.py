@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.core.types import Episode, Split
@@ -61,7 +62,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(Pipeline.Config):
         worlds: tuple[World.Config, ...] = ()
-        stores: tuple[Path, ...] = ()
+        stores: Local[tuple[Path, ...]] = ()
         """Episode stores of frames that exist already: imported recordings, split by instance."""
         shares: tuple[float, ...] = (0.2, 0.5, 1.0)
         """Graded policies: the world's expert with this share of random actions, one store each."""
@@ -70,7 +71,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         held_out: int = 20
         """Episodes on test instances, of each world with each policy."""
         trainer: TokenizerTrainConfig = field(default_factory=TokenizerTrainConfig)
-        workers: int = 0
+        workers: Local[int] = 0
         """Ray actors that play; 0 plays in this process."""
         out: Path = Path("runs/video")
 

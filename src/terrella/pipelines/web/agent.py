@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.core.config import Configurable, record_from_json
+from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.episode import play
 from terrella.core.files import read_json_lines
 from terrella.core.protocols import Progress, Sampler
@@ -50,9 +50,9 @@ class WebPolicy(ModelPipeline[WebPolicyResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: World.Config
-        train: Path
+        train: Local[Path]
         """A store of recorded episodes."""
-        model: str = "tiny-0.3m"
+        model: Local[str] = "tiny-0.3m"
         sft: SftConfig = field(default_factory=SftConfig)
         out: Path = Path("runs/web_policy")
 
@@ -157,7 +157,7 @@ class LookAhead(Configurable):
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
         policy: WebPolicy.Config
-        page_model: Path
+        page_model: Local[Path]
         depths: tuple[int, ...] = (0, 1, 2)
         """Steps of look-ahead, one arm each."""
         episodes: int = 100

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from terrella.codecs.interleaved import InterleavedCodec
+from terrella.core.config import Local
 from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Transition
@@ -57,10 +58,10 @@ class PageModel(ModelPipeline[PageModelResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: World.Config
-        train: Path
+        train: Local[Path]
         """A store of recorded episodes."""
-        test: Path
-        model: str = "tiny-0.3m"
+        test: Local[Path]
+        model: Local[str] = "tiny-0.3m"
         sft: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
         """0 steps leave RLVR out."""
@@ -133,7 +134,7 @@ class PageModel(ModelPipeline[PageModelResult]):
 class RecordedTasks(TaskSource):
     """Ask about recorded steps; the last tenth of them is for validation."""
 
-    store: Path
+    store: Local[Path]
 
     def make(self) -> Tasks:
         steps = load_steps(self.store)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.world import World
 from terrella.data.replay import Replay
@@ -23,9 +24,9 @@ from terrella.pipelines.webrl.outcome_model import OutcomeModel
 class WebRlSettings(Pipeline.Config):
     """One arm of WebRL."""
 
-    families: Mapping[str, World.Config]
+    families: Recorded[Mapping[str, World.Config]]
     """Families of tasks to practise, easy ones first where there is an order."""
-    unseen: Mapping[str, World.Config] = field(default_factory=dict[str, World.Config])
+    unseen: Recorded[Mapping[str, World.Config]] = field(default_factory=dict[str, World.Config])
     """Families that are only evaluated."""
     slots: int = 64
     """Worlds that are played at the same time."""
@@ -33,7 +34,7 @@ class WebRlSettings(Pipeline.Config):
     """Put the world's instruction before its text."""
     width: int = 64
     layers: int = 2
-    demonstrated: tuple[str, ...] = ()
+    demonstrated: Recorded[tuple[str, ...]] = ()
     """Families that the expert demonstrates; empty for all."""
     demonstrations: int = 20
     """Per family."""
@@ -59,7 +60,7 @@ class WebRlSettings(Pipeline.Config):
     """Validation instances of each family after each phase; 0 for none."""
     test: int = 32
     """Test instances of each family at the end."""
-    base_cache: Path = Path("runs/webrl-bases")
+    base_cache: Local[Path] = Path("runs/webrl-bases")
     """The first policies, shared by the arms of a seed."""
     out: Path = Path("runs/webrl")
 

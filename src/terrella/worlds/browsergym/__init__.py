@@ -19,6 +19,7 @@ import gymnasium
 import numpy as np
 
 from terrella.browser.actions import SCROLL_PIXELS, Action, candidates, parse_action, quoted_texts
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Tree
@@ -36,6 +37,7 @@ class BrowserGym(World):
     """Tasks of BrowserGym benchmarks, one task per episode."""
 
     name: ClassVar[str] = "browsergym"
+    reaches: ClassVar[str] = "BrowserGym's browser"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
@@ -43,26 +45,23 @@ class BrowserGym(World):
 
         max_steps: int = 30
         view: str = "tree"
-        tasks: tuple[str, ...] = ()
+        tasks: Local[tuple[str, ...]] = ()
         """Ids of Gymnasium environments, such as `browsergym/miniwob.click-test`."""
-        needs: tuple[str, ...] = ()
+        needs: Local[tuple[str, ...]] = ()
         """Modules that register them, such as `browsergym.miniwob`."""
         seeds: int = 1000
         """Number of instances of each task."""
-        options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+        options: Local[Mapping[str, Any]] = field(default_factory=dict[str, Any])
         """Keyword arguments of `gymnasium.make`: `headless`, `pw_chromium_kwargs`, ..."""
 
         def __post_init__(self) -> None:
-            """Import the benchmarks; the error for a missing one says how to install it."""
+            """Refuse ids by which Gymnasium would import a module: `needs` names those."""
             super().__post_init__()
-            for module in self.needs:
-                try:
-                    importlib.import_module(module)
-                except ImportError as error:
-                    remedy = f"pip install {module.replace('.', '-')}"
+            for task in self.tasks:
+                if ":" in task:
                     raise ConfigError(
-                        "browsergym.needs", f"no module {error.name}", remedy
-                    ) from error
+                        "browsergym.tasks", f"{task!r} names a module", "name it in `needs`"
+                    )
 
     config: Config
     rules = (
@@ -73,8 +72,10 @@ class BrowserGym(World):
     verifier = TreeDiff.Config().build()
 
     def __init__(self, config: Config) -> None:
-        """Check the tasks; the environment is created by `reset`."""
+        """Import the benchmarks; the environment is created by `reset`."""
         super().__init__(config)
+        for module in config.needs:
+            _import_benchmark(module)
         if not config.tasks:
             raise ConfigError(
                 "browsergym.tasks", "no task is named", "for example browsergym/miniwob.click-test"
@@ -153,6 +154,15 @@ class BrowserGym(World):
         if self.env is not None:
             self.env.close()
         self.env = None
+
+
+def _import_benchmark(module: str) -> None:
+    """Import what registers the tasks; the error for a missing one says how to install it."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        remedy = f"pip install {module.replace('.', '-')}"
+        raise ConfigError("browsergym.needs", f"no module {error.name}", remedy) from error
 
 
 def read_tree(

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.instances import instance_id, split_of
 from terrella.core.spaces import Names, Observations
@@ -42,7 +43,7 @@ class ByteSized32(World):
         max_steps: int = 2
         """The recorded action ends the episode; any other leaves a second try."""
         view: str = "compact"
-        path: Path | None = None
+        path: Local[Path | None] = None
         """Folder with the data; None for $TERRELLA_BYTESIZED32, else the generated sample."""
         splits: Splits = "official"
         asked: QueryKind = "full"
@@ -54,7 +55,7 @@ class ByteSized32(World):
         """Fraction of drawn records in which something changes; None draws uniformly."""
         even_games: bool = True
         """Draw the game first, because one game has two thirds of all records."""
-        rules_folder: Path | None = None
+        rules_folder: Local[Path | None] = None
         """Folder with the official {action,object,score}_rules.json, for chat prompts."""
         examples: int = 0
         """Number of worked examples in chat prompts, from a game that is used for nothing else."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.protocols import View
 from terrella.core.types import Observation, Outcome
 from terrella.core.world import StateWorld, World
@@ -36,7 +37,7 @@ class MetaMathQA(StateWorld[AnswerAttempt]):
 
         max_steps: int = 5
         """Number of tries; the last wrong one ends the episode."""
-        path: Path | None = None
+        path: Local[Path | None] = None
         """A local copy of MetaMathQA (JSON list or JSON lines); None for the built-in sample."""
 
     config: Config

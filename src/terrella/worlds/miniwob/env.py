@@ -28,6 +28,7 @@ from terrella.browser.actions import (
 )
 from terrella.browser.host import BrowserLostError, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
+from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Tree
@@ -61,13 +62,14 @@ class MiniWob(World):
     """MiniWoB++ web tasks in real Chromium, one task per episode."""
 
     name: ClassVar[str] = "miniwob"
+    reaches: ClassVar[str] = "Chromium"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
         """The families, their split and the browser."""
 
         view: str = "compact"
-        families: tuple[str, ...] = ()
+        families: Recorded[tuple[str, ...]] = ()
         """Empty for all families that have an expert script; `("all",)` for all 125."""
         by: Literal["seed", "family"] = "seed"
         """What the test split holds out: seeds of every family, or whole families as well."""
@@ -82,7 +84,7 @@ class MiniWob(World):
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
         """Worlds with the same number share a browser process."""
-        executable: str = ""
+        executable: Local[str] = ""
         """Path of Chromium; found automatically when empty."""
 
     config: Config

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import View
 from terrella.core.types import Outcome
@@ -47,9 +47,9 @@ class Sokoban(StateWorld[Room]):
 
         The shortest solution is never longer. `max_steps` bounds it too.
         """
-        symbols: str = "#_O√XPS"
+        symbols: Recorded[str] = "#_O√XPS"
         """Wall, floor, target, box on target, box, player, player on target."""
-        action_words: tuple[str, str, str, str] = ("Up", "Down", "Left", "Right")
+        action_words: Recorded[tuple[str, str, str, str]] = ("Up", "Down", "Left", "Right")
         """Names of the actions that move up, down, left and right.
 
         The instruction lists the names, not their meanings.

@@ -19,6 +19,7 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 
+from terrella.core.config import Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.spaces import Observations
 from terrella.core.types import Frames, Kind, Observation
@@ -59,7 +60,7 @@ class Tabletop(World):
     class Config(World.Config):
         """The task, the frame size, and how predicted frames are scored."""
 
-        task: str = "push"
+        task: Recorded[str] = "push"
         size: int = 32
         """Width and height of a frame in pixels."""
         slip: float = 0.0

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from terrella.core.config import Recorded
 from terrella.core.errors import MissingExtraError, WorldError
 from terrella.core.instances import instance_id, split_of
 from terrella.core.spaces import Names, Observations
@@ -54,13 +55,14 @@ class TextWorldExpress(World):
             "simonsays",
             "peckingorder",
         ] = "coin"
-        params: str = "numLocations=3,includeDoors=0"
+        params: Recorded[str] = "numLocations=3,includeDoors=0"
         """The game's own parameters, as `name=value,...`."""
         seeds: int = 200
         """Instances per fold."""
 
     config: Config
     name = "textworld_express"
+    reaches = "Java"
     rules = "A text game. Type one of the actions."
     view_names = ("text",)
     verifier = LineGain.Config().build()

@@ -31,7 +31,7 @@ from terrella.browser.events import NetworkEvent
 from terrella.browser.guard import Allow
 from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Transition, Tree, Verdict
@@ -94,6 +94,7 @@ class WebArena(World):
     """WebArena tasks on real web sites, one task per episode."""
 
     name: ClassVar[str] = "webarena"
+    reaches: ClassVar[str] = "Chromium and web sites"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
@@ -101,18 +102,18 @@ class WebArena(World):
 
         max_steps: int = 30
         view: str = "tree"
-        tasks: str = "mini"
+        tasks: Local[str] = "mini"
         """mini, webarena, webarena_lite, webarena_verified, or a JSON file."""
         only: tuple[int, ...] = ()
         """Ids of the tasks to draw from; empty for all."""
-        addresses: Mapping[str, str] = field(default_factory=dict[str, str])
+        addresses: Local[Mapping[str, str]] = field(default_factory=dict[str, str])
         """Placeholder -> address of your own sites; empty for the mini-arena."""
-        cookies: str = ""
+        cookies: Local[str] = ""
         """A folder of Playwright storage states (`<site>_state.json`) for your own sites."""
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
-        executable: str = ""
+        executable: Local[str] = ""
 
     config: Config
     rules = (

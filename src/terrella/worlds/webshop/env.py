@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from terrella.core.config import Local
 from terrella.core.protocols import View
 from terrella.core.types import Observation, Outcome, State, Text, Transition, Verdict, show_text
 from terrella.core.views import RecordView
@@ -58,7 +59,7 @@ class WebShop(StateWorld[Visit]):
 
         max_steps: int = 15
         view: str = "page"
-        data: Path = Path(os.environ.get("TERRELLA_WEBSHOP", "data/webshop"))
+        data: Local[Path] = Path(os.environ.get("TERRELLA_WEBSHOP", "data/webshop"))
 
     config: Config
     rules = (

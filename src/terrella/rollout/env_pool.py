@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from terrella.core.config import Configurable, dump
+from terrella.core.config import Configurable, Local, dump
 from terrella.core.tokens import Task
 from terrella.core.types import Episode, Situation, Stop
 from terrella.core.world import World
@@ -87,9 +87,9 @@ class EnvPool(Configurable):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
-        place: Literal["inline", "thread", "ray"] = "inline"
+        place: Local[Literal["inline", "thread", "ray"]] = "inline"
         """inline: worlds that answer in microseconds; thread: worlds that wait; ray: processes."""
-        workers: int = 2
+        workers: Local[int] = 2
         """Ray actors, or threads."""
         timeout: float = 30.0
         """Seconds that a world may take to answer; after that its episode is masked."""

@@ -14,7 +14,14 @@ from typing import Any, Literal
 
 import pytest
 
-from terrella.core.config import Configurable, dump, load, override, record_from_json
+from terrella.core.config import (
+    Configurable,
+    Recorded,
+    dump,
+    load,
+    override,
+    record_from_json,
+)
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 
@@ -46,18 +53,18 @@ class Cart(Configurable):
         seats: int = 2
         speed: float = 1.5
         open: bool = False
-        label: str = "cart"
-        note: str | None = None
+        label: Recorded[str] = "cart"
+        note: Recorded[str | None] = None
         limit: int | None = None
-        home: Path = Path("/tmp")
+        home: Recorded[Path] = Path("/tmp")
         split: Split = Split.TRAIN
         colour: Colour = Colour.RED
         mode: Literal["slow", "fast"] = "slow"
         gear: Literal[1, 2] = 1
         code: Literal["1", "2"] = "1"
         sizes: tuple[int, ...] = (1, 2)
-        box: tuple[str, float] = ("a", 0.5)
-        extra: Mapping[str, Any] = field(default_factory=dict)
+        box: Recorded[tuple[str, float]] = ("a", 0.5)
+        extra: Recorded[Mapping[str, Any]] = field(default_factory=dict)
         wheel: Wheel.Config = field(default_factory=Wheel.Config)
         anything: Configurable.Config = field(default_factory=Plain.Config)
 
@@ -167,10 +174,16 @@ def test_a_missing_field_is_named():
             "turtledemo.chaos:main",
             "turtledemo.chaos is not imported",
         ),  # real, but never imported here
-        ("os:system", "is not a Configurable class"),
-        ("terrella.core.config:dump", "is not a Configurable class"),
+        ("os:system", "os is not imported, and a file may not import it"),
+        ("terrella.core.config:dump", "no config class has this name"),
         ("terrella.core.config:NoSuch", "not found"),
-        ("terrella.no_such_module:X", "not found"),
+        ("terrella.core.no_such_module:X", "not found"),
+        ("terrella.no_such_module:X", "a file may not import it"),
+        ("terrella.cli.__main__:X", "a file may not import it"),
+        ("terrella.__main__:X", "a file may not import it"),
+        ("terrella.worlds.__main__:X", "a file may not import it"),
+        ("terrella.worlds..:X", "a file may not import it"),
+        ("__main__:X", "a file may not import it"),
         ("Cart", "expected 'module:Class'"),
         (None, "expected 'module:Class'"),
         (3, "expected 'module:Class'"),

@@ -21,6 +21,25 @@ from terrella.data.store import EpisodeStore, finish, write_part
 from terrella.show.cards import card
 from terrella.show.runs import read_run
 
+STRANGE_NAMES = (
+    "model.PY",
+    "weights.PKL",
+    "last.ckpt",
+    "data.npy",
+    "scaler.joblib",
+    "lib.so.1",
+    "page.json.exe",
+    "setup",
+    "..\\x.json",
+    "a/../../x.json",
+    "/etc/x.json",
+    "C:x.json",
+    ".config/x.json",
+    "a//x.json",
+    "new\nline.json",
+)
+"""None of them may stop at being skipped: the repository as a whole is not what it says."""
+
 
 @pytest.fixture
 def hub(monkeypatch):
@@ -94,6 +113,16 @@ def test_code_and_tampering_are_refused(hub, tmp_path):
     with pytest.raises(ConfigError, match=r"could run code: modeling_x\.py"):
         pull("me/eps", tmp_path / "code", kind="dataset")
     assert not (tmp_path / "code").exists()
+    del files["modeling_x.py"]
+    for name in STRANGE_NAMES:
+        files[name] = b"x"
+        with pytest.raises(ConfigError, match=r"could run code|could leave the folder"):
+            pull("me/eps", tmp_path / "code", kind="dataset")
+        assert not (tmp_path / "code").exists()
+        del files[name]
+    files["model/config.json"] = b'{"auto_map": {"AutoConfig": "configuration_x.X"}}'
+    with pytest.raises(ConfigError, match="names code that would be run: auto_map"):
+        pull("me/eps", tmp_path / "code", kind="dataset")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):

@@ -5,6 +5,7 @@ A fake environment with its interface is always tested, the real one where it is
 
 import importlib.util
 import os
+import sys
 
 import gymnasium
 import pytest
@@ -122,9 +123,17 @@ def test_an_episode_is_rewarded_by_the_environment_and_errors_are_invalid_action
     assert play(world, Random.Config().build(), seed=5).error == ""
 
 
+def test_a_config_imports_nothing_and_a_task_names_no_module():
+    assert "this" not in sys.modules
+    BrowserGym.Config(needs=("this",))
+    assert "this" not in sys.modules
+    with pytest.raises(ConfigError, match="names a module"):
+        BrowserGym.Config(tasks=("this:browsergym/x",))
+
+
 def test_missing_modules_missing_tasks_and_forks_are_refused():
     with pytest.raises(ConfigError, match="pip install browsergym-nowhere"):
-        BrowserGym.Config(needs=("browsergym.nowhere",))
+        BrowserGym.Config(needs=("browsergym.nowhere",)).build()
     with pytest.raises(ConfigError, match="no task is named"):
         BrowserGym.Config().build()
     world = WORLD.build()

@@ -8,7 +8,7 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 
 import tests.support.quiet_trl  # noqa: F401  before anything imports trl
 
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.errors import ConfigError, MissingExtraError
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.recipes import all_recipes, find_recipe, recipe_info
@@ -22,7 +22,7 @@ def test_the_tiny_recipes_are_there(name):
 @pytest.mark.parametrize("recipe", all_recipes().values(), ids=all_recipes())
 def test_a_recipe_builds_survives_disk_and_has_a_reader(recipe):
     config = recipe()
-    assert load(dump(config)) == config
+    assert rebuild(dump(config)) == config
     assert recipe.__doc__ and re.search("core|GPU", recipe.__doc__)  # says the hardware
     for part in config.arms.values() if isinstance(config, Reproduce.Config) else [config]:
         try:

@@ -20,6 +20,7 @@ from typing import Any
 from terrella.commands.view_tokens import token_episodes
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, TerrellaError
+from terrella.core.files import subfolder
 from terrella.core.types import Episode
 from terrella.core.world import StateWorld, World
 from terrella.serve.settings import ServeSettings
@@ -106,7 +107,7 @@ class View(Configurable):
         config = self.config
         return write_pages(
             self.build_page().data(),
-            config.out or config.run / "view",
+            config.out or subfolder(config.run, "view"),
             max_bytes=int(config.page_megabytes * 1e6),
         )
 

@@ -46,7 +46,9 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a file that is complete or absent, even if the machine loses power."""
     scratch = path.with_name(path.name + SCRATCH)
     try:
-        with scratch.open("wb") as file:
+        scratch.unlink(missing_ok=True)
+        # "x": a link that somebody left under this name is not followed.
+        with scratch.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -60,6 +62,17 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.fsync(handle)  # makes the new name durable, not only the bytes
     finally:
         os.close(handle)
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    """A folder of ours inside another. Links in it are refused: writing would follow them."""
+    inner = folder / name
+    entries = inner.iterdir() if inner.is_dir() else ()
+    link = next((path for path in (inner, *entries) if path.is_symlink()), None)
+    if link is not None:
+        raise StoreError(str(link), "is a link", "remove it, or choose another folder")
+    inner.mkdir(parents=True, exist_ok=True)
+    return inner
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
@@ -84,8 +97,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read what `write_json_lines` wrote."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    """Read what `write_json_lines` wrote; a damaged file is an error that names it."""
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except (ValueError, OSError, RecursionError) as error:
+        raise StoreError(str(path), f"cannot be read: {error}", "make it again") from error
 
 
 def copy_folder(source: Path, target: Path) -> None:

@@ -89,7 +89,7 @@ def _from_scratch(name: str, folder: Path, vocabulary: Sequence[str], seed: int)
 def load_tokenizer(model: Model) -> Any:
     from terrella.models import presets
 
-    return presets.load_tokenizer(str(model))
+    return presets.load_tokenizer(model)
 
 
 def read_curve(path: Path) -> Curve:

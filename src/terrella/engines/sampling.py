@@ -45,7 +45,7 @@ class SamplerFactory:
             return self.config.sampler == "vllm"
         from terrella.models.presets import parameter_count
 
-        return parameter_count(str(model)) > LARGEST_MODEL
+        return parameter_count(model) > LARGEST_MODEL
 
     def make(self, model: str | Path) -> Sampler:
         """A sampler of this model, on the device of this process or on the server's."""
@@ -54,7 +54,7 @@ class SamplerFactory:
         from terrella.engines.local.local_sampler import local_sampler
         from terrella.models.presets import load_model
 
-        return local_sampler(load_model(str(model))[0])
+        return local_sampler(load_model(model)[0])
 
     @contextlib.contextmanager
     def for_training(self, model: str | Path) -> Iterator[VllmSampler | None]:

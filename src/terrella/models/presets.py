@@ -7,7 +7,8 @@ model, tokenizer = load_model("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16, device=
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from terrella.core.errors import ConfigError
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
 from terrella.models.foreign_code import SAFE, refuse_code
@@ -30,7 +32,7 @@ MAX_POSITIONS = 8192
 
 
 def load_model(
-    name: str,
+    name: str | Path,
     *,
     vocabulary: Sequence[str] = (),
     seed: int = 0,
@@ -39,52 +41,70 @@ def load_model(
 ) -> tuple[Any, Any]:
     """Load a causal LM and its tokenizer, by default to `loading_device()`.
 
-    Trainers need fp32 weights: bf16 is what they compute in. Remote code is never run. A hub name
-    needs network access, a folder does not.
+    Trainers need fp32 weights: bf16 is what they compute in. Code of a model's own is never run.
+    A `Path` is a folder and nothing else; text may also be a hub name, which needs network access.
     """
     device = loading_device() if device is None else device
     if name in TINY:
-        model, tokenizer = _from_scratch(TINY[name], vocabulary, seed, dtype)
+        model, tokenizer = _from_scratch(TINY[str(name)], vocabulary, seed, dtype)
         return model.to(device), tokenizer
     if name == SMOLLM2:
         from terrella.models.smollm2 import smollm2_folder
 
-        name = str(smollm2_folder())
-    check_model_name(name)
-    refuse_code(name)
-    model = AutoModelForCausalLM.from_pretrained(
-        name, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **_local(name)
-    )
-    return model.to(device), AutoTokenizer.from_pretrained(name, **_local(name))
+        name = smollm2_folder()
+    with _reading(name) as (source, options):
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
+        )
+        return model.to(device), AutoTokenizer.from_pretrained(source, **options)
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
-    refuse_code(name)
-    return AutoTokenizer.from_pretrained(name, **_local(name))
+    with _reading(name) as (source, options):
+        return AutoTokenizer.from_pretrained(source, **options)
 
 
-def parameter_count(name: str) -> int:
+def load_config(name: str | Path) -> Any:
+    """The config of a model in a folder or on the hub."""
+    with _reading(name) as (source, options):
+        return AutoConfig.from_pretrained(source, **options)
+
+
+def parameter_count(name: str | Path) -> int:
     """Parameters of a model in a folder or on the hub; no weights are loaded."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(load_config(name), **SAFE)
     return sum(weight.numel() for weight in model.parameters())
 
 
-def max_positions(name: str) -> int:
+def max_positions(name: str | Path) -> int:
     """The longest sequence of a model in a folder or on the hub."""
     return int(load_config(name).get_text_config().max_position_embeddings)
 
 
-def load_config(name: str) -> Any:
-    """The config of a model in a folder or on the hub."""
+@contextlib.contextmanager
+def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and the options for a loader; a folder that it cannot read is named.
+
+    For a folder the hub is never contacted, whatever the environment. A `Path` that is no folder is
+    refused: `runs/model` could be the name of somebody's repository.
+    """
+    is_folder = Path(name).is_dir()
+    if isinstance(name, Path) and not is_folder:
+        raise ConfigError(str(name), "there is no such model folder", "check the path")
+    if not is_folder:
+        check_model_name(str(name))
     refuse_code(name)
-    return AutoConfig.from_pretrained(name, **_local(name))
-
-
-def _local(name: str) -> dict[str, Any]:
-    """For a folder the hub is never contacted, whatever the environment."""
-    return {**SAFE, "local_files_only": Path(name).is_dir()}
+    try:
+        yield str(name), {**SAFE, "local_files_only": is_folder}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if not is_folder:
+            raise
+        first_line = str(error).strip().partition("\n")[0][:300]
+        raise ConfigError(
+            str(name), f"holds no model that can be read: {first_line}", "check the folder"
+        ) from error
 
 
 def _from_scratch(

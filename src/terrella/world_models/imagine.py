@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from terrella.core.config import Local
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Observation, Situation, Transition, Verdict
 from terrella.core.world import StateWorld, Step, World
@@ -58,6 +59,12 @@ class ImaginedWorld(World):
     def certified_model(self) -> CertifiedModel:
         """The model with its risk and certificate."""
         if self._certified_model is None:
+            if self.config.folder == Path():
+                raise ConfigError(
+                    f"{self.name}.folder",
+                    "no model is named, and a file may not name one",
+                    "set world.folder to the folder of `train-world-model`",
+                )
             self._certified_model = load_certified_model(self.config.folder, self.config.samples)
         return self._certified_model
 

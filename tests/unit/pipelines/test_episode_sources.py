@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.files import read_json, write_json
 from terrella.core.types import Split
 from terrella.pipelines.rlvr import Rlvr
@@ -33,12 +33,12 @@ def sources():
 @pytest.mark.parametrize(("name", "source"), list(sources()))
 def test_a_source_survives_json(name, source, tmp_path):
     write_json(tmp_path / "source.json", dump(source))
-    assert load(read_json(tmp_path / "source.json")) == source
+    assert rebuild(read_json(tmp_path / "source.json")) == source
 
 
 def test_a_rebuilt_source_asks_the_same_tasks_and_another_split_asks_others():
     source = Rlvr(find_recipe("tiny_lake_model")()).episode_source()
-    again = load(dump(source))
+    again = rebuild(dump(source))
     for number in (0, 7, 100):
         assert source.tasks.make()(number) == again.tasks.make()(number)
     held_out = source.on(Split.VALIDATION)
@@ -51,7 +51,7 @@ def test_reward_shaping_and_the_codec_of_a_method_travel_with_it():
     from terrella.models.characters import character_tokenizer
 
     config = find_recipe("spa_frozen_lake")().arms["spa"]
-    source = load(dump(Spa(config).episode_source()))
+    source = rebuild(dump(Spa(config).episode_source()))
     assert source.shaping == config.reward_shaping
     assert source.codec == TaggedCodecConfig(form=config.form, max_actions=config.max_actions)
     with source.make_rollout(character_tokenizer(())) as rollout:
@@ -64,4 +64,4 @@ def test_recorded_pages_are_read_from_their_store():
     from terrella.pipelines.web.page_model import RecordedTasks
 
     source = RecordedTasks(store=Path("runs/pages/train"), seed=3)
-    assert load(dump(source)) == source
+    assert rebuild(dump(source)) == source

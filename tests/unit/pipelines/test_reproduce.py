@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.support.manifests import write_manifest
 
-from terrella.core.config import Configurable, dump, load
+from terrella.core.config import Configurable, dump, rebuild
 from terrella.core.errors import EngineError, StoreError
 from terrella.core.files import locked
 from terrella.core.instances import plain
@@ -243,7 +243,7 @@ PAPER = [name for name in all_recipes() if name.startswith("spa_")]
 @pytest.mark.parametrize("name", PAPER)
 def test_every_recipe_of_the_paper_survives_disk_and_says_what_to_expect(name):
     config = all_recipes()[name]()
-    assert load(json.loads(json.dumps(dump(config)))) == config
+    assert rebuild(json.loads(json.dumps(dump(config)))) == config
     assert {"base", "vanilla", "spa"} <= set(config.arms) and (
         all_recipes()[name].__doc__ or ""
     ).strip()

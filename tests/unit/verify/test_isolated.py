@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.errors import ConfigError, VerifierError
 from terrella.core.judge import judge
 from terrella.core.types import Frames, State, Status, Tally, Text, Tree
@@ -206,7 +206,7 @@ def test_a_forked_process_gets_its_own_child(isolated):
 
 def test_the_config_survives_the_disk_and_refuses_invalid_limits(hostile):
     config = Isolated.Config(inner=hostile.Hostile.Config(note="x"), timeout=2.0, imports=(MODULE,))
-    assert load(dump(config)) == config
+    assert rebuild(dump(config)) == config
     for wrong in ({"timeout": 0.0}, {"memory_mb": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             config.replace(**wrong)

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terrella.core.config import dump, load
+from terrella.core.config import dump, rebuild
 from terrella.core.episode import play
 from terrella.core.errors import WorldError
 from terrella.core.instances import instance_id, split_of
@@ -302,7 +302,7 @@ def test_a_file_that_changed_is_read_again(tmp_path):
 
 def test_the_config_survives_disk_and_the_command_line(tmp_path):
     config = world_config("metamathqa", [f"path={tmp_path / 'data.jsonl'}"])
-    assert load(json.loads(json.dumps(dump(config)))) == config
+    assert rebuild(json.loads(json.dumps(dump(config)))) == config
     assert world_config("metamathqa", ["path=none"]).path is None
 
 

@@ -133,7 +133,7 @@ class TinkerEngine:
 
         check_part(config, self.config, where="rlvr")
         check_temperature(source.rollout.temperature)
-        tokenizer = load_tokenizer(str(start))
+        tokenizer = load_tokenizer(start)
         check_codec(source.codec.make(tokenizer))
         budget = budget or EnvStepBudget()
         saved = SavedProgress(folder.with_name(f"{folder.name}-rlvr"))
@@ -198,7 +198,7 @@ class TinkerEngine:
         with tempfile.TemporaryDirectory() as scratch:
             archive = Path(scratch) / "adapter.tar.gz"
             self.endpoint.download(adapter.save_for_sampling("export"), archive)
-            write_model(archive, reference, folder, load_tokenizer(str(start)))
+            write_model(archive, reference, folder, load_tokenizer(start))
 
     def _resting(self, model: Model) -> Any:
         """An adapter with this model's weights that nobody trains."""

@@ -60,7 +60,7 @@ class TrlEngine:
         from terrella.engines.trl.learner import TrlLearner
         from terrella.models.presets import load_model
 
-        causal_lm, tokenizer = load_model(str(model))
+        causal_lm, tokenizer = load_model(model)
         learner = TrlLearner(
             causal_lm,
             tokenizer,
@@ -92,7 +92,7 @@ class TrlEngine:
         from terrella.models.presets import load_model
 
         work = folder.with_name(f"{folder.name}-sft")
-        model, tokenizer = load_model(str(start))
+        model, tokenizer = load_model(start)
         callbacks = [ShowProgress(progress, phase)]
         trainer = SftTrainer(model, tokenizer, config, examples, work, callbacks, seed=seed)
         trainer.fit(folder)
@@ -119,7 +119,7 @@ class TrlEngine:
         from terrella.models.presets import load_model
 
         work = folder.with_name(f"{folder.name}-rlvr")
-        model, tokenizer = load_model(str(start))
+        model, tokenizer = load_model(start)
         budget = budget or EnvStepBudget()
         alarm = CollapseAlarm()
         recorder = None

@@ -16,7 +16,7 @@ from typing import Any
 
 from terrella.core.config import Configurable, dump, load
 from terrella.core.errors import ConfigError
-from terrella.core.files import locked
+from terrella.core.files import locked, subfolder
 from terrella.core.protocols import Progress, WorldModel
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -54,6 +54,7 @@ class Certify(Configurable):
                 "name one that `terrella train-world-model` wrote",
             )
         with locked(self.config.folder):
+            subfolder(self.config.folder, self.report_folder.name)
             certificate = Certificate(self.measure(progress))
             certificate.save(self.config.folder / CERTIFICATE)
             write_report(certificate, self.report_folder)

@@ -22,6 +22,7 @@ from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Random
 from terrella.recipes.tiny import tiny_counter
+from terrella.recipes.trust import lake_model
 from terrella.worlds.counter import Counter
 
 COUNTER = {"class": "terrella.worlds.counter:Counter"}
@@ -33,8 +34,8 @@ MIXTURE = "terrella.policies.basic:Mixture"
 ISOLATED = "terrella.verify.isolated:Isolated"
 VLLM = "terrella.engines.vllm.server:VllmServer"
 IMAGINED = "terrella.world_models.imagine:ImaginedWorld"
-EVIL = "http://203.0.113.7:4444/v1"
-"""An address for documentation: nobody may send anything there."""
+EVIL = "http://127.0.0.1:9/v1"
+"""Nobody may send anything there."""
 SCRIPT = "#!/bin/sh\ntouch {outside}/ran\n"
 MODULE = "import pathlib; pathlib.Path({outside!r}, 'imported').touch()\n"
 LLAMA = {
@@ -310,12 +311,14 @@ def _write_store(folder, world, policy, part_name=""):
 
 
 def _write_resumed(folder, world, policy):
-    """Two runs that a stranger has "begun": one of the user's recipe, one of other settings."""
-    config = tiny_counter().replace(out=folder / "rlvr")
-    for name in ("rlvr", "other"):
+    """Runs that a stranger has "finished" for the user's recipes, and one of other settings."""
+    for name, config in (("rlvr", tiny_counter()), ("other", tiny_counter()), ("wm", lake_model())):
+        config = config.replace(out=folder / name)
         (folder / name).mkdir()
-        spec = {"schema": SCHEMA, **run_spec(config, ("out",))}
+        spec = {"schema": SCHEMA, **run_spec(config, config.owner.ignored)}
         if name == "other":
             spec["config"] = {**spec["config"], "world": world, "policy": policy}
+        else:
+            hostile = {**dump(config), "world": world, "policy": policy}
+            write_manifest(folder / name, hostile, {})
         (folder / name / "spec.json").write_text(json.dumps(spec))
-    write_manifest(folder / "rlvr", {**dump(config), "world": world}, {})

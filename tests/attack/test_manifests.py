@@ -20,8 +20,14 @@ from tests.attack.campaign import LEVEL, ROOT, record
 from tests.attack.hostile import CASES, MODULE, SCRIPT, write_case
 from tests.support.fake_hub import fake_hub
 
-REPORTED, PULLED = (8, 4) if LEVEL == "commit" else (1, 1)
+REPORTED, PULLED = (8, 6) if LEVEL == "commit" else (1, 1)
 """Reports draw plots and pulls speak HTTP: per commit only every n-th folder has one."""
+UNAFFECTED = {
+    "world": ("with a world", "other", "rlvr"),
+    "policy": ("view", "plan", "serve", "rlvr"),
+    "model": ("store", "resumed", "other"),
+}
+"""Commands that never read what is hostile in a case of this kind: left for the night."""
 
 
 def commands(number, name):
@@ -44,14 +50,19 @@ def commands(number, name):
         "collect, resumed": ["collect", "counter", "--episodes", "3", "--out", data],
         "rlvr, resumed": ["rlvr", "tiny_counter", "--out", folder / "rlvr"],
         "rlvr with another spec": ["rlvr", "tiny_counter", "--out", folder / "other"],
-        "train-world-model, resumed": ["train-world-model", "lake_model", "--out", folder],
+        "train-world-model, resumed": ["train-world-model", "lake_model", "--out", folder / "wm"],
     }
     if number % PULLED == 0 or "model" in name:
         words["pull"] = ["pull", f"evil/run-{number}", f"pulled-{number}"]
         words["view of what was pulled"] = ["view", f"pulled-{number}"]
     if number % REPORTED == 0:
         words["report"] = ["report", folder, data, "--out", f"report-{number}"]
-    return {name: [str(word) for word in line] for name, line in words.items()}
+    left = UNAFFECTED.get(name.partition(":")[0], ()) if LEVEL == "commit" else ()
+    return {
+        command: [str(word) for word in line]
+        for command, line in words.items()
+        if not any(each in command for each in left)
+    }
 
 
 def test_no_folder_decides_what_this_machine_does(tmp_path):

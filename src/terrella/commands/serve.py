@@ -75,6 +75,7 @@ class Serve(Configurable):
         from terrella.serve.app import make_app
         from terrella.serve.inference import InferenceService
 
+        world = self.world()
         certified_model = load_certified_model(
             self.config.folder,
             self.config.samples,
@@ -83,7 +84,7 @@ class Serve(Configurable):
         )
         inference = InferenceService(
             certified_model,
-            self.world(),
+            world,
             self.config.limits,
             tokenizer=certified_model.tokenizer,
             name=read_run(self.config.folder).name,

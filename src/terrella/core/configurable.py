@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -35,6 +36,8 @@ PACKAGES = frozenset(
     )
 )
 """Packages of terrella with configs: only their modules are imported because a file names them."""
+NAME = re.compile(r"[\w.]{1,200}:[\w.<>]{1,200}")
+"""A module and a qualified name; `<locals>` is part of a class inside a function."""
 _classes: dict[str, type[Any]] = {}
 
 
@@ -97,8 +100,8 @@ def class_name(cls: type[Any]) -> str:
 
 def find_class(name: Any) -> type[Configurable] | type[Configurable.Config]:
     """The registered class of this name; the error says why there is none."""
-    if not isinstance(name, str) or name.count(":") != 1:
-        raise ConfigError("class", f"expected 'module:Class', got {name!r}")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError("class", f"expected 'module:Class', got {ascii(name)[:80]}")
     if name not in _classes:
         _import_own(name)
     if name not in _classes:

@@ -50,7 +50,8 @@ def check_the_folder(folder):
     assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= metrics["before"]["means"].keys()
     assert len(metrics["after"]["clips"]["psnr"]) == 6 and len(metrics["after"]["by_depth"]) == 4
 
-    book = View(View.Config(run=folder, predicted=3)).build_page().data()
+    videos = folder.with_name("video_quick_films")
+    book = View(View.Config(run=folder, predicted=3, videos=videos)).build_page().data()
     steps = [step for episode in book["episodes"] for step in episode["steps"]]
     assert (
         len(book["episodes"]) == 3

@@ -1,0 +1,55 @@
+"""Certify plays the policy of a store's manifest, which may come from anywhere (finding 4)."""
+
+import json
+
+import pytest
+
+from terrella.core.config import dump
+from terrella.core.errors import ConfigError
+from terrella.pipelines.certify.pipeline import data_policy
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.policies.basic import Mixture, Random
+from terrella.policies.endpoint import Endpoint
+from terrella.policies.human import Human
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    out = tmp_path_factory.mktemp("store")
+    config = Collect.Config(world=Counter.Config(), policy=Random.Config(), out=out, episodes=2)
+    Collect(config).run(SilentProgress())
+    return out
+
+
+def says(store, policy):
+    manifest = json.loads((store / "manifest.json").read_text())
+    manifest["config"]["policy"] = dump(policy)
+    (store / "manifest.json").write_text(json.dumps(manifest))
+    return data_policy(store)
+
+
+def test_policies_that_stay_in_this_process_are_taken_from_the_manifest(store):
+    assert says(store, Random.Config()) == Random.Config()
+    assert says(store, Mixture.Config(share=0.3)) == Mixture.Config(share=0.3)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Endpoint.Config(url="http://127.0.0.1:9/v1", key_variable="HF_TOKEN"),
+        Mixture.Config(first=Endpoint.Config(url="http://127.0.0.1:9/v1")),
+        Human.Config(),
+        Counter.Config(),
+    ],
+)
+def test_an_endpoint_a_person_and_a_world_must_come_from_the_command_line(store, policy):
+    with pytest.raises(ConfigError, match=r"--policy") as refused:
+        says(store, policy)
+    assert "HF_TOKEN" not in str(refused.value)
+
+
+def test_a_mixture_is_made_of_policies():
+    with pytest.raises(ConfigError, match="Counter is no policy"):
+        Mixture.Config(first=Counter.Config())

@@ -54,21 +54,21 @@ def load_model(
         name = smollm2_folder()
     with _reading(name) as (source, options):
         model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
+            source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options, **SAFE
         )
-        return model.to(device), AutoTokenizer.from_pretrained(source, **options)
+        return model.to(device), AutoTokenizer.from_pretrained(source, **options, **SAFE)
 
 
 def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
     with _reading(name) as (source, options):
-        return AutoTokenizer.from_pretrained(source, **options)
+        return AutoTokenizer.from_pretrained(source, **options, **SAFE)
 
 
 def load_config(name: str | Path) -> Any:
     """The config of a model in a folder or on the hub."""
     with _reading(name) as (source, options):
-        return AutoConfig.from_pretrained(source, **options)
+        return AutoConfig.from_pretrained(source, **options, **SAFE)
 
 
 def parameter_count(name: str | Path) -> int:
@@ -97,7 +97,7 @@ def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         check_model_name(str(name))
     refuse_code(name)
     try:
-        yield str(name), {**SAFE, "local_files_only": is_folder}
+        yield str(name), {"local_files_only": is_folder}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         if not is_folder:
             raise

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError, StoreError
-from terrella.core.files import write_atomic
+from terrella.core.files import locked, write_json
+from terrella.core.integrity import LISTING
+from terrella.core.run_folder import check_model, check_result
 from terrella.data.store import EpisodeStore
 from terrella.show.cards import card
 from terrella.show.runs import read_run
@@ -89,11 +91,12 @@ def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None 
     hub = _hub()
     info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
     _refuse_code(repo, [file.rfilename for file in info.siblings or ()])
-    hub.snapshot_download(
-        repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
-    )
-    _verify(folder)
-    write_atomic(folder / "pulled.json", f'{{"repo": "{repo}", "commit": "{info.sha}"}}\n'.encode())
+    with locked(folder):
+        hub.snapshot_download(
+            repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
+        )
+        _verify(folder)
+        write_json(folder / "pulled.json", {"repo": repo, "commit": info.sha})
     return str(info.sha)
 
 
@@ -112,8 +115,12 @@ def _refuse_code(repo: str, names: list[str]) -> None:
 
 
 def _verify(folder: Path) -> None:
-    """Check the hashes in the manifest of the run's episode store."""
+    """Check the hashes in the manifest of the run, and of its episode store."""
     run = read_run(folder)
+    for name in run.manifest.get("files", {}):
+        path = folder / name
+        if path.exists():  # checkpoints and models in between are not pushed
+            check_model(path.parent) if path.name == LISTING else check_result(path)
     if run.kind == "store":
         EpisodeStore.open(folder).verify()
     elif run.store is not None:

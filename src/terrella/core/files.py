@@ -55,11 +55,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         error.filename = error.filename or str(path)
         raise
     scratch.replace(path)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # makes the new name durable, not only the bytes
-    finally:
-        os.close(handle)
+    sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
@@ -77,7 +73,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file; a damaged one is an error that names it."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise StoreError(
             str(path), f"cannot be read: {error}", "this folder is damaged: start a new one"
         ) from error
@@ -88,10 +84,17 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder such that the target is complete or absent; replaces an older copy."""
-    fresh = target.with_name(target.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh)
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a new file, a rename, a removal."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_folder(fresh: Path, target: Path) -> None:
+    """Put a complete folder in the place of an older one."""
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
+    sync_folder(target.parent)

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from terrella.core.run_folder import check_model
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
 from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
@@ -50,6 +51,7 @@ def load_model(
 
         name = str(smollm2_folder())
     check_model_name(name)
+    check_model(name)
     is_local = Path(name).is_dir()  # then the hub is never contacted, whatever the environment
     model = AutoModelForCausalLM.from_pretrained(
         name, dtype=dtype, attn_implementation="sdpa", local_files_only=is_local
@@ -59,6 +61,7 @@ def load_model(
 
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
+    check_model(name)
     return AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir())
 
 

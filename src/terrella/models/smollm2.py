@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from terrella.core.errors import MissingExtraError
+from terrella.core.integrity import write_listing
 from terrella.models.cache import cache_folder
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -60,3 +61,4 @@ def _convert(source: Path, target: Path) -> None:
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source, gguf_file=GGUF).save_pretrained(target)
+    write_listing(target)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError
+from terrella.core.files import write_atomic
 
 OBSERVATION_KEYS = ("seen", "first")
 """Keys of the page data whose values are indices of observations."""
@@ -84,7 +85,7 @@ def write_pages(data: Mapping[str, Any], folder: Path, *, max_bytes: int) -> lis
             stale.unlink()
     for number, page in enumerate(pages):
         content = render_page({**page, "pages": names, "page": number})
-        (folder / names[number]).write_text(content, "utf-8")
+        write_atomic(folder / names[number], content.encode())
     return [folder / name for name in names]
 
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ HASH_SUFFIX = ".sha256"
 RESTORE = "restore it from a copy, or run again in a new folder"
 MAKE_AGAIN = "delete it and run the same command again: it is made again"
 
+SETTLED_NANOSECONDS = 100_000_000
+"""A file younger than this may change again without a new time stamp: its hash is not kept."""
+
 _Fingerprint = tuple[int, int, int]
 _known: dict[Path, tuple[_Fingerprint, str]] = {}
 
@@ -43,9 +47,12 @@ def file_sha256(path: Path) -> str:
         stat = os.fstat(file.fileno())
         fingerprint = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         known = _known.get(where)
-        if known is None or known[0] != fingerprint:
-            _known[where] = known = (fingerprint, hashlib.file_digest(file, SEAL).hexdigest())
-    return known[1]
+        if known is not None and known[0] == fingerprint:
+            return known[1]
+        digest = hashlib.file_digest(file, SEAL).hexdigest()
+    if time.time_ns() - stat.st_mtime_ns > SETTLED_NANOSECONDS:
+        _known[where] = (fingerprint, digest)
+    return digest
 
 
 def forget_files() -> None:

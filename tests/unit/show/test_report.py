@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.support.manifests import write_manifest
 
+from terrella.core.integrity import write_sealed
+
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
 
 from terrella.commands.report import Report
@@ -125,7 +127,7 @@ def table_of(arms=(0.5, 0.7), holds=True):
 
 def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/table.json").write_text(json.dumps(table_of(holds=False)))
+    write_sealed(tmp_path / "run/table.json", table_of(holds=False))
     write_report(load_report_data([tmp_path / "run"]), tmp_path / "out")
     sections = tables(tmp_path / "out")
     assert sections["Reproduction run: arms"][1:3] == [

@@ -45,16 +45,12 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file that is complete or absent, even if the machine loses power."""
     scratch = path.with_name(path.name + SCRATCH)
-    try:
+    with _naming(path):
         with scratch.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        # A full disk does not say which file it had no room for.
-        error.filename = error.filename or str(path)
-        raise
-    scratch.replace(path)
+        scratch.replace(path)
     sync_folder(path.parent)
 
 
@@ -86,11 +82,27 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: a new file, a rename, a removal."""
-    handle = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable, whoever wrote it."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say which file it had no room for."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def replace_folder(fresh: Path, target: Path) -> None:

@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import StoreError
-from terrella.core.files import SCRATCH, replace_folder, sync_folder, write_atomic, write_json
+from terrella.core.files import (
+    SCRATCH,
+    replace_folder,
+    sync_file,
+    sync_folder,
+    write_atomic,
+    write_json,
+)
 from terrella.core.types import canonical_json
 
 SEAL = "sha256"
@@ -169,8 +176,8 @@ def write_listing(
 
 def flushed_sha256(path: Path) -> str:
     """The SHA-256 of a file that is on the disk when this returns."""
+    sync_file(path)
     with path.open("rb") as file:
-        os.fsync(file.fileno())
         return hashlib.file_digest(file, SEAL).hexdigest()
 
 

@@ -141,13 +141,13 @@ def test_a_collection_can_be_killed_after_every_operation(tmp_path, whole):
 def test_a_collection_can_be_killed_at_random_moments(tmp_path):
     moments = random.Random(0)
     began = time.monotonic()
-    reference = little_store(tmp_path / "reference", 1500)
+    reference = little_store(tmp_path / "reference", 1000)
     Life(reference).finish()
     seconds = time.monotonic() - began
     kills = number = 0
     while kills < trials(commit=4, nightly=60):
         number += 1
-        config = little_store(tmp_path / str(number), 1500)
+        config = little_store(tmp_path / str(number), 1000)
         for _ in range(3):
             kills += Life(config).end(moments.uniform(0, seconds)) == -signal.SIGKILL
         Life(config).finish()
@@ -171,10 +171,10 @@ def test_a_disk_that_fails_at_any_write_is_named_and_the_run_resumes(tmp_path, w
 
 
 def test_of_two_writers_one_is_refused_and_the_other_is_not_disturbed(tmp_path):
-    reference = little_store(tmp_path / "reference", 3000)
+    reference = little_store(tmp_path / "reference", 600)
     Life(reference).finish()
     for number in range(trials(commit=2, nightly=20)):
-        config = little_store(tmp_path / str(number), 3000)
+        config = little_store(tmp_path / str(number), 600)
         first = Life(config)
         while not config.out.exists():
             time.sleep(0.001)
@@ -234,9 +234,8 @@ def results(folder):
 
 
 def test_practice_can_be_killed_after_any_operation_and_survives_a_broken_disk(tmp_path):
+    little_practice(tmp_path / "warm").build().run(SilentProgress())  # imports, for all forks
     reference = little_practice(tmp_path / "reference")
-    import terrella.engines.pointer.learner  # noqa: F401  once, for all forks
-
     operations = Life(reference).finish().operations
     expected = results(tmp_path / "reference")
     chosen = random.Random(0).sample(range(1, operations + 1), trials(commit=4, nightly=40))

@@ -108,7 +108,7 @@ def checkpoint(folder, step):
 
 
 class Checkpoints:
-    """Reads as a resumed run does: the newest intact one, of a copy, as damaged ones are removed."""
+    """Reads as a resumed run does: the newest intact one, in a copy: damaged ones are removed."""
 
     def __init__(self, folder, scratch):
         self.folder, self.scratch = folder, scratch

@@ -238,7 +238,7 @@ def test_practice_can_be_killed_after_any_operation_and_survives_a_broken_disk(t
     reference = little_practice(tmp_path / "reference")
     operations = Life(reference).finish().operations
     expected = results(tmp_path / "reference")
-    chosen = random.Random(0).sample(range(1, operations + 1), trials(commit=4, nightly=40))
+    chosen = random.Random(0).sample(range(1, operations + 1), trials(commit=2, nightly=40))
     for number in chosen:
         fault = ("kill", "ENOSPC", "EIO")[number % 3]
         config = little_practice(tmp_path / str(number))

@@ -12,7 +12,8 @@ from terrella.core.integrity import write_sealed
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
 
 from terrella.commands.report import Report
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.files import locked
 from terrella.core.stats import mean_interval
 from terrella.show import certificate_plots
 from terrella.show.report import write_report
@@ -123,6 +124,14 @@ def table_of(arms=(0.5, 0.7), holds=True):
         "reference_scores": known,
         "paper": {"pass@1": "43.5"},
     }
+
+
+def test_two_processes_do_not_write_one_report(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_sealed(tmp_path / "run/table.json", table_of(holds=True))
+    report = Report(Report.Config(runs=(tmp_path / "run",), out=tmp_path / "out"))
+    with locked(tmp_path / "out"), pytest.raises(StoreError, match="another process"):
+        report.write()
 
 
 def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path):

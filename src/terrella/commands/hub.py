@@ -32,6 +32,7 @@ ALLOWED = (
     "*.png",
     "*.txt",
     "*.jinja",
+    "*.sha256",
 )
 LEFT_OUT = ("sft/*", "rlvr/*", "fitted/*", "warm/*", "served/*", "view/*", "*.tmp", "*.log")
 """Checkpoints and scratch files, which nobody else needs."""

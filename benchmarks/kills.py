@@ -116,6 +116,20 @@ def video(out):
     return config.replace(out=out / "run", videos=config.videos.replace(out=out / "videos"))
 
 
+def world_model(out):
+    small = [
+        "transitions=400",
+        "sft.epochs=1",
+        "sft.save_every=2",
+        "rlvr.steps=4",
+        "rlvr.groups=4",
+        "rlvr.group_size=4",
+        "rlvr.save_every=1",
+        "evaluate_on=8",
+    ]
+    return override(find_recipe("lake_model")(), small).replace(out=out / "run")
+
+
 def page_model(out):
     config = find_recipe("page_model")()
     small = [
@@ -150,6 +164,7 @@ PIPELINES = {
     "webrl": (webrl, "phase_steps=151"),
     "text_games": (text_games, "turn_tokens=47"),
     "video": (video, "horizon=3"),
+    "world_model": (world_model, "evaluate_on=9"),
     "page_model": (page_model, "turn_tokens=63"),
 }
 

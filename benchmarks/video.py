@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from terrella.core.judge import judge_steps, mean_verdict
-from terrella.core.run_folder import check_spec, read_manifest, run_spec
+from terrella.core.run_folder import check_spec, read_manifest, read_part, run_spec
 from terrella.core.tokens import TokenRequest
 from terrella.core.types import Frames, Split
 from terrella.data.videos import write_video
@@ -155,7 +155,7 @@ def summarize_models():
         del row["clips"]
     metrics = {
         "fit_seed": 0,
-        "fit_losses": json.loads((RUNS / "model-0" / "fit.json").read_text()),
+        "fit_losses": read_part(RUNS / "model-0" / "fit.json"),
         "seeds": rows,
         "all": total,
         "baselines": baselines(),

@@ -26,7 +26,7 @@ from typing import Any
 import common
 
 from terrella.core.config import override
-from terrella.core.files import read_json
+from terrella.core.run_folder import read_part
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.metrics import SuccessScores
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -294,7 +294,7 @@ def outcome(options: argparse.Namespace) -> None:
 
 def outcome_model_row(path: Path) -> dict[str, Any]:
     """An outcome model's metrics under the names of results/webrl_outcome.json."""
-    row = dict(read_json(path))
+    row = dict(read_part(path))
     row["calibration"] = [
         {"said": part["predicted"], "was": part["actual"], "n": part["n"]}
         for part in row["calibration"]

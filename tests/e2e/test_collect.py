@@ -10,8 +10,10 @@ from terrella.core.config import Configurable
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.types import Split, Stop
 from terrella.data.store import EpisodeStore
+from terrella.pipelines.collect import pipeline as collect_pipeline
 from terrella.pipelines.collect.pipeline import Collect, run
 from terrella.policies.basic import Expert, Random
 from terrella.show.progress import SilentProgress
@@ -131,7 +133,8 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path):
     EpisodeStore.open(tmp_path / "cut").verify()
 
 
-def test_resuming_plays_only_what_is_missing(tmp_path):
+def test_resuming_plays_only_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(collect_pipeline, "SHOW_EVERY", 1e9)  # one report per part, however slow
     with pytest.raises(KeyboardInterrupt):
         collect(tmp_path, episodes=100, progress=StopAfter(4))
     there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.parquet")}
@@ -188,9 +191,10 @@ def test_a_part_of_another_plan_is_not_taken_in(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         collect(tmp_path / "mine", episodes=100, progress=StopAfter(2))
     collect(tmp_path / "yours", episodes=100, seed=1)
-    name = min(path.name for path in (tmp_path / "mine").glob("*.parquet"))
-    (tmp_path / "mine" / name).write_bytes((tmp_path / "yours" / name).read_bytes())
-    with pytest.raises(StoreError, match=f"{name}: was collected with another spec"):
+    mine, yours = (min((tmp_path / name).glob("*.parquet")) for name in ("mine", "yours"))
+    mine.unlink()
+    yours.rename(tmp_path / "mine" / yours.name)
+    with pytest.raises(StoreError, match=f"{yours.name}: was collected with another spec"):
         collect(tmp_path / "mine", episodes=100)
 
 
@@ -199,11 +203,52 @@ def test_no_episode_is_played_that_is_not_kept(tmp_path):
     assert Costly.resets == manifest["counts"]["episodes"] < 30
 
 
+def flip(path, at=0.5):
+    """Flip one bit of a file, in place."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * at)] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_damaged_part_is_named_and_collected_again_to_the_same_bytes(tmp_path, caplog, finished):
+    collect(tmp_path / "direct", episodes=60, chunk_episodes=20)
+    collect(tmp_path / "hurt", episodes=60, chunk_episodes=20)
+    victim = sorted((tmp_path / "hurt").glob("*.parquet"))[1]
+    flip(victim)
+    if not finished:  # as a killed run leaves it: only the part's name has its hash
+        (tmp_path / "hurt/manifest.json").unlink()
+    collect(tmp_path / "hurt", episodes=60, chunk_episodes=20)
+    assert content(tmp_path / "hurt") == content(tmp_path / "direct")
+    assert f"{victim.name} is damaged" in caplog.text
+
+
+def test_a_damaged_manifest_is_written_again_from_the_parts(tmp_path, caplog):
+    collect(tmp_path / "direct", transitions=300, chunk_episodes=20)
+    collect(tmp_path / "hurt", transitions=300, chunk_episodes=20)
+    for damage in ("", "{", None):
+        path = tmp_path / "hurt/manifest.json"
+        path.write_text(damage) if damage is not None else flip(path)
+        with pytest.raises(StoreError, match=r"manifest\.json.*\n"):
+            EpisodeStore.open(tmp_path / "hurt")
+        collect(tmp_path / "hurt", transitions=300, chunk_episodes=20)
+        assert content(tmp_path / "hurt") == content(tmp_path / "direct")
+    assert "it is written again" in caplog.text
+
+
+def test_an_edited_manifest_is_refused_when_it_is_opened(tmp_path):
+    collect(tmp_path, episodes=30)
+    path = tmp_path / "manifest.json"
+    path.write_text(path.read_text().replace('"episodes": 30', '"episodes": 31'))
+    with pytest.raises(StoreError, match=r"manifest\.json: is damaged"):
+        EpisodeStore.open(tmp_path)
+
+
 def test_other_versions_may_read_but_not_add(tmp_path):
     collect(tmp_path, episodes=30)
-    plan = json.loads((tmp_path / "spec.json").read_text())
-    plan["versions"]["numpy"] = "1.0"
-    (tmp_path / "spec.json").write_text(json.dumps(plan))
+    spec = read_sealed(tmp_path / "spec.json")
+    spec["versions"]["numpy"] = "1.0"
+    write_sealed(tmp_path / "spec.json", spec)
     assert collect(tmp_path, episodes=30)["counts"]["episodes"] == 30
     with pytest.raises(StoreError, match=r"versions\.numpy is '1\.0' there"):
         collect(tmp_path, episodes=60)

@@ -1,7 +1,7 @@
 """Manifests of runs that never ran, for everything that reads run folders."""
 
-from terrella.core.files import write_json
-from terrella.core.run_folder import FORMAT, MANIFEST, SCHEMA
+from terrella.core.integrity import write_sealed
+from terrella.core.run_folder import FORMAT, MANIFEST, SCHEMA, result_files
 
 
 def write_manifest(folder, config, metrics, seconds=1.0):
@@ -14,5 +14,6 @@ def write_manifest(folder, config, metrics, seconds=1.0):
         "metrics": metrics,
         "versions": {},
         "seconds": seconds,
+        "files": result_files(folder),
     }
-    write_json(folder / MANIFEST, manifest)
+    write_sealed(folder / MANIFEST, manifest)

@@ -4,6 +4,7 @@ A few lines on stderr, no traceback.
 """
 
 import ast
+import errno
 import os
 import re
 import resource
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from terrella.cli.failures import EXTRA_OF
+from terrella.cli.failures import EXTRA_OF, for_people
+from terrella.core.errors import PathError
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/terrella"
@@ -139,6 +141,15 @@ def test_a_file_that_the_disk_has_no_room_for(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_an_error_of_the_disk_inside_safetensors_is_one_of_the_disk():
+    text = "Error while serializing: I/O error: No space left on device (os error 28)"
+    known = for_people(type("SafetensorError", (Exception,), {})(text))
+    assert isinstance(known, PathError) and "No space left" in known.what and known.remedy
+    assert for_people(ValueError(text)) is None  # of someone else: its traceback explains it
+    broken = for_people(OSError(errno.EIO, "Input/output error", "runs/x"))
+    assert broken is not None and "runs/x" in str(broken) and "dmesg" in broken.remedy
+
+
 def test_a_full_disk_behind_stdout(tmp_path):
     with Path("/dev/full").open("w") as full:
         shown = told(run("worlds", cwd=tmp_path, stdout=full), 2)

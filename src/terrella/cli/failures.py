@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ _EXTRAS = {
 EXTRA_OF = {module: extra for extra, modules in _EXTRAS.items() for module in modules.split()}
 """The extra that installs each top-level module."""
 
+_FROM_RUST = re.compile(r"\(os error (\d+)\)")
+"""How safetensors reports an error of the disk, in an exception of its own."""
 _ROOM = "free some space (see df -h), then run the same command again"
 _ELSEWHERE = "choose another folder with --out"
 _REMEDIES = {
@@ -53,6 +56,8 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter path",
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
+    errno.EIO: "the disk reports an error: check it (see dmesg), or use another one; "
+    "on a sound disk the same command resumes",
     errno.EFBIG: "the file is too large here: raise the limit (ulimit -f), or use another disk",
 }
 """Errors of paths and disks that a user can fix. Others may be bugs and keep their traceback."""
@@ -70,7 +75,7 @@ def reported_to_user() -> Iterator[None]:
             "[bold yellow]interrupted[/] nothing that was written is lost; the same command resumes"
         )
         sys.exit(INTERRUPTED)
-    except (TerrellaError, ModuleNotFoundError, OSError) as error:
+    except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             _abandon_stdout()
             sys.exit(1)
@@ -82,11 +87,18 @@ def reported_to_user() -> Iterator[None]:
         sys.exit(FAILED)
 
 
-def for_people(error: TerrellaError | ModuleNotFoundError | OSError) -> TerrellaError | None:
+def for_people(error: Exception) -> TerrellaError | None:
     """The error as one of ours, with a remedy; None where only the traceback explains it."""
     if isinstance(error, TerrellaError):
         return error
-    return missing_extra(error) if isinstance(error, ModuleNotFoundError) else path_error(error)
+    if isinstance(error, ModuleNotFoundError):
+        return missing_extra(error)
+    if isinstance(error, OSError):
+        return path_error(error)
+    number = _FROM_RUST.search(str(error))
+    if number is None or type(error).__name__ != "SafetensorError":
+        return None
+    return path_error(OSError(int(number[1]), os.strerror(int(number[1]))))
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError, StoreError
-from terrella.core.files import write_json
+from terrella.core.files import locked, write_json
+from terrella.core.integrity import LISTING
+from terrella.core.run_folder import check_model, check_result
 from terrella.data.store import EpisodeStore
 from terrella.models.foreign_code import refuse_code
 from terrella.show.cards import card
@@ -32,6 +34,7 @@ ALLOWED = (
     "*.png",
     "*.txt",
     "*.jinja",
+    "*.sha256",
 )
 LEFT_OUT = ("sft/*", "rlvr/*", "fitted/*", "warm/*", "served/*", "view/*", "*.tmp", "*.log")
 """Checkpoints and scratch files, which nobody else needs."""
@@ -93,11 +96,12 @@ def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None 
     hub = _hub()
     info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
     _refuse_others(repo, [file.rfilename for file in info.siblings or ()])
-    hub.snapshot_download(
-        repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
-    )
-    _verify(folder)
-    write_json(folder / "pulled.json", {"repo": repo, "commit": str(info.sha)})
+    with locked(folder):
+        hub.snapshot_download(
+            repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
+        )
+        _verify(folder)
+        write_json(folder / "pulled.json", {"repo": repo, "commit": str(info.sha)})
     return str(info.sha)
 
 
@@ -128,10 +132,14 @@ def _is_allowed(name: str) -> bool:
 
 
 def _verify(folder: Path) -> None:
-    """Check the hashes in the manifest of the run's episode store, and that models are data."""
+    """Check the hashes of the run and of its episode store, and that models are data."""
     for config in folder.rglob("*config.json"):
         refuse_code(config.parent)
     run = read_run(folder)
+    for name in run.manifest.get("files", {}):
+        path = folder / name
+        if path.exists():  # checkpoints and models in between are not pushed
+            check_model(path.parent) if path.name == LISTING else check_result(path)
     if run.kind == "store":
         EpisodeStore.open(folder).verify()
     elif run.store is not None:

@@ -56,6 +56,8 @@ class Plan(Configurable):
         began = time.monotonic()
         metrics: dict[str, Any] = {planner.name: self._success(planner)}
         metrics["seconds"] = time.monotonic() - began
+        if certified_model.certificate is not None:
+            metrics["not_certified"] = list(certified_model.certificate.reasons)
         metrics["questions"] = planner.cost.queries
         metrics["random"] = self._success(Random.Config().build())
         if config.world.build().has_expert:
@@ -77,6 +79,8 @@ def run(config: Plan.Config) -> dict[str, Any]:
     for name, metric in metrics.items():
         if isinstance(metric, dict) and "mean" in metric:
             rows.append((f"success: {name}", f"{interval_text(metric)}, n = {metric['n']}"))
+    if metrics.get("not_certified"):
+        rows.append(("not certified", "; ".join(metrics["not_certified"])))
     rows.append(("queries to the model", f"{metrics['questions']:,}"))
     rows.append(("seconds", f"{metrics['seconds']:.1f}"))
     show_metrics(f"planned in {config.folder}", rows)

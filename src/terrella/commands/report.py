@@ -11,6 +11,7 @@ from pathlib import Path
 
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError
+from terrella.core.files import locked
 from terrella.show.report import write_report
 from terrella.show.report_data import load_report_data
 
@@ -40,4 +41,5 @@ class Report(Configurable):
     def write(self) -> list[Path]:
         """Write `report.md`, `report.html` and `report.pdf`."""
         data = load_report_data(self.config.runs)
-        return write_report(data, self.config.out, title=self.config.title)
+        with locked(self.config.out):
+            return write_report(data, self.config.out, title=self.config.title)

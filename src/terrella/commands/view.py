@@ -20,7 +20,7 @@ from typing import Any
 from terrella.commands.view_tokens import token_episodes
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, TerrellaError
-from terrella.core.files import subfolder
+from terrella.core.files import locked, subfolder
 from terrella.core.types import Episode
 from terrella.core.world import StateWorld, World
 from terrella.serve.settings import ServeSettings
@@ -105,11 +105,10 @@ class View(Configurable):
     def write(self) -> list[Path]:
         """Write the pages and return their paths."""
         config = self.config
-        return write_pages(
-            self.build_page().data(),
-            config.out or subfolder(config.run, "view"),
-            max_bytes=int(config.page_megabytes * 1e6),
-        )
+        out = config.out or subfolder(config.run, "view")
+        data = self.build_page().data()
+        with locked(out):
+            return write_pages(data, out, max_bytes=int(config.page_megabytes * 1e6))
 
     # --- a live page ------------------------------------------------------------------------------
 
@@ -262,7 +261,8 @@ def _about(run: Run) -> list[tuple[str, str]]:
             rows.append((f"baseline: {name}", f"{value:.3f}"))
     if run.certificate is not None:
         horizon = f"safe horizon {run.certificate.safe_horizon}"
-        rows.append(("certificate", horizon if run.certificate.certified else "NOT CERTIFIED"))
+        refused = f"NOT CERTIFIED: {'; '.join(run.certificate.reasons)}"
+        rows.append(("certificate", horizon if run.certificate.certified else refused))
     if run.world is None:
         rows.append(("world", f"no counterfactuals: {_why_no_world(run)}"))
     return [*rows, ("config", json.dumps(run.config, indent=1))]

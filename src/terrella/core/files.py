@@ -45,23 +45,15 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file that is complete or absent, even if the machine loses power."""
     scratch = path.with_name(path.name + SCRATCH)
-    try:
+    with _naming(path):
         scratch.unlink(missing_ok=True)
         # "x": a link that somebody left under this name is not followed.
         with scratch.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        # A full disk does not say which file it had no room for.
-        error.filename = error.filename or str(path)
-        raise
-    scratch.replace(path)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)  # makes the new name durable, not only the bytes
-    finally:
-        os.close(handle)
+        scratch.replace(path)
+    sync_folder(path.parent)
 
 
 def subfolder(folder: Path, name: str) -> Path:
@@ -104,10 +96,33 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         raise StoreError(str(path), f"cannot be read: {error}", "make it again") from error
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder such that the target is complete or absent; replaces an older copy."""
-    fresh = target.with_name(target.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh)
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a new file, a rename, a removal."""
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable, whoever wrote it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with _naming(path):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say which file it had no room for."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def replace_folder(fresh: Path, target: Path) -> None:
+    """Put a complete folder in the place of an older one."""
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
+    sync_folder(target.parent)

@@ -2,7 +2,8 @@
 
 A folder is whole (it has a manifest) or unfinished (the same command continues it). The spec is
 compared before anything old is believed, so a changed setting is refused by name and never answered
-with old numbers.
+with old numbers. Spec, parts and manifest carry hashes of their content, and the manifest has the
+hashes of the files that later stages read.
     with RunFolder(Path("runs/x"), config, progress=progress) as run:
         before = run.part("before", Metric, lambda: evaluate(model))
         run.finish(result)
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,20 +23,36 @@ from typing import Any, Self, TypeVar
 
 from terrella.core.config import Configurable, dump, record_from_json
 from terrella.core.errors import StoreError
-from terrella.core.files import SCRATCH, locked, read_json, write_json
+from terrella.core.files import SCRATCH, locked, read_json
 from terrella.core.instances import plain
+from terrella.core.integrity import (
+    LISTING,
+    MAKE_AGAIN,
+    SEAL,
+    check_file,
+    check_folder,
+    content_sha256,
+    file_sha256,
+    read_sealed,
+    write_sealed,
+)
 from terrella.core.protocols import Progress
-from terrella.core.types import canonical_json
 
 T = TypeVar("T")
 
 SPEC, MANIFEST = "spec.json", "manifest.json"
 OLD_SPEC = "plan.json"
 """What releases before schema 2 wrote in place of the spec."""
-FORMAT, SCHEMA = "terrella-run", 2
+RUN_DEPTH = 3
+"""How far above a file its run's manifest may be: `rl/model/files.json` is the deepest."""
+FORMAT, SCHEMA = "terrella-run", 3
 PACKAGES = ("terrella", "numpy", "torch", "transformers", "trl", "verl", "vllm")
 """Packages whose versions a manifest records, where they are installed."""
 WAIT_SECONDS = 0.2
+NOT_RESULTS = ("engine", "view", "certificate")
+"""Folders inside a run that are no part of its result: logs, pages, and what is measured later."""
+WORK_SUFFIXES = ("-sft", "-rlvr", "-train")
+"""Ends of the names of folders for checkpoints, which have hashes of their own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +67,8 @@ class Manifest:
     versions: dict[str, str]
     seconds: float
     """Wall time of the session that finished the run."""
+    files: dict[str, str]
+    """Hashes of the files that later stages read, by path inside the folder."""
 
 
 class RunFolder:
@@ -125,9 +143,9 @@ class RunFolder:
             value = make()
             if self.is_main:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, plain(value))
+                write_sealed(path, {"value": plain(value)})
         wait_for(path)
-        return record_from_json(kind, read_json(path))
+        return record_from_json(kind, read_part(path))
 
     def model(self, name: str, make: Callable[[Path], object]) -> Path:
         """A folder of weights that is made once. `make` writes it whole; all ranks call it."""
@@ -142,6 +160,7 @@ class RunFolder:
 
     def finish(self, result: Any) -> Manifest:
         """Write the manifest. From now on the run is whole."""
+        files = result_files(self.path) if self.is_main else {}
         self.manifest = Manifest(
             format=FORMAT,
             schema=SCHEMA,
@@ -149,9 +168,10 @@ class RunFolder:
             metrics=plain(result),
             versions=installed_versions(),
             seconds=round(time.perf_counter() - self._started, 3),
+            files=files,
         )
         if self.is_main:
-            write_json(self.path / MANIFEST, dataclasses.asdict(self.manifest))
+            write_sealed(self.path / MANIFEST, dataclasses.asdict(self.manifest))
         return self.manifest
 
 
@@ -180,6 +200,8 @@ def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a finished run; one of an older schema is refused."""
     data = read_json(folder / MANIFEST)
+    if isinstance(data, dict) and SEAL in data:
+        data = read_sealed(folder / MANIFEST)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise _too_old(folder)
     if data.get("schema") != SCHEMA:
@@ -188,7 +210,70 @@ def read_manifest(folder: Path) -> Manifest:
             f"has run schema {data.get('schema')}; this terrella reads {SCHEMA}",
             "use the terrella that wrote it, or start a new folder",
         )
-    return record_from_json(Manifest, data)
+    return record_from_json(Manifest, read_sealed(folder / MANIFEST))
+
+
+def read_part(path: Path) -> Any:
+    """The value in a part's file, as plain JSON."""
+    return read_sealed(path, MAKE_AGAIN)["value"]
+
+
+def result_files(folder: Path) -> dict[str, str]:
+    """Hashes of the files in a run's folder; a folder with a listing is represented by it.
+
+    Episode stores and other runs inside have manifests of their own.
+    """
+    hashes: dict[str, str] = {}
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        if LISTING in names:
+            names, folders[:] = [LISTING], []
+        elif here != folder and MANIFEST in names:
+            names, folders[:] = [], []
+        elif here.name.endswith(WORK_SUFFIXES):
+            names, folders[:] = [], [name for name in folders if name == "tokens"]
+        folders[:] = sorted(
+            name for name in folders if name not in NOT_RESULTS and not name.endswith(SCRATCH)
+        )
+        for name in sorted(names):
+            path = here / name
+            left_out = here == folder and name in (SPEC, MANIFEST)
+            if not left_out and path.suffix not in (SCRATCH, ".log"):
+                hashes[path.relative_to(folder).as_posix()] = file_sha256(path)
+    return hashes
+
+
+def check_result(path: Path) -> None:
+    """Refuse a file of a finished run that differs from the run's manifest.
+
+    Files that no manifest lists are not checked: of unfinished runs, or from elsewhere.
+    """
+    for folder in list(path.absolute().parents)[:RUN_DEPTH]:
+        if _is_run(folder):
+            listed = read_manifest(folder).files
+            name = path.absolute().relative_to(folder).as_posix()
+            if name in listed:
+                check_file(path, listed[name])
+            return
+
+
+def _is_run(folder: Path) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    manifest = read_json(folder / MANIFEST)
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
+
+
+def check_model(model: str | Path) -> None:
+    """Refuse a model folder that was damaged since a run of terrella wrote it.
+
+    Only a folder of ours has a listing. Others, and models on the hub, are not checked here.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        check_result(folder / LISTING)
+        if (folder / LISTING).exists():
+            check_folder(folder)
 
 
 def check_spec(folder: Path, spec: Mapping[str, Any], *, ignore: Sequence[str] = ()) -> str:
@@ -199,14 +284,14 @@ def check_spec(folder: Path, spec: Mapping[str, Any], *, ignore: Sequence[str] =
     path, wanted = folder / SPEC, {"schema": SCHEMA, **spec}
     if not path.exists() and rank() == 0:
         _refuse_foreign(folder)
-        write_json(path, wanted)
+        write_sealed(path, wanted)
     wait_for(path)
-    lines = differences(read_json(path), wanted)
+    lines = differences(read_sealed(path), plain(wanted))
     changed = [line for line in lines if line.split(".")[0].split(" ")[0] not in ignore]
     if changed:
         what = "was started with other settings: " + "; ".join(changed)
         raise StoreError(str(folder), what, "choose another folder, or use the same settings")
-    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+    return content_sha256(spec)
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from terrella.core.config import record_from_json
-from terrella.core.files import write_atomic
+from terrella.core.integrity import read_hashed, write_hashed
 from terrella.core.types import canonical_json
 
 
@@ -72,16 +72,15 @@ class Attempt:
 
 
 def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
-    """Write one attempt per line; the file is complete or absent."""
+    """Write one attempt per line; the file is complete or absent, its hash lies beside it."""
     lines = (canonical_json(dataclasses.asdict(attempt)) + "\n" for attempt in attempts)
-    write_atomic(path, "".join(lines).encode())
+    write_hashed(path, "".join(lines).encode())
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """Read a file of attempts; a damaged line is an error, never skipped."""
-    return [
-        record_from_json(Attempt, json.loads(line)) for line in path.read_text("utf-8").splitlines()
-    ]
+    """Read what `write_attempts` wrote; a damaged file is refused by name."""
+    lines = read_hashed(path).decode().splitlines()
+    return [record_from_json(Attempt, json.loads(line)) for line in lines]
 
 
 def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:

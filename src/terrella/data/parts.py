@@ -1,7 +1,8 @@
 """Parts: the files of an episode store, self-describing Parquet with consecutive episodes.
 
 The footer of a part says which episodes it contains, from which run spec, and their counts, so that
-a resumed run need not read the rows again. The bytes are a pure function of the episodes.
+a resumed run need not read the rows again. The bytes are a pure function of the episodes. A part's
+name ends with the start of its hash: it becomes durable with the part, before any manifest.
     data = encode_part(episodes, first=2000, spec=digest)
     describe_part(data).counts.successes
 """
@@ -26,13 +27,16 @@ import pyarrow.parquet as pq
 
 from terrella.core.config import record_from_json
 from terrella.core.errors import StoreError
+from terrella.core.integrity import file_sha256
 from terrella.core.types import Episode
 from terrella.data.schema import SCHEMA, VERSION, episodes_to_table, table_to_episodes
 
 FORMAT = "terrella-episodes"
 ROWS_PER_GROUP, BYTES_PER_GROUP = 16_384, 64_000_000
 """Limits of a row group, which readers hold in memory as a whole; rows with frames are large."""
-PART_NAME = re.compile(r"part-(\d{9,})-(\d{9,})\.parquet")
+NAME_DIGITS = 16
+"""Of a part's hash, in its name; the manifest has all 64."""
+PART_NAME = re.compile(rf"part-(\d{{9,}})-(\d{{9,}})-([0-9a-f]{{{NAME_DIGITS}}})\.parquet")
 _FOOTER_KEY = FORMAT.encode()
 _TEXT_COLUMNS = [column.name for column in SCHEMA if pa.types.is_string(column.type)]
 
@@ -92,12 +96,18 @@ class Part:
     counts: EpisodeCounts
 
 
-def part_name(first: int, last: int) -> str:
-    """Name of the file with the episodes `first` to `last` (exclusive).
+def part_name(first: int, last: int, sha256: str) -> str:
+    """Name of the file with the episodes `first` to `last` (exclusive) and this hash.
 
-    A longer part has another name, so a part is never edited in place.
+    Another content has another name, so a part is never edited in place.
     """
-    return f"part-{first:09d}-{last:09d}.parquet"
+    return f"part-{first:09d}-{last:09d}-{sha256[:NAME_DIGITS]}.parquet"
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a part's content is what its name says."""
+    match = PART_NAME.fullmatch(path.name)
+    return match is not None and file_sha256(path).startswith(match[3])
 
 
 def encode_part(episodes: Sequence[Episode], first: int, spec: str) -> bytes:
@@ -122,6 +132,7 @@ def encode_part(episodes: Sequence[Episode], first: int, spec: str) -> bytes:
         use_dictionary=_TEXT_COLUMNS,
         write_statistics=["episode", "step"],
         row_group_size=min(max(rows, 1), ROWS_PER_GROUP),
+        write_page_checksum=True,
     )
     return sink.getvalue()
 
@@ -163,7 +174,7 @@ def describe_part(source: Path | bytes, spec: str | None = None) -> Part:
     counts = record_from_json(EpisodeCounts, about["counts"])
     first = int(about["first"])
     return Part(
-        name=part_name(first, first + counts.episodes),
+        name=part_name(first, first + counts.episodes, digest),
         sha256=digest,
         bytes=size,
         first=first,
@@ -211,7 +222,7 @@ def part_tables(file: BinaryIO, name: str) -> Iterator[pa.Table]:
     The last episode of a group may continue in the next one, so it is carried over.
     """
     _read_footer(file, name)
-    parquet = pq.ParquetFile(file)
+    parquet = pq.ParquetFile(file, page_checksum_verification=True)
     if not parquet.schema_arrow.equals(SCHEMA):
         raise StoreError(name, "has other columns than this version writes", "collect again")
     carried_over = SCHEMA.empty_table()

@@ -35,8 +35,8 @@ from terrella.core.types import (
     canonical_json,
 )
 
-VERSION = 1
-"""Increased whenever a column changes its name, type or meaning."""
+VERSION = 2
+"""Increased whenever a column changes its name, type or meaning, or a store its manifest."""
 
 EPISODE_FIELDS = (
     pa.field("world", pa.string()),

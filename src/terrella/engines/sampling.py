@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from terrella.core.protocols import Sampler
-from terrella.core.run_folder import rank
+from terrella.core.run_folder import check_model, rank
 from terrella.engines.configs import LARGEST_MODEL, EngineConfig
 from terrella.engines.ranks import share_address
 from terrella.engines.vllm.sampler import VllmSampler
@@ -49,6 +49,7 @@ class SamplerFactory:
 
     def make(self, model: str | Path) -> Sampler:
         """A sampler of this model, on the device of this process or on the server's."""
+        check_model(model)
         if self.uses_server(model):
             return self._serve(model)
         from terrella.engines.local.local_sampler import local_sampler
@@ -62,6 +63,7 @@ class SamplerFactory:
 
         All ranks enter and leave together. Rank 0 has the server.
         """
+        check_model(model)
         if not self.uses_server(model):
             yield None
             return

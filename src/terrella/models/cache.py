@@ -5,12 +5,19 @@ cached_tensors("lpips-alex", make)    # {"name": tensor, ...}; `make` runs on fi
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
+
+from terrella.core.errors import StoreError
+from terrella.core.files import locked
+from terrella.core.integrity import read_hashed, write_hashed
+
+logger = logging.getLogger("terrella")
 
 
 def cache_folder() -> Path:
@@ -22,14 +29,14 @@ def cache_folder() -> Path:
 
 
 def cached_tensors(name: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Load the tensors of that name; `make` converts them on first use.
-
-    The file appears by rename, so that readers never see an incomplete one.
-    """
+    """Load the tensors of that name; `make` converts them on first use, and again if damaged."""
     path = cache_folder() / f"{name}.safetensors"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        save_file({key: tensor.contiguous() for key, tensor in make().items()}, fresh)
-        fresh.replace(path)
-    return dict(load_file(path))
+    try:
+        return dict(load(read_hashed(path)))
+    except StoreError as error:
+        if path.exists():
+            logger.warning("%s %s: converted again", path, error.what)
+    with locked(path.parent, wait=True):
+        data = save({key: tensor.contiguous() for key, tensor in make().items()})
+        write_hashed(path, data)
+    return dict(load(data))

@@ -17,6 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from terrella.core.files import SCRATCH, replace_folder
+from terrella.core.integrity import write_listing
+
 VALUE_HEAD = "value_head.safetensors"
 """The file of a value head, beside the weights of the model that it reads from."""
 
@@ -107,13 +110,16 @@ def write_folder(
     *,
     value_head: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write these weights with the model's config and tokenizer; replaces an older export."""
-    fresh = folder.with_name(folder.name + ".tmp")
+    """Write these weights with the model's config and tokenizer; replaces an older export.
+
+    A listing with the hash of each file lies beside them (`core/integrity.py`).
+    """
+    fresh = folder.with_name(folder.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     whole = {name: weight.contiguous() for name, weight in weights.items()}
     plain_model(model).save_pretrained(fresh, state_dict=whole)
     tokenizer.save_pretrained(fresh)
     if value_head is not None:
         save_file(dict(value_head), fresh / VALUE_HEAD)
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
+    write_listing(fresh)
+    replace_folder(fresh, folder)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -26,6 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from terrella.core.config import dump, load
+from terrella.core.files import SCRATCH, replace_folder, write_json
+from terrella.core.integrity import LISTING, check_folder, write_listing
+from terrella.core.run_folder import check_result
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.quantizers import make_quantizer
 
@@ -281,15 +285,29 @@ class FrameTokenizer(nn.Module):
     # --- on disk ----------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
+        """Write a folder that is complete or absent: weights, config, and their hashes."""
+        fresh = folder.with_name(folder.name + SCRATCH)
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        self.write_files(fresh)
+        write_listing(fresh)
+        replace_folder(fresh, folder)
+
+    def write_files(self, folder: Path) -> None:
         """Write the weights as safetensors and the config as JSON."""
-        folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.contiguous() for name, value in self.state_dict().items()}
         save_file(weights, folder / WEIGHTS)
-        (folder / CONFIG).write_text(json.dumps(dump(self.config)), "utf-8")
+        write_json(folder / CONFIG, dump(self.config))
 
     @classmethod
     def load(cls, folder: Path) -> FrameTokenizer:
+        """Load what `save` wrote; a damaged folder is refused by name."""
+        check_result(folder / LISTING)
+        check_folder(folder)
         config = load(json.loads((folder / CONFIG).read_text("utf-8")))
         tokenizer = cls(config)
-        tokenizer.load_state_dict(load_file(folder / WEIGHTS))
+        tokenizer.load_weights(folder / WEIGHTS)
         return tokenizer.eval()
+
+    def load_weights(self, path: Path) -> None:
+        self.load_state_dict(load_file(path))

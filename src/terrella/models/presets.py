@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from terrella.core.errors import ConfigError
+from terrella.core.run_folder import check_model
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
 from terrella.models.foreign_code import SAFE, refuse_code
@@ -96,6 +97,7 @@ def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not is_folder:
         check_model_name(str(name))
     refuse_code(name)
+    check_model(name)
     try:
         yield str(name), {"local_files_only": is_folder}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

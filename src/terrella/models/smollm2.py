@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from terrella.core.errors import MissingExtraError
+from terrella.core.integrity import write_listing
 from terrella.models.cache import cache_folder
 from terrella.models.foreign_code import SAFE
 
@@ -63,3 +64,4 @@ def _convert(source: Path, target: Path) -> None:
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source, gguf_file=GGUF, **SAFE).save_pretrained(target)
+    write_listing(target)

@@ -17,7 +17,7 @@ from typing import Any
 from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable, Local
-from terrella.core.files import copy_folder
+from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
 from terrella.core.tokens import TrainExample

@@ -18,11 +18,12 @@ from typing import Any, Literal
 from terrella.core.config import load
 from terrella.core.errors import ConfigError, TerrellaError
 from terrella.core.files import read_json_lines
-from terrella.core.run_folder import MANIFEST, SPEC, read_manifest
+from terrella.core.integrity import SEAL, read_sealed
+from terrella.core.run_folder import MANIFEST, SPEC, check_result, read_manifest
 from terrella.core.world import World
-from terrella.data.store import EpisodeStore
+from terrella.data.store import EpisodeStore, read_store_manifest
 from terrella.trust.certificate import Certificate
-from terrella.world_models.certified import CERTIFICATE
+from terrella.world_models.certified import read_certificate
 
 Kind = Literal["store", "rlvr", "world model", "video model", "arm", "reproduction", "run"]
 """A `run` is any other folder with a manifest that holds a config."""
@@ -34,6 +35,7 @@ KIND_BY_CLASS: dict[str, Kind] = {
     "Spa": "arm",
 }
 """The kind of a run by the class that its config builds."""
+TABLE_AGAIN = "run the same `terrella reproduce` again: the table is written again"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ class Run:
     def curve(self) -> list[dict[str, Any]]:
         """Training metrics by step; empty if nothing was trained with rewards."""
         path = self.folder / "curve.jsonl"
-        return read_json_lines(path) if path.exists() else []
+        if not path.exists():
+            return []
+        check_result(path)
+        return read_json_lines(path)
 
     @cached_property
     def store(self) -> EpisodeStore | None:
@@ -98,18 +103,28 @@ class Run:
 
     @cached_property
     def certificate(self) -> Certificate | None:
-        """The certificate of the model, if `terrella certify` wrote one."""
-        path = self.folder / CERTIFICATE
-        return Certificate.load(path) if path.exists() else None
+        """The certificate of the model, if `terrella certify` wrote one.
+
+        It is void unless it was made for the model and the data in this folder.
+        """
+        return read_certificate(self.folder)
 
     @cached_property
     def token_files(self) -> list[Path]:
         """Recorded training tokens, one file per recorded step."""
-        return sorted((self.folder / "model-rlvr" / "tokens").glob("step-*.jsonl"))
+        paths = sorted((self.folder / "model-rlvr" / "tokens").glob("step-*.jsonl"))
+        for path in paths:
+            check_result(path)
+        return paths
 
 
 def _is_store(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() and "parts" in read_json(folder / MANIFEST)
+    if not (folder / MANIFEST).exists():
+        return False
+    manifest = read_json(folder / MANIFEST)
+    if isinstance(manifest, dict) and SEAL in manifest:
+        manifest = read_sealed(folder / MANIFEST)  # a damaged store is not overlooked
+    return isinstance(manifest, dict) and "parts" in manifest
 
 
 def read_json(path: Path) -> Any:
@@ -125,7 +140,7 @@ def read_json(path: Path) -> Any:
 def read_run(folder: Path) -> Run:
     """Read the run in a folder; one that is unfinished or from before run schema 2 is refused."""
     if (folder / "table.json").exists():
-        return Run(folder, "reproduction", read_json(folder / "table.json"))
+        return Run(folder, "reproduction", read_sealed(folder / "table.json", TABLE_AGAIN))
     if not (folder / MANIFEST).exists():
         if (folder / SPEC).exists():
             raise ConfigError(
@@ -133,8 +148,8 @@ def read_run(folder: Path) -> Run:
             )
         raise ConfigError(str(folder), f"holds no {MANIFEST}", "check the path")
     manifest = read_json(folder / MANIFEST)
-    if "parts" not in manifest:
-        manifest = asdict(read_manifest(folder))
+    is_store = isinstance(manifest, dict) and "parts" in manifest
+    manifest = read_store_manifest(folder) if is_store else asdict(read_manifest(folder))
     class_name = str(manifest.get("config", {}).get("class", "")).rpartition(":")[2]
     if not class_name:
         raise ConfigError(

@@ -8,13 +8,13 @@ It is a JSON file next to the weights. The gate and the imagined world call `ver
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.trust.risk import RiskModel
 
 
@@ -32,16 +32,33 @@ class Certificate:
     """The sections of the file by name, with properties for what the gate needs."""
 
     sections: Mapping[str, Any]
+    void: tuple[str, ...] = ()
+    """Why it does not hold for the model and the data that were loaded; empty if it does."""
 
     @property
     def certified(self) -> bool:
-        """False if there was too little data or the model was too poor; see `reasons`."""
-        return bool(self.sections["certified"])
+        """False if it is void, if there was too little data or the model was too poor."""
+        return bool(self.sections["certified"]) and not self.void
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the model is not certified; empty if it is."""
-        return tuple(self.sections["reasons"])
+        return (*self.void, *self.sections["reasons"])
+
+    def held_to(self, *, weights: str | None, data: str | None) -> Certificate:
+        """The same certificate, void unless it was made for this model and this data.
+
+        Both are hashes: of the model's folder, and of the store that it was fitted to.
+        """
+        about = self.sections.get("about", {})
+        loaded = {"weights": weights, "data": data}
+        void = tuple(
+            f"the certificate is of other {name} ({_short(about.get(f'{name}_sha256'))}) than "
+            f"those here ({_short(sha256)}): certify again"
+            for name, sha256 in loaded.items()
+            if sha256 is None or about.get(f"{name}_sha256") != sha256
+        )
+        return Certificate(self.sections, void)
 
     @property
     def safe_horizon(self) -> int:
@@ -51,13 +68,13 @@ class Certificate:
     @property
     def threshold(self) -> float:
         """Highest risk at which a step may be imagined; below 0 if no step may be."""
-        threshold = self.sections["risk"].get("threshold")
+        threshold = None if self.void else self.sections["risk"].get("threshold")
         return -1.0 if threshold is None else float(threshold)
 
     @property
     def risk(self) -> RiskModel | None:
-        """The calibrated risk model, or None if there was too little data to calibrate one."""
-        fields = self.sections["risk"].get("model")
+        """The calibrated risk model; None if it is void, or if there was too little data."""
+        fields = None if self.void else self.sections["risk"].get("model")
         return (
             None
             if fields is None
@@ -73,23 +90,21 @@ class Certificate:
         return Trust.TOO_RISKY if risk > self.threshold else Trust.TRUSTED
 
     def save(self, path: Path) -> None:
-        """Write the file atomically."""
-        fresh = path.with_suffix(".tmp")
+        """Write the file atomically, with the hash of its content."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(self.sections, indent=1, allow_nan=False) + "\n", "utf-8")
-        fresh.rename(path)
+        write_sealed(path, self.sections)
 
     @classmethod
     def load(cls, path: Path) -> Certificate:
-        try:
-            sections = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                str(path), f"is not a certificate: {error}", "write one with `terrella certify`"
-            ) from error
+        """Read a certificate; a damaged one is refused by name."""
+        sections = read_sealed(path, "write one with `terrella certify`")
         missing = {"certified", "reasons", "safe_horizon", "risk"} - set(sections)
         if missing:
             raise ConfigError(
                 str(path), f"is not a certificate: it lacks {', '.join(sorted(missing))}"
             )
         return cls(sections)
+
+
+def _short(sha256: str | None) -> str:
+    return sha256[:12] if isinstance(sha256, str) else "unknown"

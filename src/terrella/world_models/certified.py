@@ -8,6 +8,7 @@ Callers use its methods and need not know which kind of model is behind it.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError
+from terrella.core.integrity import folder_sha256
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import AsyncWorldModel, Sampler, WorldModel
 from terrella.core.tokens import Sampled, TokenRequest
@@ -25,7 +27,11 @@ from terrella.trust.nearness import NearestData
 from terrella.trust.risk import RiskEstimator
 from terrella.world_models.language import CACHE_LIMIT, LearnedWorldModel, load_world_model
 
+logger = logging.getLogger("terrella")
+
 CERTIFICATE = "certificate/certificate.json"
+MODEL, DATA = "model", "data"
+"""Folders that a certificate holds for, beside it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,23 @@ class CertifiedModel:
         return self._language_model
 
 
+def certified_hashes(folder: Path) -> dict[str, str | None]:
+    """What a certificate is bound to: hashes of the model and of the data in a folder."""
+    data = folder / DATA
+    return {
+        "weights": folder_sha256(folder / MODEL),
+        "data": EpisodeStore.open(data).sha256 if data.is_dir() else None,
+    }
+
+
+def read_certificate(folder: Path) -> Certificate | None:
+    """The certificate in a folder, void unless it is of the model and the data beside it."""
+    path = folder / CERTIFICATE
+    if not path.exists():
+        return None
+    return Certificate.load(path).held_to(**certified_hashes(folder))
+
+
 @lru_cache(maxsize=4)
 def load_certified_model(
     folder: Path,
@@ -105,11 +128,12 @@ def load_certified_model(
     engine: EngineConfig | None = None,
 ) -> CertifiedModel:
     """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
-    path = folder / CERTIFICATE
-    certificate = Certificate.load(path) if path.exists() else None
-    data = NearestData(EpisodeStore.open(folder / "data").transitions())
+    certificate = read_certificate(folder)
+    if certificate is not None and certificate.void:
+        logger.warning("%s: not certified: %s", folder, "; ".join(certificate.void))
+    data = NearestData(EpisodeStore.open(folder / DATA).transitions())
     model = load_world_model(
-        folder / "model", samples=samples, cache_limit=cache_limit, engine=engine
+        folder / MODEL, samples=samples, cache_limit=cache_limit, engine=engine
     )
     return CertifiedModel(
         RiskEstimator(model, data, certificate.risk if certificate else None), certificate

@@ -10,7 +10,6 @@ is never encoded again.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from terrella.codecs.choose import CodecConfig
 from terrella.codecs.frames import FrameCodec
 from terrella.core.config import Local, record_from_json
+from terrella.core.integrity import MAKE_AGAIN, read_sealed
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Sampler
 from terrella.core.seeds import SAMPLE_STREAM, stream
@@ -150,7 +150,7 @@ def read_codec(folder: Path, *, window: int) -> FrameCodec:
     """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
     from terrella.models.frame_tokenizer import FrameTokenizer
 
-    bins = record_from_json(ActionBins, json.loads((folder / BINS).read_text("utf-8")))
+    bins = record_from_json(ActionBins, read_sealed(folder / BINS, MAKE_AGAIN))
     return FrameCodec(FrameTokenizer.load(folder / "tokenizer"), bins, window=window)
 
 

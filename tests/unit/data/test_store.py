@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from terrella.core import files
 from terrella.core.errors import StoreError
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.run_folder import check_spec
 from terrella.core.types import (
     Episode,
@@ -245,7 +246,7 @@ def test_a_part_describes_itself(tmp_path):
     for source in (data, path):
         part = describe_part(source, spec="mine")
         assert (part.name, part.first, part.bytes) == (
-            "part-000000007-000000009.parquet",
+            f"part-000000007-000000009-{hashlib.sha256(data).hexdigest()[:16]}.parquet",
             7,
             len(data),
         )
@@ -332,13 +333,14 @@ def test_a_store_without_manifest_is_not_opened(tmp_path):
 
 
 def change(path, **values):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    """Change a sealed file as its writer could have: the hash fits again."""
+    write_sealed(path, {**read_sealed(path), **values})
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"schema": 99}, "schema version 99.*reads 1"),
+        ({"schema": 99}, "schema version 99.*reads 2"),
         ({"format": "lerobot"}, "is not an episode store"),
         ({"parts": [{"name": "x"}]}, "malformed list of parts"),
     ],
@@ -355,12 +357,18 @@ def test_a_manifest_cannot_point_out_of_its_folder(tmp_path):
     part = manifest["parts"][0]
     (tmp_path / part["name"]).write_bytes((tmp_path / "s" / part["name"]).read_bytes())
     change(tmp_path / "s/manifest.json", parts=[{**part, "name": f"../{part['name']}"}])
-    with pytest.raises(StoreError, match="is missing"):
+    with pytest.raises(StoreError, match="is not the name of that part"):
+        EpisodeStore.open(tmp_path / "s")
+    outside = "../../" + "x" * 58  # a hash that would be a path
+    name = parts.part_name(0, 1, outside)
+    change(tmp_path / "s/manifest.json", parts=[{**part, "name": name, "sha256": outside}])
+    with pytest.raises(StoreError, match="is not the name of that part"):
         EpisodeStore.open(tmp_path / "s")
 
 
-def test_a_missing_part_is_noticed_at_once_and_a_changed_byte_by_verify(tmp_path):
+def test_a_missing_part_is_noticed_at_once_and_a_changed_byte_when_it_is_read(tmp_path):
     write_store(tmp_path, [episode()], [episode(3)])
+    list(EpisodeStore.open(tmp_path).episodes())  # all parts have been checked once
     victim = max(tmp_path.glob("*.parquet"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
@@ -368,6 +376,8 @@ def test_a_missing_part_is_noticed_at_once_and_a_changed_byte_by_verify(tmp_path
     opened = EpisodeStore.open(tmp_path)
     with pytest.raises(StoreError, match=victim.name):
         opened.verify()
+    with pytest.raises(StoreError, match=rf"{victim.name}: is damaged.*\n.*collect"):
+        list(opened.episodes())
     victim.unlink()
     with pytest.raises(StoreError, match="is missing"):
         EpisodeStore.open(tmp_path)
@@ -383,10 +393,11 @@ def test_a_part_of_another_size_is_noticed_at_once(tmp_path):
 
 def test_a_manifest_has_the_counts_the_parts_and_the_given_fields(tmp_path):
     manifest = write_store(tmp_path, [episode(2)], [episode(3), broken()])
-    assert manifest == json.loads((tmp_path / "manifest.json").read_text())
+    written = json.loads((tmp_path / "manifest.json").read_text())
+    assert written == {**manifest, "sha256": EpisodeStore.open(tmp_path).sha256}
     assert (manifest["format"], manifest["schema"], manifest["target"]) == (
         "terrella-episodes",
-        1,
+        2,
         {"episodes": 3},
     )
     counts = manifest["counts"]
@@ -399,7 +410,7 @@ def test_a_manifest_has_the_counts_the_parts_and_the_given_fields(tmp_path):
     assert [part["first"] for part in manifest["parts"]] == [0, 1]
     text = (tmp_path / "manifest.json").read_text()
     # Readable, and the same for the same store.
-    assert text == json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    assert text == json.dumps(written, indent=1, sort_keys=True) + "\n"
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "{", '"format"'])
@@ -427,7 +438,7 @@ def test_a_damaged_row_is_named(tmp_path, monkeypatch):
 
 
 def test_parts_of_other_columns_are_refused(tmp_path):
-    about = {b"terrella-episodes": json.dumps({"schema": 1, "plan": "p", "first": 0, "counts": {}})}
+    about = {b"terrella-episodes": json.dumps({"schema": 2, "plan": "p", "first": 0, "counts": {}})}
     pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(about), tmp_path / "part")
     with (tmp_path / "part").open("rb") as file, pytest.raises(StoreError, match="other columns"):
         next(parts.part_tables(file, "part"))
@@ -456,8 +467,8 @@ def test_a_part_of_another_version_or_spec_is_refused(monkeypatch):
     data = encode_part([episode()], 0, "mine")
     with pytest.raises(StoreError, match="another spec"):
         describe_part(data, spec="yours")
-    monkeypatch.setattr(parts, "VERSION", 2)
-    with pytest.raises(StoreError, match="schema version 1; this terrella reads 2"):
+    monkeypatch.setattr(parts, "VERSION", 3)
+    with pytest.raises(StoreError, match="schema version 2; this terrella reads 3"):
         describe_part(data)
 
 
@@ -466,7 +477,7 @@ def test_reading_touches_one_part_at_a_time(tmp_path):
     stream = EpisodeStore.open(tmp_path).episodes()
     max(tmp_path.glob("*.parquet")).write_bytes(b"destroyed meanwhile")
     assert next(stream) == episode(2)
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match=r"part-000000001\S* is damaged"):
         next(stream)
 
 
@@ -559,16 +570,17 @@ def test_rows_are_written_one_to_a_line_and_come_back(tmp_path):
 
 def test_parts_are_found_by_their_names_alone(tmp_path):
     for name in (
-        parts.part_name(0, 5),
-        parts.part_name(5, 10**9),
+        parts.part_name(0, 5, "a" * 64),
+        parts.part_name(5, 10**9, "b" * 64),
         "part-1-2.parquet",
+        "part-000000000-000000005.parquet",
         "manifest.json",
     ):
         (tmp_path / name).write_bytes(b"")
-    assert {key: path.name for key, path in store.find_parts(tmp_path).items()} == {
-        (0, 5): "part-000000000-000000005.parquet",
-        (5, 10**9): "part-000000005-1000000000.parquet",
-    }
+    assert [(key, path.name) for key, path in store.find_parts(tmp_path)] == [
+        ((0, 5), "part-000000000-000000005-aaaaaaaaaaaaaaaa.parquet"),
+        ((5, 10**9), "part-000000005-1000000000-bbbbbbbbbbbbbbbb.parquet"),
+    ]
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
@@ -585,14 +597,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_leftovers_go_and_unfinished_extensions_stay(tmp_path):
     manifest = write_store(tmp_path, [episode()] * 4)
-    replaced = parts.part_name(0, 2), parts.part_name(2, 4)
-    for name in (*replaced, parts.part_name(0, 8), "manifest.json.tmp"):
+    sha256 = "f" * 64
+    replaced = parts.part_name(0, 2, sha256), parts.part_name(2, 4, sha256)
+    for name in (*replaced, parts.part_name(0, 8, sha256), "manifest.json.tmp"):
         (tmp_path / name).write_bytes(b"")
     store.remove_leftovers(tmp_path, EpisodeStore.open(tmp_path).parts)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "manifest.json",
         manifest["parts"][0]["name"],
-        parts.part_name(0, 8),
+        parts.part_name(0, 8, sha256),
         "spec.json",
     ]
 

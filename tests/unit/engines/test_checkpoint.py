@@ -21,12 +21,8 @@ from terrella.core.errors import EngineError
 from terrella.core.tokens import Task, TokenEpisode, TokenRequest, TrainExample
 from terrella.core.types import Verdict
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.trl.checkpoint_files import (
-    newest_complete,
-    random_states,
-    restore_random_states,
-    write_manifest,
-)
+from terrella.engines.checkpoints import newest_complete, write_manifest
+from terrella.engines.trl.checkpoint_files import random_states, restore_random_states
 from terrella.engines.trl.rlvr_trainer import RlvrTrainer
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.models.presets import load_model
@@ -217,9 +213,40 @@ def test_leftovers_are_removed_and_damage_is_named(tmp_path, caplog):
     ]
     (tmp_path / "checkpoint-4/weights").write_bytes(b"wrong")
     assert newest_complete(tmp_path) == 2 and checkpoints(tmp_path) == ["checkpoint-2"]
-    assert "checkpoint-4 differs from its manifest in weights" in caplog.text
+    assert "checkpoint-4 is damaged" in caplog.text
+    assert "weights differs from its hash" in caplog.text
     (tmp_path / "checkpoint-2/weights").unlink()
     assert newest_complete(tmp_path) == 0 and checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "{", "[]", '{"files": {}}', '{"files": {"weights": "0"}}', None],
+    ids=["empty", "truncated", "a list", "no files", "unsealed", "one bit"],
+)
+def test_a_damaged_manifest_is_named_and_the_checkpoint_before_is_used(tmp_path, caplog, manifest):
+    for step in (2, 4):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"right")
+        write_manifest(folder, step)
+    path = tmp_path / "checkpoint-4/manifest.json"
+    text = path.read_text() if manifest is None else manifest
+    path.write_text(text.replace('"step": 4', '"step": 5'))
+    assert newest_complete(tmp_path) == 2 and checkpoints(tmp_path) == ["checkpoint-2"]
+    assert "checkpoint-4 is damaged" in caplog.text and "manifest.json" in caplog.text
+
+
+def test_only_listed_files_are_loaded(tmp_path):
+    trainer, _ = rlvr(tmp_path / "whole")
+    expected = train(trainer)
+    stopped, _ = rlvr(tmp_path / "cut", stop=3)
+    train(stopped)
+    weights = load_file(tmp_path / "cut/checkpoint-2/model.safetensors")
+    unlisted = tmp_path / "cut/checkpoint-2/trained.safetensors"
+    save_file({name: torch.zeros_like(tensor) for name, tensor in weights.items()}, unlisted)
+    resumed, _ = rlvr(tmp_path / "cut")
+    assert same_bits(train(resumed), expected)
 
 
 def test_random_states_come_back_through_json():

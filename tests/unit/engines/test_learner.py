@@ -246,8 +246,23 @@ def test_a_state_that_is_not_whole_is_refused(tmp_path):
         tiny_learner(head="value").load_state(tmp_path / "state")
     damaged = tmp_path / "state" / "weights.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    with pytest.raises(EngineError, match="differs from its manifest in weights"):
+    with pytest.raises(EngineError, match=r"damaged: weights\.safetensors differs"):
         learner.load_state(tmp_path / "state")
+
+
+def test_a_save_that_was_killed_while_it_replaced_the_older_state_loses_nothing(tmp_path):
+    learner = tiny_learner()
+    for _ in range(2):
+        learner.forward_backward(made_examples(), "cross_entropy")
+        learner.optim_step(ADAM)
+    learner.save_state(tmp_path / "state")
+    # Killed after the older state was removed, in part or as a whole, before the rename.
+    (tmp_path / "state").rename(tmp_path / "state.tmp")
+    other = tiny_learner()
+    other.load_state(tmp_path / "state")
+    assert other.steps == 2
+    other.save_state(tmp_path / "state")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
 # --- samplers -------------------------------------------------------------------------------------

@@ -86,6 +86,26 @@ def test_training_resumes_where_it_was_killed(tmp_path):
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
+def test_a_damaged_or_half_written_checkpoint_is_skipped_for_the_one_before(tmp_path, caplog):
+    whole = trainer(tmp_path / "whole").train(SilentProgress())
+    part = trainer(tmp_path / "part")
+    save = part._save
+    part._save = lambda: (save(), part.step == 20 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        part.train(SilentProgress())
+    newest = tmp_path / "part-train/checkpoint-20/optimiser.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    (tmp_path / "part-train/checkpoint-30").mkdir()  # killed before its manifest
+    resumed = trainer(tmp_path / "part")
+    started = []
+    update = resumed._update
+    resumed._update = lambda: (started.append(resumed.step), update())[1]
+    final = resumed.train(SilentProgress())
+    assert started[0] == 10 and "checkpoint-20 is damaged" in caplog.text
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, final.state_dict()[name]), name
+
+
 def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr("terrella.engines.frames.tokenizer_trainer.CHECK_EVERY", 5)
     with pytest.raises(EngineError, match="collapsed"):

@@ -253,6 +253,12 @@ def test_every_recipe_of_the_paper_survives_disk_and_says_what_to_expect(name):
     assert len(PAPER) >= 15
 
 
+def test_two_processes_do_not_write_one_table(tmp_path):
+    config = Reproduce.Config(arms={"a": Arm.Config()}, first=("a",), out=tmp_path / "runs")
+    with locked(config.out), pytest.raises(StoreError, match="another process is writing here"):
+        Reproduce(config).run(print)
+
+
 def test_two_processes_do_not_write_one_arm(tmp_path):
     config = Arm.Config(out=tmp_path / "spa-0")
     with locked(config.out), pytest.raises(StoreError, match="another process is writing here"):

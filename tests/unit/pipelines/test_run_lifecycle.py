@@ -129,6 +129,24 @@ def test_finished_practice_is_not_the_result_of_another_config_and_can_be_contin
     assert len(more.phases) == 2 and more.phases[0] == first.phases[0]
 
 
+def test_a_damaged_phase_is_practised_again_from_the_one_before(tmp_path, caplog):
+    config = small_practice(tmp_path, phases=2)
+    first = WebRl(config).run(SilentProgress())
+    weights = (config.out / "phase-02/actor.safetensors").read_bytes()
+    for name in ("phase-02/actor.safetensors", "phase-01/attempts.jsonl", "phase-01/critic.json"):
+        (config.out / "manifest.json").unlink()
+        path = config.out / name
+        data = path.read_bytes()
+        path.write_bytes(data[:20] + bytes([data[20] ^ 1]) + data[21:])
+        assert WebRl(config).run(SilentProgress()) == first
+        assert f"{path.name} is damaged" in caplog.text
+        assert (config.out / "phase-02/actor.safetensors").read_bytes() == weights
+    base = tmp_path / "bases/seed-0/actor.safetensors"
+    base.write_bytes(base.read_bytes()[:-1] + b"x")
+    (config.out / "manifest.json").unlink()
+    assert WebRl(config).run(SilentProgress()) == first
+
+
 def small_rlvr(out, **changes):
     plain = {
         "world": Counter.Config(goals=3, max_steps=3),

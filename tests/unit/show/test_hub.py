@@ -14,6 +14,7 @@ from tests.support.manifests import write_manifest
 
 from terrella.commands.hub import pull, push
 from terrella.core.errors import ConfigError, StoreError
+from terrella.core.files import locked
 from terrella.core.run_folder import check_spec
 from terrella.core.types import Text
 from terrella.data.parts import encode_part
@@ -77,6 +78,12 @@ def store(folder):
     part = write_part(folder, encode_part(episodes, first=0, spec=plan))
     finish(folder, [part], {"config": config})
     return folder
+
+
+def test_two_processes_do_not_pull_into_one_folder(hub, tmp_path):
+    push(store(tmp_path / "store"), "me/eps")
+    with locked(tmp_path / "again"), pytest.raises(StoreError, match="another process"):
+        pull("me/eps", tmp_path / "again", kind="dataset")
 
 
 def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from tests.support.manifests import write_manifest
 
+from terrella.core.integrity import write_sealed
+
 pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
 
 from terrella.commands.report import Report
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.files import locked
 from terrella.core.stats import mean_interval
 from terrella.show import certificate_plots
 from terrella.show.report import write_report
@@ -123,9 +126,17 @@ def table_of(arms=(0.5, 0.7), holds=True):
     }
 
 
+def test_two_processes_do_not_write_one_report(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_sealed(tmp_path / "run/table.json", table_of(holds=True))
+    report = Report(Report.Config(runs=(tmp_path / "run",), out=tmp_path / "out"))
+    with locked(tmp_path / "out"), pytest.raises(StoreError, match="another process"):
+        report.write()
+
+
 def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/table.json").write_text(json.dumps(table_of(holds=False)))
+    write_sealed(tmp_path / "run/table.json", table_of(holds=False))
     write_report(load_report_data([tmp_path / "run"]), tmp_path / "out")
     sections = tables(tmp_path / "out")
     assert sections["Reproduction run: arms"][1:3] == [

@@ -3,12 +3,11 @@
 A gate's decisions and audits, one at a time.
 """
 
-import json
-
 import numpy as np
 import pytest
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.integrity import write_sealed
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Situation, Text, Transition, Verdict
 from terrella.trust.certificate import Certificate, Trust
@@ -73,6 +72,19 @@ def test_a_certificate_comes_back_from_its_file(tmp_path):
     assert Certificate.load(path).reasons == ()
 
 
+def test_a_certificate_of_other_weights_or_data_is_void_and_says_why():
+    bound = certificate(about={"weights_sha256": "a" * 64, "data_sha256": "b" * 64})
+    assert bound.held_to(weights="a" * 64, data="b" * 64).certified
+    for changed in ({"weights": "0" * 64}, {"data": "0" * 64}, {"data": None}):
+        void = bound.held_to(**{"weights": "a" * 64, "data": "b" * 64, **changed})
+        (name,) = changed
+        assert not void.certified and f"of other {name}" in void.reasons[0]
+        assert void.verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
+        assert void.risk is None and void.threshold < 0
+    unbound = certificate().held_to(weights="a" * 64, data="b" * 64)  # says nothing of either
+    assert not unbound.certified and len(unbound.void) == 2
+
+
 def test_a_number_that_is_none_is_never_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         certificate(safe_horizon=float("nan")).save(tmp_path / "c.json")
@@ -83,7 +95,7 @@ def test_a_number_that_is_none_is_never_written(tmp_path):
 def test_what_is_no_certificate_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "c.json").write_text(text)
-    with pytest.raises(ConfigError, match="is not a certificate"):
+    with pytest.raises(StoreError, match=r"c\.json: (is missing|cannot be read).*\n.*certify"):
         Certificate.load(tmp_path / "c.json")
 
 
@@ -91,7 +103,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, text):
 def test_a_certificate_that_lacks_a_section_is_refused(tmp_path, name):
     sections = dict(certificate().sections)
     del sections[name]
-    (tmp_path / "c.json").write_text(json.dumps(sections))
+    write_sealed(tmp_path / "c.json", sections)
     with pytest.raises(ConfigError, match=f"lacks {name}"):
         Certificate.load(tmp_path / "c.json")
 

@@ -10,8 +10,8 @@ not of frames.
 
 from __future__ import annotations
 
-import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,16 @@ from torch.nn import functional
 from terrella.core.errors import EngineError
 from terrella.core.protocols import Progress
 from terrella.core.seeds import TASK_STREAM, stream
+from terrella.engines.checkpoints import (
+    PREFIX,
+    listed_file,
+    newest_complete,
+    remove_old,
+    write_manifest,
+)
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.models.device import default_device
-from terrella.models.frame_tokenizer import FrameTokenizer, Reconstruction
+from terrella.models.frame_tokenizer import WEIGHTS, FrameTokenizer, Reconstruction
 from terrella.models.lpips import load_lpips
 
 CHECK_EVERY = 100
@@ -54,6 +61,8 @@ class TokenizerTrainer:
         self.config = config
         self.videos = videos
         self.out = out
+        self.work = out.with_name(f"{out.name}-train")
+        """The folder of the checkpoints."""
         self.seed = seed
         self.device = default_device()
         self.tokenizer = FrameTokenizer(config.tokenizer).to(self.device)
@@ -141,24 +150,27 @@ class TokenizerTrainer:
     # --- checkpoints: weights, optimizer moments, the step; no pickle -----------------------------
 
     def _save(self) -> None:
-        folder = self.out / "last"
-        self.tokenizer.save(folder)
+        folder = self.work / f"{PREFIX}{self.step}"
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
+        folder.mkdir(parents=True)
+        self.tokenizer.write_files(folder)
         moments = {
             f"{index}.{name}": torch.as_tensor(value).contiguous()
             for index, state in self.optimiser.state_dict()["state"].items()
             for name, value in state.items()
         }
-        save_file(moments, folder / STATE, {"step": str(self.step)})
-        (folder / "step.json").write_text(json.dumps({"step": self.step}), "utf-8")
+        save_file(moments, folder / STATE)
+        write_manifest(folder, self.step)
+        remove_old(self.work)
 
     def _resume(self) -> bool:
-        folder = self.out / "last"
-        if not (folder / "step.json").exists():
+        step = newest_complete(self.work)
+        if not step:
             return False
-        self.step = int(json.loads((folder / "step.json").read_text("utf-8"))["step"])
-        self.tokenizer.load_state_dict(FrameTokenizer.load(folder).state_dict())
+        folder, self.step = self.work / f"{PREFIX}{step}", step
+        self.tokenizer.load_weights(listed_file(folder, WEIGHTS))
         state: dict[int, dict[str, Any]] = {}
-        for name, value in load_file(folder / STATE).items():
+        for name, value in load_file(listed_file(folder, STATE)).items():
             index, _, key = name.partition(".")
             state.setdefault(int(index), {})[key] = value
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})

@@ -15,13 +15,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from terrella.algos.advantages import group_advantages
 from terrella.algos.losses import LossInputs, k3, policy_loss
 from terrella.algos.webrl import ACTOR_LOSSES, ScoredSteps, critic_loss, pessimistic_value
-from terrella.core.files import write_atomic
+from terrella.core.integrity import read_hashed, write_hashed
 from terrella.data.attempts import Attempt
 from terrella.engines.pointer.batch_rollout import ActionSampler, WorldSlot
 from terrella.engines.pointer.config import PointerLearnerConfig
@@ -43,17 +43,17 @@ class Net:
         self.optimiser = torch.optim.AdamW(module.parameters(), lr=learning_rate, weight_decay=0.0)
 
     def save(self, path: Path) -> None:
-        """Write weights and optimiser state to one safetensors file."""
+        """Write weights and optimiser state to one safetensors file, with its hash beside it."""
         tensors = {f"weight/{name}": value for name, value in self.module.state_dict().items()}
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {
                 f"adam/{index}/{name}": torch.as_tensor(value) for name, value in state.items()
             }
-        write_atomic(path, save({name: value.contiguous() for name, value in tensors.items()}))
+        write_hashed(path, save({name: value.contiguous() for name, value in tensors.items()}))
 
     def load(self, path: Path) -> None:
         """Read what `save` wrote."""
-        tensors = load_file(path)
+        tensors = load(read_hashed(path))
         weights = {name[7:]: value for name, value in tensors.items() if name.startswith("weight/")}
         self.module.load_state_dict(weights)
         state: dict[int, dict[str, Tensor]] = {}

@@ -23,7 +23,9 @@ from torch import Tensor
 
 from terrella.core.config import record_from_json
 from terrella.core.errors import EngineError
-from terrella.core.files import SCRATCH, read_json, write_json
+from terrella.core.files import SCRATCH, read_json, replace_folder, write_json
+from terrella.core.integrity import write_listing
+from terrella.core.run_folder import check_model
 
 logger = logging.getLogger("terrella")
 REFERENCE = "tinker.json"
@@ -47,7 +49,10 @@ class Reference:
 def read_reference(model: str | Path) -> Reference | None:
     """None for a model that was not trained at an endpoint."""
     path = Path(model) / REFERENCE
-    return record_from_json(Reference, read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    check_model(model)
+    return record_from_json(Reference, read_json(path))
 
 
 def write_model(archive: Path, reference: Reference, folder: Path, tokenizer: Any) -> None:
@@ -64,8 +69,8 @@ def write_model(archive: Path, reference: Reference, folder: Path, tokenizer: An
         _write_adapter(weights, config, reference, fresh)
     tokenizer.save_pretrained(fresh)
     write_json(fresh / REFERENCE, asdict(reference))
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
+    write_listing(fresh)
+    replace_folder(fresh, folder)
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -12,6 +12,7 @@ forward pass more than a named loss would.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,19 @@ from torch import Tensor
 
 from terrella.core.files import read_json, read_json_lines, write_json, write_json_lines
 from terrella.core.tokens import TrainExample
+from terrella.engines.checkpoints import (
+    PREFIX,
+    listed_file,
+    newest_complete,
+    remove_old,
+    write_manifest,
+)
 from terrella.engines.configs import TinkerConfig
 from terrella.engines.interface import Curve
 from terrella.engines.tinker.reduction import Reduction, grad_norm
 from terrella.engines.tinker.rows import Columns, PaddedRows
+
+PROGRESS, CURVE = "progress.json", "curve.jsonl"
 
 
 class AdapterTrainer:
@@ -70,20 +80,19 @@ def adapter_logprobs(adapter: Any, rows: PaddedRows) -> Tensor:
 
 
 class SavedProgress:
-    """Which step a run has reached, and the endpoint's state of it: `progress.json`."""
+    """Which step a run has reached, and the endpoint's state of it, as checkpoints on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.step = 0
         self.state = ""
         self.env_steps = 0
         self.curve: Curve = []
-        if (folder / "progress.json").exists():
-            saved = read_json(folder / "progress.json")
-            self.step, self.state = saved["step"], saved["state"]
-            self.env_steps = saved["env_steps"]
-            rows = read_json_lines(folder / "curve.jsonl")
-            self.curve = [row for row in rows if row["step"] <= self.step]
+        self.step = newest_complete(folder)
+        if self.step:
+            newest = folder / f"{PREFIX}{self.step}"
+            saved = read_json(listed_file(newest, PROGRESS))
+            self.state, self.env_steps = saved["state"], saved["env_steps"]
+            self.curve = read_json_lines(listed_file(newest, CURVE))
 
     def save(self, adapter: Any, step: int, *, env_steps: int = 0) -> None:
         """Save the adapter at the endpoint, then its path here: a killed run finds the last one."""
@@ -91,10 +100,13 @@ class SavedProgress:
             return
         self.step, self.state = step, adapter.save_state(f"step-{step}")
         self.env_steps = env_steps
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_lines(self.folder / "curve.jsonl", self.curve)
-        saved = {"step": step, "state": self.state, "env_steps": env_steps}
-        write_json(self.folder / "progress.json", saved)
+        newest = self.folder / f"{PREFIX}{step}"
+        shutil.rmtree(newest, ignore_errors=True)  # left by a killed run
+        newest.mkdir(parents=True)
+        write_json_lines(newest / CURVE, self.curve)
+        write_json(newest / PROGRESS, {"state": self.state, "env_steps": env_steps})
+        write_manifest(newest, step)
+        remove_old(self.folder)
 
 
 def constant_rate(step: int, *, peak: float, warmup: int) -> float:

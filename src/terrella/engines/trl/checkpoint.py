@@ -2,9 +2,9 @@
 
 A mixin for a Hugging Face `Trainer`. Weights and optimizer state are safetensors, the rest is JSON,
 and each process saves its own random states. Under FSDP2 each process also saves its own shards
-(`sharded_state`). `manifest.json` is written last, by rename, with a hash of each file; a folder
-without one was left by a killed run. A resumed run ends with exactly the same weights as an
-uninterrupted one.
+(`sharded_state`). `manifest.json` is written last, by rename, with a hash of each file and of
+itself; a folder without one was left by a killed run. Only listed files are loaded. A resumed run
+ends with exactly the same weights as an uninterrupted one.
     class MyTrainer(AtomicCheckpoints, SFTTrainer): ...
     trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
 Subclasses save further state with `extra_progress` and `restore_progress`.
@@ -21,26 +21,30 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
+from terrella.engines.checkpoints import (
+    PREFIX,
+    listed_file,
+    listed_names,
+    newest_complete,
+    remove_checkpoint,
+    remove_old,
+    write_manifest,
+)
 from terrella.engines.trl import sharded_state
 from terrella.engines.trl.checkpoint_files import (
-    PREFIX,
-    complete_steps,
     load_optimizer,
-    newest_complete,
     plain_tensors,
     random_file,
     random_states,
     read_json,
-    remove_checkpoint,
     restore_random_states,
     save_optimizer,
     write_json,
-    write_manifest,
 )
 
-KEEP = 2
-"""Checkpoints to keep: the newest, and one more in case it is damaged."""
-TRAINED = "trained.safetensors"
+TRAINED, WHOLE = "trained.safetensors", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Which file has which weight, of a model that is too large for one file."""
 SCHEDULER = "scheduler.json"
 PROGRESS = "progress.json"
 
@@ -104,8 +108,7 @@ class AtomicCheckpoints:
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             write_manifest(folder, self.state.global_step)
-            for step in sorted(complete_steps(folder.parent))[:-KEEP]:
-                remove_checkpoint(folder.parent / f"{PREFIX}{step}")
+            remove_old(folder.parent)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Do nothing: checkpoints are not published, so a model card would only cost time."""
@@ -156,26 +159,21 @@ class AtomicCheckpoints:
     def _save_rng_state(self, output_dir: str) -> None:
         # This process may be the first to get here.
         Path(output_dir).mkdir(parents=True, exist_ok=True)
-        write_json(random_file(output_dir, self.args.process_index), random_states())
+        path = Path(output_dir) / random_file(self.args.process_index)
+        write_json(path, random_states())
 
     # --- reading ----------------------------------------------------------------------------------
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights. Called before the model is wrapped, or after it was sharded."""
-        trained = Path(resume_from_checkpoint) / TRAINED
-        path = trained if trained.exists() else Path(resume_from_checkpoint) / "model.safetensors"
+        folder = Path(resume_from_checkpoint)
         if self.is_fsdp_enabled:
-            sharded_state.load_weights(
-                Path(resume_from_checkpoint),
-                self.args.process_index,
-                self.accelerator.num_processes,
-                model,
-            )
-        elif path.exists():
-            # Not strict: tied and frozen weights are not in the file.
+            process, processes = self.args.process_index, self.accelerator.num_processes
+            sharded_state.load_weights(folder, process, processes, model)
+            return
+        for path in _weight_files(folder):
+            # Not strict: tied and frozen weights are not in the files.
             (model or self.model).load_state_dict(load_file(path), strict=False)
-        else:  # the model was too large for one file
-            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -184,7 +182,7 @@ class AtomicCheckpoints:
             sharded_state.load_optimizer(Path(checkpoint), self.args.process_index, self.optimizer)
         else:
             load_optimizer(Path(checkpoint), self.optimizer)
-        self.lr_scheduler.load_state_dict(read_json(Path(checkpoint) / SCHEDULER))
+        self.lr_scheduler.load_state_dict(read_json(listed_file(Path(checkpoint), SCHEDULER)))
         # TRL counts steps itself, and would otherwise sample at the wrong ones.
         self._step = self.state.global_step
 
@@ -192,12 +190,12 @@ class AtomicCheckpoints:
         """Restore random states and metrics: this is the last call before a resumed step."""
         if checkpoint is None:
             return
-        path = random_file(checkpoint, self.args.process_index)
-        if not path.exists():
+        name = random_file(self.args.process_index)
+        if name not in listed_names(Path(checkpoint)):
             message = f"was written by fewer processes: it has no rank {self.args.process_index}"
             raise EngineError(checkpoint, message, "resume with as many processes as before")
-        restore_random_states(read_json(path))
-        self._restore_progress(read_json(Path(checkpoint) / PROGRESS))
+        restore_random_states(read_json(Path(checkpoint) / name))
+        self._restore_progress(read_json(listed_file(Path(checkpoint), PROGRESS)))
 
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         trainer: Any = self
@@ -208,3 +206,13 @@ class AtomicCheckpoints:
             for name, values in lists.items():
                 self._metrics[mode][name].extend(values)
         self.restore_progress(progress["extra"])
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files with the trained weights, among those that the manifest lists."""
+    listed = listed_names(folder)
+    for name in (TRAINED, WHOLE):
+        if name in listed:
+            return [folder / name]
+    shards = set(read_json(listed_file(folder, INDEX))["weight_map"].values())
+    return [listed_file(folder, name) for name in sorted(shards)]

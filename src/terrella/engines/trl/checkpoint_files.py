@@ -1,19 +1,15 @@
-"""The files of a checkpoint: which folders are complete, and how states are stored.
+"""The states in a checkpoint as safetensors and JSON: optimizers and random generators.
 
-States become safetensors and JSON. `newest_complete` decides where a killed run continues.
-    write_manifest(folder, step=40)
-    assert newest_complete(folder.parent) == 40
+`engines/checkpoints.py` decides which checkpoints are complete.
+    save_optimizer(folder, optimizer)
+    load_optimizer(folder, optimizer)
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import os
 import random
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,81 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
-from terrella.core.files import write_atomic
+from terrella.engines.checkpoints import listed_file
 
-FORMAT = "terrella checkpoint 1"
-PREFIX, MANIFEST, DIGESTS = "checkpoint-", "manifest.json", "digests-"
 OPTIMIZER = "optimizer"
-
-logger = logging.getLogger("terrella")
-
-
-# --- folders --------------------------------------------------------------------------------------
-
-
-def newest_complete(folder: Path) -> int:
-    """The step of the newest complete checkpoint, or 0. Incomplete and damaged ones are removed."""
-    complete = complete_steps(folder)
-    for path in folder.glob(f"{PREFIX}*"):
-        if path.name not in {f"{PREFIX}{step}" for step in complete}:
-            remove_checkpoint(path)
-    for step in sorted(complete, reverse=True):
-        path = folder / f"{PREFIX}{step}"
-        changed = changed_files(path)
-        if not changed:
-            return step
-        logger.warning("removed: %s differs from its manifest in %s", path, ", ".join(changed))
-        remove_checkpoint(path)
-    return 0
-
-
-def write_digests(folder: Path, process: int, files: Sequence[Path]) -> None:
-    """Hash and flush the files that a process wrote, for the manifest."""
-    digests = {path.name: _digest(path, sync=True) for path in files}
-    write_atomic(folder / f"{DIGESTS}{process}.json", json.dumps(digests).encode())
-
-
-def write_manifest(folder: Path, step: int) -> None:
-    """Hash all files that their writers did not, flush them to disk, then write the manifest."""
-    names: dict[str, str] = {}
-    for path in folder.glob(f"{DIGESTS}*.json"):
-        names.update(read_json(path))
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    for path in files:
-        name = str(path.relative_to(folder))
-        names[name] = names.get(name) or _digest(path, sync=True)
-    text = json.dumps({"format": FORMAT, "step": step, "files": names}, indent=1)
-    write_atomic(folder / MANIFEST, text.encode())
-
-
-def remove_checkpoint(folder: Path) -> None:
-    # The manifest first: a folder that is half removed must not look complete.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder)
-
-
-def complete_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints that have a manifest, unordered."""
-    names = [path.parent.name.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*/{MANIFEST}")]
-    return [int(name) for name in names if name.isdecimal()]
-
-
-def changed_files(folder: Path) -> list[str]:
-    """Files that differ from what the manifest says of them."""
-    listed = read_json(folder / MANIFEST)["files"]
-    return [name for name, digest in listed.items() if _digest(folder / name) != digest]
-
-
-def _digest(path: Path, *, sync: bool = False) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# --- states as tensors and JSON -------------------------------------------------------------------
 
 
 def pack_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -140,8 +64,8 @@ def save_optimizer(folder: Path, optimizer: Any) -> None:
 
 def load_optimizer(folder: Path, optimizer: Any) -> None:
     """Undo `save_optimizer`."""
-    tensors = load_file(folder / f"{OPTIMIZER}.safetensors")
-    rest = read_json(folder / f"{OPTIMIZER}.json")
+    tensors = load_file(listed_file(folder, f"{OPTIMIZER}.safetensors"))
+    rest = read_json(listed_file(folder, f"{OPTIMIZER}.json"))
     optimizer.load_state_dict(unpack_optimizer(tensors, rest, optimizer.param_groups))
 
 
@@ -181,9 +105,9 @@ def plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def random_file(folder: str, process: int) -> Path:
+def random_file(process: int) -> str:
     """The file in which a process saves its random states."""
-    return Path(folder) / f"random-{process}.json"
+    return f"random-{process}.json"
 
 
 def write_json(path: Path, value: Any) -> None:

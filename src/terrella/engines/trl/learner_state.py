@@ -17,17 +17,21 @@ from accelerate.utils import DistributedType
 from safetensors.torch import load_file, save_file
 
 from terrella.core.errors import EngineError
+from terrella.core.files import SCRATCH, replace_folder
+from terrella.engines.checkpoints import (
+    MANIFEST,
+    checkpoint_damage,
+    listed_file,
+    saved_step,
+    write_manifest,
+)
 from terrella.engines.trl import sharded_state
 from terrella.engines.trl.checkpoint_files import (
-    MANIFEST,
-    changed_files,
     load_optimizer,
     plain_tensors,
     read_json,
-    remove_checkpoint,
     save_optimizer,
     write_json,
-    write_manifest,
 )
 
 WEIGHTS, FACTS = "weights.safetensors", "learner.json"
@@ -42,8 +46,10 @@ def save(
     steps: int,
 ) -> None:
     """Write a folder beside, then put it in place of an older one. All processes call it."""
-    fresh = folder.with_name(f"{folder.name}.tmp")
+    fresh = _fresh(folder)
     if accelerator.is_main_process:
+        if (fresh / MANIFEST).is_file() and _newest(folder) == fresh:
+            replace_folder(fresh, folder)  # a killed save did not come to this
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         write_json(fresh / FACTS, dict(facts))
@@ -58,9 +64,7 @@ def save(
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         write_manifest(fresh, steps)
-        if folder.exists():
-            remove_checkpoint(folder)
-        fresh.rename(folder)
+        replace_folder(fresh, folder)
     accelerator.wait_for_everyone()
 
 
@@ -68,12 +72,8 @@ def load(
     folder: Path, accelerator: Any, policy: Any, optimizer: Any, facts: Mapping[str, Any]
 ) -> int:
     """Restore weights and optimizer; returns the number of optimizer steps."""
-    if not (folder / MANIFEST).is_file():
-        raise EngineError(str(folder), "there is no saved state", "check the path")
-    changed = changed_files(folder)
-    if changed:
-        raise EngineError(str(folder), f"differs from its manifest in {', '.join(changed)}")
-    saved = read_json(folder / FACTS)
+    folder = _newest(folder)
+    saved = read_json(listed_file(folder, FACTS))
     if saved != dict(facts):
         raise EngineError(
             str(folder), f"is the state of another learner: {saved} instead of {dict(facts)}"
@@ -84,9 +84,24 @@ def load(
         sharded_state.load_optimizer(folder, process, optimizer)
     else:
         # Not strict: tied and frozen weights are not in the file.
-        policy.load_state_dict(load_file(folder / WEIGHTS), strict=False)
+        policy.load_state_dict(load_file(listed_file(folder, WEIGHTS)), strict=False)
         load_optimizer(folder, optimizer)
-    return int(read_json(folder / MANIFEST)["step"])
+    return saved_step(folder)
+
+
+def _newest(folder: Path) -> Path:
+    """The saved state. A save that was killed while it replaced an older one is complete beside."""
+    for each in (folder, _fresh(folder)):
+        if (each / MANIFEST).is_file() and not checkpoint_damage(each):
+            return each
+    if not (folder / MANIFEST).is_file():
+        raise EngineError(str(folder), "there is no saved state", "check the path")
+    damage = checkpoint_damage(folder)
+    raise EngineError(str(folder), f"is damaged: {damage}", "load an earlier state")
+
+
+def _fresh(folder: Path) -> Path:
+    return folder.with_name(folder.name + SCRATCH)
 
 
 def _sharded(accelerator: Any) -> bool:

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from terrella.core.errors import EngineError
+from terrella.engines.checkpoints import listed_file, listed_names, write_digests
 from terrella.engines.trl.checkpoint_files import (
     pack_optimizer,
     read_json,
     unpack_optimizer,
-    write_digests,
     write_json,
 )
 
@@ -47,14 +47,14 @@ def save_shards(folder: Path, process: int, model: Any, optimizer: Any) -> None:
 @torch.no_grad()
 def load_weights(folder: Path, process: int, processes: int, model: Any) -> None:
     """Load this process's part of the weights into a sharded model."""
-    written = len(list(folder.glob(f"{WEIGHTS}-*.safetensors")))
+    written = sum(_is_shard(name) for name in listed_names(folder))
     if written != processes:
         raise EngineError(
             str(folder),
             f"was written by {written} processes, and this run has {processes}",
             "resume with as many processes as before",
         )
-    parts = load_file(_file(folder, WEIGHTS, process))
+    parts = load_file(listed_file(folder, _file(folder, WEIGHTS, process).name))
     for name, part in _trained_parts(model).items():
         part.copy_(parts[name])
 
@@ -62,10 +62,9 @@ def load_weights(folder: Path, process: int, processes: int, model: Any) -> None
 @torch.no_grad()
 def load_optimizer(folder: Path, process: int, optimizer: Any) -> None:
     """Load this process's part of the optimizer's state."""
-    path = _file(folder, OPTIMIZER, process)
-    state = unpack_optimizer(
-        load_file(path), read_json(path.with_suffix(".json")), optimizer.param_groups
-    )
+    path = listed_file(folder, _file(folder, OPTIMIZER, process).name)
+    rest = read_json(listed_file(folder, path.with_suffix(".json").name))
+    state = unpack_optimizer(load_file(path), rest, optimizer.param_groups)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for index, values in state["state"].items():
         for name, part in values.items():
@@ -99,6 +98,10 @@ def _as_shard(part: Tensor, weight: Tensor) -> Tensor:
     whole = torch.zeros_like(weight)
     _local(whole).copy_(part)
     return whole
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith(f"{WEIGHTS}-") and name.endswith(".safetensors")
 
 
 def _file(folder: Path, name: str, process: int) -> Path:

@@ -23,7 +23,8 @@ from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from terrella.algos.named_losses import EXAMPLE, WEIGHT, find_loss
 from terrella.core.errors import ConfigError, EngineError
-from terrella.core.files import read_json, write_json
+from terrella.core.files import read_json, replace_folder, write_json
+from terrella.core.integrity import check_folder, write_listing
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
 from terrella.engines.configs import EngineConfig, LearnerConfig
@@ -151,14 +152,15 @@ class VerlLearner:
         fresh.mkdir(parents=True)
         self.workers.save_checkpoint(str(fresh), global_step=self.steps)
         write_json(fresh / FACTS, {**self._facts(), "steps": self.steps})
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
+        write_listing(fresh)
+        replace_folder(fresh, folder)
 
     def load_state(self, folder: Path) -> None:
         """See `core.protocols.Learner`."""
         self._refuse_while_sampled()
         if not (folder / FACTS).is_file():
             raise EngineError(str(folder), "there is no saved state", "check the path")
+        check_folder(folder)
         saved = read_json(folder / FACTS)
         steps = int(saved.pop("steps"))
         if saved != self._facts():

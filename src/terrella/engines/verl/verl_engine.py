@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.core.files import copy_folder
+from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import EngineError, TerrellaError
-from terrella.core.files import copy_folder, write_atomic
+from terrella.core.files import write_atomic
+from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Progress
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, VerlConfig

@@ -9,7 +9,6 @@ data or the model is too poor, it says "not certified", and why.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from terrella.show.certificate import write_report
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.trust.certificate import Certificate
 from terrella.trust.nearness import NearestData
-from terrella.world_models.certified import CERTIFICATE
+from terrella.world_models.certified import CERTIFICATE, DATA, MODEL, certified_hashes
 from terrella.world_models.language import load_world_model
 
 LADDER = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
@@ -77,9 +76,9 @@ class Certify(Configurable):
         world: World = self.config.world.build()
         config = self._with_defaults(world)
         model = model or load_world_model(
-            config.folder / "model", samples=config.samples, engine=self.config.engine_settings
+            config.folder / MODEL, samples=config.samples, engine=self.config.engine_settings
         )
-        data = data or NearestData(EpisodeStore.open(config.folder / "data").transitions())
+        data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
             "about": _about(config, data),
@@ -99,7 +98,7 @@ class Certify(Configurable):
         config = self.config
         ladder = tuple(Mixture.Config(share=share) for share in LADDER) if world.has_expert else ()
         return config.replace(
-            policy=config.policy or data_policy(config.folder / "data"),
+            policy=config.policy or data_policy(config.folder / DATA),
             policies=ladder if config.policies is None else config.policies,
         )
 
@@ -142,12 +141,12 @@ def data_policy(store: Path) -> Configurable.Config:
 
 
 def _about(config: Certify.Config, data: NearestData) -> dict[str, Any]:
-    weights = config.folder / "model/model.safetensors"
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else None
+    hashes = certified_hashes(config.folder)
     assert config.policy is not None
     return {
         "world": dump(config.world),
-        "weights_sha256": digest,
+        "weights_sha256": hashes["weights"],
+        "data_sha256": hashes["data"],
         "data_pairs": data.unique_pairs,
         "calibrated_on": Split.VALIDATION.value,
         "held_out": Split.TEST.value,

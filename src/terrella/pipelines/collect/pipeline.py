@@ -26,7 +26,7 @@ from terrella.core.config import Configurable, Local, dump
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked
 from terrella.core.protocols import Progress
-from terrella.core.run_folder import MANIFEST, check_spec, run_spec
+from terrella.core.run_folder import MANIFEST, SPEC, check_spec, run_spec
 from terrella.core.stats import wilson
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -123,15 +123,19 @@ class Collect(Configurable):
         self.played = 0
         self.losses = 0
         with locked(folder):
-            opened = store.EpisodeStore.open(folder) if (folder / MANIFEST).exists() else None
-            whole = opened is not None and opened.manifest.get("target") == self._target
+            known = _known_manifest(folder)
+            listed = store.listed_parts(folder, known) if known else []
+            existing = store.intact_parts(folder)
+            intact = {path.name for path in existing.values()}
+            whole = known.get("target") == self._target and {p.name for p in listed} <= intact
             spec_hash = check_spec(folder, self._spec, ignore=("versions",) if whole else ())
-            listed = opened.parts if opened is not None else ()
             store.remove_leftovers(folder, listed)
-            if opened is not None and whole:
+            if whole:
                 self.done = sum((part.counts for part in listed), EpisodeCounts())
-                return dict(opened.manifest)
-            parts = list(self._parts(spec_hash, {part.name: part for part in listed}, progress))
+                return known
+            existing = {chunk: path for chunk, path in existing.items() if path.exists()}
+            reused = {part.name: part for part in listed}
+            parts = list(self._parts(spec_hash, existing, reused, progress))
             manifest = store.finish(folder, parts, {**self._spec, "target": self._target})
         self.seconds = time.monotonic() - began
         return manifest
@@ -176,10 +180,13 @@ class Collect(Configurable):
     # --- playing ----------------------------------------------------------------------------------
 
     def _parts(
-        self, spec_hash: str, listed: Mapping[str, Part], progress: Progress
+        self,
+        spec_hash: str,
+        existing: Mapping[tuple[int, int], Path],
+        listed: Mapping[str, Part],
+        progress: Progress,
     ) -> Iterator[Part]:
         """The parts of the store in order: those that exist, and those that are played now."""
-        existing = store.find_parts(self.config.out)
         self._refuse_to_shrink(existing, self.config.episodes or MAX_EPISODES)
         progress.phase("collect", self.config.transitions or self.config.episodes)
         missing = (chunk for chunk in self._chunks() if chunk not in existing)
@@ -301,6 +308,22 @@ def run(config: Collect.Config, progress: Progress | None = None) -> dict[str, A
     # After the display has left the terminal.
     show_metrics(f"collected into {config.out}", collect.summary())
     return manifest
+
+
+def _known_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an earlier run; empty if there is none, or if it is damaged.
+
+    A damaged one is written again from the parts, whose names have their hashes.
+    """
+    if not (folder / MANIFEST).exists():
+        return {}
+    try:
+        return store.read_store_manifest(folder)
+    except StoreError as error:
+        if error.where != str(folder / MANIFEST) or not (folder / SPEC).exists():
+            raise  # not an episode store, or of another version
+        logger.warning("%s: %s: it is written again", folder / MANIFEST, error.what)
+        return {}
 
 
 def _refuse_broken(counts: EpisodeCounts, where: str) -> None:

@@ -9,8 +9,8 @@ is the config of any pipeline whose result has `test` and `rl` (`evals/results.p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +30,9 @@ from terrella.core.config import (
     record_from_json,
 )
 from terrella.core.errors import ConfigError
-from terrella.core.files import read_json, write_atomic, write_json
+from terrella.core.files import locked
 from terrella.core.instances import plain
+from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
 from terrella.core.metric import Metric
 from terrella.core.run_folder import MANIFEST, check_spec, read_manifest, run_spec, wait_for
 from terrella.core.stats import mean_interval
@@ -115,8 +116,14 @@ class Reproduce(Configurable):
     ) -> dict[str, Any]:
         """Run the jobs that are not finished; the table is written again after each of them.
 
-        With several nodes, each of them calls this; the first one writes.
+        With several nodes, each of them calls this; the first one locks the folder and writes.
         """
+        with locked(self.config.out) if is_first_node() else contextlib.nullcontext():
+            return self._run_jobs(log, processes)
+
+    def _run_jobs(
+        self, log: Callable[[str], None], processes: JobProcesses | None
+    ) -> dict[str, Any]:
         jobs = [self.job_config(arm, seed) for arm, seed in self.jobs()]
         numbers = {job.out.name: number for number, job in enumerate(jobs, 1)}
         missing = [job for job in jobs if read_finished(job) is None]
@@ -170,7 +177,7 @@ class Reproduce(Configurable):
     def write_table(self) -> dict[str, Any]:
         """Write the table of the jobs that are finished so far."""
         table = self.table()
-        write_atomic(self.config.out / TABLE, json.dumps(table, indent=1).encode())
+        write_sealed(self.config.out / TABLE, table)
         return table
 
     def table(self) -> dict[str, Any]:
@@ -201,8 +208,8 @@ class Reproduce(Configurable):
         if not path.exists():
             any_arm = next(iter(self.config.arms.values()))
             scores = any_arm.build().reference_scores()
-            write_json(path, plain(scores) if scores else {})
-        return dict(read_json(path))
+            write_sealed(path, plain(scores) if scores else {})
+        return dict(read_sealed(path, MAKE_AGAIN))
 
     def check_claim(self, claim: Claim, finished: Finished) -> dict[str, Any]:
         """The paired difference over the seeds that both arms have, and whether the claim holds."""

@@ -17,7 +17,8 @@ import numpy as np
 
 from terrella.codecs.frames import FrameCodec
 from terrella.core.errors import ConfigError
-from terrella.core.files import write_json, write_json_lines
+from terrella.core.files import write_json_lines
+from terrella.core.integrity import write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, run_spec, wait_for
@@ -115,7 +116,7 @@ class VideoModel(ModelPipeline[VideoModelResult]):
             path = folder / BINS
             if run.is_main and not path.exists():
                 bins = ActionBins.fit(actions_of(episodes), self.config.bins)
-                write_json(path, asdict(bins))
+                write_sealed(path, asdict(bins))
             wait_for(path)
         return read_codec(videos.out, window=self.config.window)
 

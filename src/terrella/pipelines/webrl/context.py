@@ -9,15 +9,16 @@ are shared by the arms of a seed.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from terrella.core.config import dump, record_from_json
-from terrella.core.files import read_json, write_json
 from terrella.core.instances import plain
-from terrella.core.run_folder import RunFolder
+from terrella.core.integrity import damaged_files, write_sealed
+from terrella.core.run_folder import RunFolder, read_part
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask, write_attempts
@@ -29,6 +30,8 @@ from terrella.pipelines.webrl.settings import WebRlSettings
 
 if TYPE_CHECKING:
     from terrella.engines.pointer.learner import Learner, Net
+
+logger = logging.getLogger("terrella")
 
 DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR = range(5)
 """What a random stream of a phase is used for."""
@@ -110,9 +113,19 @@ def make_base(run: RunFolder, config: WebRlSettings, context: TrainContext) -> B
     spec["rates"] = [learner.learning_rate, learner.batch, learner.doubt]
     with run.shared(config.base_cache / f"seed-{config.seed}", spec) as folder:
         path = folder / "base.json"
-        if not path.exists():
-            write_json(path, plain(_imitate(config, context, folder)))
-        return Base(folder, record_from_json(BaseResult, read_json(path)))
+        if not _is_made(path):
+            write_sealed(path, {"value": plain(_imitate(config, context, folder))})
+        return Base(folder, record_from_json(BaseResult, read_part(path)))
+
+
+def _is_made(result: Path) -> bool:
+    """Whether a shared folder is made, and as it was written; else it is made again."""
+    if not result.exists():
+        return False
+    damaged = damaged_files(result.parent)
+    if damaged:
+        logger.warning("%s: %s is damaged: made again", result.parent, ", ".join(damaged))
+    return not damaged
 
 
 def _imitate(config: WebRlSettings, context: TrainContext, folder: Path) -> BaseResult:
@@ -167,7 +180,7 @@ def make_judge(
     spec: dict[str, Any] = {"outcome_model": dump(config.outcome_model), "base": base.folder.name}
     with run.shared(config.base_cache / f"judge-{config.seed}", spec) as folder:
         path = folder / "judge.json"
-        if not path.exists():
+        if not _is_made(path):
             learner = context.learner
             actor = learner.net("actor", base.folder / ACTOR_FILE)
             result = model.fit(
@@ -178,5 +191,5 @@ def make_judge(
                 folder,
                 seed=config.seed,
             )
-            write_json(path, plain(result))
-        return OutcomeJudge(model, folder, record_from_json(OutcomeModelResult, read_json(path)))
+            write_sealed(path, {"value": plain(result)})
+        return OutcomeJudge(model, folder, record_from_json(OutcomeModelResult, read_part(path)))

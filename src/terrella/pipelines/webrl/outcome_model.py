@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
-from terrella.core.files import write_atomic
+from terrella.core.integrity import read_hashed, write_hashed
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.stats import wilson
 from terrella.core.types import Split
@@ -155,7 +155,7 @@ class OutcomeModel(Configurable):
         validation, test = attempts[Split.VALIDATION], attempts[Split.TEST]
         temperature = fit_temperature(net.logits(validation), truths(validation))
         net.save(folder / WEIGHTS)
-        write_atomic(folder / TEMPERATURE, repr(temperature).encode())
+        write_hashed(folder / TEMPERATURE, repr(temperature).encode())
         metrics = prediction_metrics(
             sigmoid(net.logits(test), temperature), truths(test), self.config
         )
@@ -180,7 +180,7 @@ class OutcomeModel(Configurable):
     ) -> list[float | None]:
         """The probability that each attempt succeeded; None for a masked one."""
         net = self._net(sizes, path=folder / WEIGHTS)
-        temperature = float((folder / TEMPERATURE).read_text("utf-8"))
+        temperature = float(read_hashed(folder / TEMPERATURE))
         probs = iter(sigmoid(net.logits(scored_attempts(attempts)), temperature).tolist())
         return [
             next(probs) if attempt.success is not None and attempt.choices else None

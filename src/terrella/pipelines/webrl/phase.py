@@ -8,6 +8,8 @@ Phase 0 is the imitation of demonstrations; its folder is the shared base.
 from __future__ import annotations
 
 import dataclasses
+import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
+from terrella.core.integrity import damaged_files
 from terrella.core.run_folder import RunFolder
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.data.attempts import Attempt, read_attempts
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from terrella.engines.pointer.learner import Net
 
 T = TypeVar("T")
+
+logger = logging.getLogger("terrella")
 
 
 @dataclass(frozen=True)
@@ -77,3 +82,19 @@ class Phase:
     def critic(self) -> Net:
         """The critic after this phase; after phase 0 it is new."""
         return self.context.learner.net("critic", self.critic_file if self.number else None)
+
+
+def remove_damaged_phases(run: RunFolder) -> None:
+    """Remove the first phase that was damaged and all after it; they are practised again.
+
+    A phase is a function of the one before it and of the seed, so the result is the same.
+    """
+    folders = sorted(run.path.glob("phase-*"), key=lambda folder: int(folder.name[6:]))
+    for number, folder in enumerate(folders):
+        damaged = damaged_files(folder)
+        if damaged:
+            what = f"{folder.name}: {', '.join(damaged)} is damaged"
+            logger.warning("%s; practice continues from the phase before it", what)
+            for later in folders[number:]:
+                shutil.rmtree(later)
+            return

@@ -43,7 +43,7 @@ from terrella.pipelines.webrl.curriculum import (
 )
 from terrella.pipelines.webrl.metrics import ReplayCounts, SuccessScores, practice_metrics
 from terrella.pipelines.webrl.outcome_model import outcome_errors
-from terrella.pipelines.webrl.phase import Phase
+from terrella.pipelines.webrl.phase import Phase, remove_damaged_phases
 from terrella.pipelines.webrl.proposers import PracticeRecord
 from terrella.pipelines.webrl.results import Drawn, Judged, PhaseResult, WebRlResult
 from terrella.pipelines.webrl.settings import WebRlSettings
@@ -70,6 +70,7 @@ class WebRl(Pipeline[WebRlResult]):
         config = self.config
         with open_context(config) as context:
             run.progress.phase("phases", config.phases)
+            remove_damaged_phases(run)
             base = make_base(run, config, context)
             judge = make_judge(run, config, context, base)
             phases = []

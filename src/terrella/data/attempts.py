@@ -9,7 +9,6 @@ what a pointer policy is trained on. Attempts are stored as JSON lines.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from terrella.core.config import record_from_json
 from terrella.core.files import write_atomic
 from terrella.core.types import canonical_json
+from terrella.core.untrusted import read_json_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,7 @@ def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
 
 def read_attempts(path: Path) -> list[Attempt]:
     """Read a file of attempts; a damaged line is an error, never skipped."""
-    return [
-        record_from_json(Attempt, json.loads(line)) for line in path.read_text("utf-8").splitlines()
-    ]
+    return [record_from_json(Attempt, row) for row in read_json_lines(path)]
 
 
 def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:

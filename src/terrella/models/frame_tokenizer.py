@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from terrella.core.config import dump, load
+from terrella.core.untrusted import read_json
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.quantizers import make_quantizer
 
@@ -289,7 +290,7 @@ class FrameTokenizer(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> FrameTokenizer:
-        config = load(json.loads((folder / CONFIG).read_text("utf-8")))
+        config = load(read_json(folder / CONFIG))
         tokenizer = cls(config)
         tokenizer.load_state_dict(load_file(folder / WEIGHTS))
         return tokenizer.eval()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.untrusted import read_json
 from terrella.trust.risk import RiskModel
 
 
@@ -82,8 +83,8 @@ class Certificate:
     @classmethod
     def load(cls, path: Path) -> Certificate:
         try:
-            sections = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+            sections = dict(read_json(path))
+        except (StoreError, ValueError, TypeError) as error:
             raise ConfigError(
                 str(path), f"is not a certificate: {error}", "write one with `terrella certify`"
             ) from error

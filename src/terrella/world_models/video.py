@@ -10,7 +10,6 @@ is never encoded again.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from terrella.core.protocols import Sampler
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import Sampled, TokenEpisode, TokenRequest
 from terrella.core.types import Frames, Observation, Prediction
+from terrella.core.untrusted import read_json
 from terrella.core.world import World
 from terrella.models.action_bins import ActionBins
 from terrella.trust.nearness import NearestData
@@ -150,7 +150,7 @@ def read_codec(folder: Path, *, window: int) -> FrameCodec:
     """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
     from terrella.models.frame_tokenizer import FrameTokenizer
 
-    bins = record_from_json(ActionBins, json.loads((folder / BINS).read_text("utf-8")))
+    bins = record_from_json(ActionBins, read_json(folder / BINS))
     return FrameCodec(FrameTokenizer.load(folder / "tokenizer"), bins, window=window)
 
 

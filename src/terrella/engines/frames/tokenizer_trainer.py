@@ -26,6 +26,7 @@ from torch.nn import functional
 from terrella.core.errors import EngineError
 from terrella.core.protocols import Progress
 from terrella.core.seeds import TASK_STREAM, stream
+from terrella.core.untrusted import read_json
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.models.device import default_device
 from terrella.models.frame_tokenizer import FrameTokenizer, Reconstruction
@@ -155,7 +156,7 @@ class TokenizerTrainer:
         folder = self.out / "last"
         if not (folder / "step.json").exists():
             return False
-        self.step = int(json.loads((folder / "step.json").read_text("utf-8"))["step"])
+        self.step = int(read_json(folder / "step.json")["step"])
         self.tokenizer.load_state_dict(FrameTokenizer.load(folder).state_dict())
         state: dict[int, dict[str, Any]] = {}
         for name, value in load_file(folder / STATE).items():

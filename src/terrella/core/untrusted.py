@@ -15,6 +15,7 @@ import json
 import lzma
 import re
 import struct
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,6 +28,9 @@ MAX_DEPTH = 100
 """Objects and lists inside each other; our own files have about ten."""
 MAX_FILE_BYTES = 2**30
 MAX_JSON_BYTES = 2**28
+MAX_UNPACKED_BYTES = 2**36
+"""The files of a tar archive together: the adapter of a large model."""
+MAX_UNPACKED_FILES = 1000
 LZMA_MEMORY = 2**27
 """Enough for the dictionary of `xz -9`, which needs 65 MiB."""
 DAMAGED = "the file is damaged or of another format: get it again from its publisher"
@@ -43,6 +47,7 @@ CONTENT_ERRORS = (
     EOFError,
     struct.error,
     lzma.LZMAError,
+    tarfile.TarError,
 )
 """What parsers raise on content that they do not understand."""
 # A string, closed or cut off by the end: it always matches, so that the time is linear.
@@ -149,3 +154,15 @@ def read_xz(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
         if unpacker.unused_data.strip(b"\0"):
             raise StoreError(str(path), "has data after its end", DAMAGED)
     return content
+
+
+def unpack_tar(archive: Path, folder: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
+    """Unpack a tar archive (as data: nothing outside the folder, no devices) within ceilings."""
+    with reading(str(archive)), tarfile.open(archive) as tar:
+        left = max_bytes
+        for number, member in enumerate(tar):
+            left -= member.size
+            if left < 0 or number >= MAX_UNPACKED_FILES:
+                what = f"has more than {MAX_UNPACKED_FILES} files or {max_bytes:,} bytes"
+                raise StoreError(str(archive), what, DAMAGED)
+            tar.extract(member, folder, filter="data")

@@ -14,9 +14,10 @@ from typing import Any
 
 import gymnasium
 
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import MissingExtraError, StoreError, WorldError
 from terrella.core.spaces import Names, Observations
 from terrella.core.types import Observation
+from terrella.core.untrusted import MAX_JSON_BYTES, parse_json, reading
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError, read_observation
 

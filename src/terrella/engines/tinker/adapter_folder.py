@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from torch import Tensor
 from terrella.core.config import record_from_json
 from terrella.core.errors import EngineError
 from terrella.core.files import SCRATCH, read_json, write_json
+from terrella.core.untrusted import unpack_tar
 
 logger = logging.getLogger("terrella")
 REFERENCE = "tinker.json"
@@ -55,8 +55,7 @@ def write_model(archive: Path, reference: Reference, folder: Path, tokenizer: An
     fresh = folder.with_name(folder.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     with tempfile.TemporaryDirectory() as unpacked:
-        with tarfile.open(archive) as tar:
-            tar.extractall(unpacked, filter="data")
+        unpack_tar(archive, Path(unpacked))
         weights, config = read_adapter(Path(unpacked))
     if Path(reference.base).is_dir():
         _write_merged(weights, config, Path(reference.base), fresh)

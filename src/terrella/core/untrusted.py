@@ -28,6 +28,7 @@ MAX_DEPTH = 100
 """Objects and lists inside each other; our own files have about ten."""
 MAX_FILE_BYTES = 2**30
 MAX_JSON_BYTES = 2**28
+MAX_NAME = 1000
 MAX_UNPACKED_BYTES = 2**36
 """The files of a tar archive together: the adapter of a large model."""
 MAX_UNPACKED_FILES = 1000
@@ -57,9 +58,16 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 @contextlib.contextmanager
 def reading(where: str, remedy: str = DAMAGED) -> Iterator[None]:
-    """Report what a parser raises on foreign content as a StoreError at `where`."""
+    """Report what a parser raises on foreign content as a StoreError at `where`.
+
+    A StoreError of a part, such as one image of a record, gets the place of the whole.
+    """
     try:
         yield
+    except StoreError as error:
+        if where in error.where:
+            raise
+        raise StoreError(f"{where}: {error.where}", error.what, error.remedy or remedy) from error
     except TerrellaError:
         raise
     except CONTENT_ERRORS as error:
@@ -85,7 +93,8 @@ def inside(folder: Path, name: str) -> Path:
     Links may lead elsewhere in the folder, or to the blobs of a hub's cache beside it.
     """
     parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+    strange = "\\" in name or "\0" in name or len(name) > MAX_NAME
+    if not parts or name.startswith("/") or ".." in parts or strange:
         raise StoreError(str(folder), f"names a file outside of it: {name[:200]!r}", DAMAGED)
     with reading(f"{folder}: {name[:200]!r}"):
         root, target = folder.resolve(), (folder / name).resolve()

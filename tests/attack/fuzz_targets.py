@@ -5,8 +5,6 @@ python fuzz_targets.py NAME CORPUS_FOLDER [options of libFuzzer]    # with ather
 
 import atexit
 import contextlib
-import json
-import pickle
 import random
 import shutil
 import struct
@@ -16,22 +14,21 @@ import time
 import zlib
 from pathlib import Path
 
-import numpy as np
-
 try:
     import atheris
 except ImportError:  # `test_fuzz.py` then mutates without coverage, and says so
     atheris = None
 
-if atheris is not None and __name__ == "__main__":
-    hook = atheris.instrument_imports(
-        include=["terrella", "pickletools", "json.decoder", "json.scanner"]
-    )
-else:
-    hook = contextlib.nullcontext()
-with hook:
+MODULES = ["terrella", "pickletools", "json.decoder", "json.scanner"]
+"""What shows its coverage; it must be imported for the first time here."""
+is_guided = atheris is not None and __name__ == "__main__"
+with atheris.instrument_imports(include=MODULES) if is_guided else contextlib.nullcontext():
+    import json
+    import pickle
     from json import decoder as decode
     from json import scanner
+
+    import numpy as np
 
     from terrella.core.config import dump, load
     from terrella.core.errors import ConfigError, StoreError
@@ -40,6 +37,7 @@ with hook:
     from terrella.data.tfrecord import masked_checksum
     from terrella.data.webrl_formats import read_steps, read_tasks, read_traces, training_steps
     from terrella.models.array_pickles import read_array_pickle
+    from terrella.pipelines.rlvr import Rlvr
     from terrella.verify.tree import parse, write
     from terrella.verify.tree_diff import read_changes
     from terrella.worlds.frozen_lake import FrozenLake
@@ -183,7 +181,7 @@ def seeds(name):
         "json_reader": [b'{"a": [1, -2.5e3, true, null, "\\u00e9\\n"]}', b"[[[]]]", b"[" * 200],
         "config_loader": [
             json.dumps(dump(config)).encode()
-            for config in (FrozenLake.Config(size=4), Sokoban.Config())
+            for config in (Sokoban.Config(), Rlvr.Config(world=FrozenLake.Config(size=4)))
         ],
         "tree_parser": [
             b'[1] page "A"\n  [2] button "Ok" focused value="x"\n    text "b\\n"',

@@ -29,7 +29,7 @@ NETWORK = (
 """What pip needs to reach an index."""
 Report = Callable[[str], None]
 _PACKAGE = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)", re.MULTILINE)
-_SEEN = re.compile(r"^(?:Collecting|Processing) (?P<name>[A-Za-z0-9._-]+)")
+_SEEN = re.compile(r"^(?:Collecting|Processing) (?:\S*/)?(?P<name>[A-Za-z0-9._-]+)")
 
 
 def bare_environment(home: Path, inherited: tuple[str, ...] = INHERITED) -> dict[str, str]:

@@ -31,6 +31,7 @@ from urllib.error import URLError
 from terrella.browser.guard import Allow
 from terrella.core.config import record_from_json
 from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.files import read_json
 from terrella.worlds.webarena.install import Report, bare_environment, install
 
 SCRIPTS = Path(__file__).parent / "sites"
@@ -162,7 +163,7 @@ class Arena:
                 start_new_session=True,
             )
         _wait_for(f"http://127.0.0.1:{port}{site.ready}", site, server)
-        cookies = json.loads((self.home(site) / "cookies.json").read_text("utf-8"))
+        cookies = read_json(self.home(site) / "cookies.json")
         state = Running(port=port, pid=server.pid, cookies=cookies)
         (self.home(site) / "running.json").write_text(json.dumps(asdict(state)), "utf-8")
 
@@ -172,7 +173,7 @@ class Arena:
         for site in SITES:
             file = self.home(site) / "running.json"
             if file.exists():
-                state = record_from_json(Running, json.loads(file.read_text("utf-8")))
+                state = record_from_json(Running, read_json(file))
                 if _is_server(state.pid, site):
                     alive[site.name] = state
         return alive

@@ -9,27 +9,13 @@ second.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Literal
 
-from rich.console import Console
-from rich.markup import escape
-from rich.status import Status
-
-from terrella.show.progress import show_metrics
+from terrella.show.progress import show_lines, show_metrics
 from terrella.worlds.webarena.arena import SITES, Arena
 
-logger = logging.getLogger("terrella")
 Verb = Literal["up", "reset", "down", "status"]
-
-
-def _show(line: str, status: Status) -> None:
-    """The newest line in a terminal; a log line elsewhere."""
-    if line:
-        status.update(escape(line[:100]))
-        if not status.console.is_terminal:
-            logger.info("%s", line)
 
 
 def run(verb: Verb, names: tuple[str, ...]) -> None:
@@ -37,8 +23,8 @@ def run(verb: Verb, names: tuple[str, ...]) -> None:
     arena = Arena()
     began = time.monotonic()
     if verb == "up":
-        with Console(stderr=True).status("sites up") as status:
-            arena.up(names, report=lambda line: _show(line, status))
+        with show_lines("sites up") as report:
+            arena.up(names, report)
     elif verb == "reset":
         arena.reset()
     elif verb == "down":

@@ -98,7 +98,8 @@ def _run(command: list[str], site: str, environment: dict[str, str], report: Rep
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            report(line.strip())
+            if line.strip():
+                report(line.strip())
     if process.returncode != 0:
         said = "".join(line for line in lines if not line.startswith("WARNING"))[-800:].strip()
         raise WorldError(

@@ -64,19 +64,16 @@ def refused(call, *arguments):
 
 
 def doubled_dictionaries(levels):
-    """Each dictionary holds the one before twice: a few hundred bytes, 2^levels values."""
-    parts = [b"\x80\x04}\x94"]
-    for level in range(levels):
-        get = b"h" + bytes([level])
-        parts.append(b"}\x94(\x8c\x01a" + get + b"\x8c\x01b" + get + b"u")
+    """Each dictionary holds the one below it twice: a few hundred bytes, 2^levels values."""
+    parts = [b"\x80\x04", b"\x8c\x01a".join([b"}\x94"] * (levels + 1))]
+    for below in range(levels, 0, -1):
+        parts.append(b"s\x8c\x01bh" + bytes([below]) + b"s")
     return b"".join(parts) + b"."
 
 
-def doubled_tuples(levels, then):
-    """A tuple of tuples of tuples, whose hash and text take 2^levels steps."""
-    parts = [b"\x80\x04K\x01\x85\x94"]
-    parts += [b"h" + bytes([level]) + b"\x86\x94" for level in range(levels)]
-    return b"".join(parts) + then
+def doubled_tuples(levels):
+    """Opcodes for a tuple of tuples of tuples, whose hash and text take 2^levels steps."""
+    return b"K\x01\x85\x94" + b"".join(b"h" + bytes([n]) + b"\x86\x94" for n in range(levels))
 
 
 SELF_REFERRING = b"\x80\x04}\x94\x8c\x01ah\x00s."
@@ -93,9 +90,9 @@ def shared_array(times):
 
 PICKLES = {
     "doubled dictionaries": doubled_dictionaries(60),
-    "doubled tuples as a key": b"\x80\x04}" + doubled_tuples(60, b"K\x01s.")[2:],
-    "doubled tuples called": doubled_tuples(60, b")R."),
-    "doubled tuples as a type": doubled_tuples(60, b"0cnumpy\ndtype\nh" + bytes([60]) + b"\x85R."),
+    "doubled tuples as a key": b"\x80\x04}" + doubled_tuples(60) + b"K\x01s.",
+    "doubled tuples called": b"\x80\x04" + doubled_tuples(60) + b"K\x01\x85R.",
+    "doubled tuples as a type": b"\x80\x04cnumpy\ndtype\n" + doubled_tuples(60) + b"\x85R.",
     "self-referring": SELF_REFERRING,
     "deep": DEEP,
     "system": SYSTEM,

@@ -77,7 +77,7 @@ def doubled_tuples(levels):
 
 
 SELF_REFERRING = b"\x80\x04}\x94\x8c\x01ah\x00s."
-DEEP = b"\x80\x04" + b"}\x8c\x01a" * 50_000 + b"N" + b"s" * 50_000 + b"."
+DEEP = b"\x80\x04" + b"}\x8c\x01a" * 20_000 + b"N" + b"s" * 20_000 + b"."
 OWN_ARRAY = pickle.dumps({"a": np.zeros(1000)}, protocol=4)
 SYSTEM = b"\x80\x04cposix\nsystem\n\x8c\x04true\x85R."
 

@@ -69,40 +69,42 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self.actions: dict[str, Callable[[Any], Any]] = {
+            "PROTO": lambda _: None,
+            "FRAME": lambda _: None,
+            "STOP": lambda _: None,
+            "NONE": lambda _: self.stack.append(None),
+            "NEWTRUE": lambda _: self.stack.append(True),
+            "NEWFALSE": lambda _: self.stack.append(False),
+            "BINPUT": self._keep,
+            "LONG_BINPUT": self._keep,
+            "MEMOIZE": self._keep,
+            "BINGET": lambda number: self.stack.append(self.memo[number]),
+            "LONG_BINGET": lambda number: self.stack.append(self.memo[number]),
+            "MARK": lambda _: self.marks.append(len(self.stack)),
+            "EMPTY_DICT": lambda _: self.stack.append({}),
+            "TUPLE": lambda _: self.stack.append(tuple(self._since_mark())),
+            "TUPLE1": lambda _: self.stack.append(self._last(1)),
+            "TUPLE2": lambda _: self.stack.append(self._last(2)),
+            "TUPLE3": lambda _: self.stack.append(self._last(3)),
+            "SETITEM": lambda _: self._set(self._last(2)),
+            "SETITEMS": lambda _: self._set(self._since_mark()),
+            "GLOBAL": self._push_name,
+            "STACK_GLOBAL": lambda _: self._push_name(" ".join(self._last(2))),
+            "REDUCE": lambda _: self._make(),
+            "BUILD": lambda _: self._fill(),
+        }
 
     def run(self, name: str, argument: Any) -> None:
-        if name in ("PROTO", "FRAME", "STOP"):
-            return
-        constants = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-        if name in constants:
-            self.stack.append(constants[name])
+        if name in self.actions:
+            self.actions[name](argument)
         elif name.startswith(PUSH_ARGUMENT):
             self.stack.append(argument)
-        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            self.memo[len(self.memo) if argument is None else argument] = self.stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            self.stack.append(self.memo[argument])
         else:
-            self._compose(name, argument)
-
-    def _compose(self, name: str, argument: Any) -> None:
-        simple: dict[str, Callable[[], Any]] = {
-            "MARK": lambda: self.marks.append(len(self.stack)),
-            "EMPTY_DICT": lambda: self.stack.append({}),
-            "TUPLE": lambda: self.stack.append(tuple(self._since_mark())),
-            "TUPLE1": lambda: self.stack.append(self._last(1)),
-            "TUPLE2": lambda: self.stack.append(self._last(2)),
-            "TUPLE3": lambda: self.stack.append(self._last(3)),
-            "SETITEM": lambda: self._set(self._last(2)),
-            "SETITEMS": lambda: self._set(self._since_mark()),
-            "GLOBAL": lambda: self._push_name(argument),
-            "STACK_GLOBAL": lambda: self._push_name(" ".join(self._last(2))),
-            "REDUCE": self._make,
-            "BUILD": self._fill,
-        }
-        if name not in simple:
             raise ValueError(f"the opcode {name}")
-        simple[name]()
+
+    def _keep(self, number: int | None) -> None:
+        self.memo[len(self.memo) if number is None else number] = self.stack[-1]
 
     def _since_mark(self) -> list[Any]:
         start = self.marks.pop()

@@ -1,7 +1,8 @@
 """`terrella sites up|reset|down|status`: manage the web applications of the mini-arena.
 
-They are installed from PyPI into virtual environments below the cache folder (a few minutes, once)
-and listen on loopback only. `reset` restores their initial state in well under a second.
+They are installed from hash-locked packages into virtual environments below the cache folder (a few
+minutes, once) and listen on loopback only. `reset` restores their initial state in well under a
+second.
     run("up", ())
     run("reset", ())
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from terrella.show.progress import show_metrics
+from terrella.show.progress import show_lines, show_metrics
 from terrella.worlds.webarena.arena import SITES, Arena
 
 Verb = Literal["up", "reset", "down", "status"]
@@ -22,7 +23,8 @@ def run(verb: Verb, names: tuple[str, ...]) -> None:
     arena = Arena()
     began = time.monotonic()
     if verb == "up":
-        arena.up(names)
+        with show_lines("sites up") as report:
+            arena.up(names, report)
     elif verb == "reset":
         arena.reset()
     elif verb == "down":

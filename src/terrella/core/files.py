@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from terrella.core import untrusted
 from terrella.core.errors import StoreError
 
 SCRATCH = ".tmp"
@@ -80,20 +81,13 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file; a damaged one is an error that names it."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise StoreError(
-            str(path), f"cannot be read: {error}", "this folder is damaged: start a new one"
-        ) from error
+    return untrusted.read_json(path, "this folder is damaged: start a new one")
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Read what `write_json_lines` wrote; a damaged file is an error that names it."""
-    try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except (ValueError, OSError, RecursionError) as error:
-        raise StoreError(str(path), f"cannot be read: {error}", "make it again") from error
+    """Read what `write_json_lines` wrote; a metric may be NaN."""
+    remedy = "this folder is damaged: start a new one"
+    return list(untrusted.read_json_lines(path, remedy, finite=False))
 
 
 def sync_folder(folder: Path) -> None:

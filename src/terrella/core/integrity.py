@@ -29,6 +29,7 @@ from terrella.core.files import (
     write_json,
 )
 from terrella.core.types import canonical_json
+from terrella.core.untrusted import parse_json
 
 SEAL = "sha256"
 """The key of a sealed file under which its hash is."""
@@ -124,11 +125,11 @@ def read_sealed(path: Path, remedy: str = RESTORE) -> Any:
 def _unseal(text: bytes) -> tuple[dict[str, Any], str]:
     """The content, and what is wrong with it."""
     try:
-        content = json.loads(text)
-        seal = content.pop(SEAL, None) if isinstance(content, dict) else None
-        digest = content_sha256(content)
-    except (ValueError, RecursionError) as error:
-        return {}, f"cannot be read: {error}"
+        content = parse_json(text, "")
+    except StoreError as error:
+        return {}, error.what
+    seal = content.pop(SEAL, None) if isinstance(content, dict) else None
+    digest = content_sha256(content)
     if seal is None:
         return {}, "has no hash of its content: it is damaged, or an earlier terrella wrote it"
     if seal != digest:

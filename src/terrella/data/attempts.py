@@ -9,7 +9,6 @@ what a pointer policy is trained on. Attempts are stored as JSON lines.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from terrella.core.config import record_from_json
 from terrella.core.integrity import read_hashed, write_hashed
 from terrella.core.types import canonical_json
+from terrella.core.untrusted import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def write_attempts(path: Path, attempts: Iterable[Attempt]) -> None:
 
 def read_attempts(path: Path) -> list[Attempt]:
     """Read what `write_attempts` wrote; a damaged file is refused by name."""
-    lines = read_hashed(path).decode().splitlines()
-    return [record_from_json(Attempt, json.loads(line)) for line in lines]
+    lines = read_hashed(path).splitlines()
+    return [record_from_json(Attempt, parse_json(line, str(path))) for line in lines]
 
 
 def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -2,7 +2,8 @@
 
 Many episodes share a Parquet file and an mp4; `meta/episodes` says where each begins. Frame t, its
 action and frame t + 1 form a transition; the action of the last frame leads nowhere and is dropped.
-Video is lossy: pixels change slightly when an episode is written and read again.
+Video is lossy: pixels change slightly when an episode is written and read again. A dataset is
+untrusted: its files must lie in its folder, and its tables have ceilings.
     for episode in read_lerobot(Path("pusht"), size=(64, 64)): ...
     write_lerobot(Path("my_dataset"), episodes, fps=5)
 """
@@ -10,6 +11,7 @@ Video is lossy: pixels change slightly when an episode is written and read again
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 
 from terrella.core.errors import StoreError
 from terrella.core.types import Episode
+from terrella.core.untrusted import inside, read_json, reading
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.videos import FrameArray, read_video, video_of, write_video
 
@@ -33,6 +36,15 @@ TASKS = "meta/tasks.parquet"
 STATS = "meta/stats.json"
 
 
+MAX_ROWS = 10_000_000
+"""Rows of one Parquet file."""
+MAX_VALUES = 10**9
+MAX_TABLE_BYTES = 2**32
+"""Ceilings of the columns that are read of one file, as numbers and as bytes in memory."""
+MAX_INDEX = 10**6
+_FIELD = re.compile(r"\{(chunk_index|file_index|video_key)(?::0?([1-9])d)?\}")
+
+
 def read_lerobot(
     folder: Path, *, camera: str | None = None, size: tuple[int, int] | None = None
 ) -> Iterator[Episode]:
@@ -41,23 +53,27 @@ def read_lerobot(
     `camera` is the key of the video; it is required if the dataset has several.
     """
     info = _info(folder)
-    camera = camera or _only_camera(folder, info)
-    files: dict[str, pa.Table] = {}
+    with reading(f"{folder}/{INFO}"):
+        camera = camera or _only_camera(folder, info)
+    reader = _Reader(folder, info, camera, size)
     for part in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
-        for row in pq.read_table(part).to_pylist():
-            yield _episode(folder, info, row, camera, size, files)
+        name = part.relative_to(folder).as_posix()
+        for row in _table(folder, name, reader.index_columns()).to_pylist():
+            with reading(f"{part}, episode {str(row.get('episode_index'))[:20]}"):
+                episode = recorded_episode(reader.recording(row))
+            yield episode
 
 
 def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     if not path.exists():
         raise StoreError(str(folder), f"has no {INFO}", "this is not a LeRobot dataset")
-    info = json.loads(path.read_text("utf-8"))
-    version = info.get("codebase_version")
+    info = read_json(inside(folder, INFO))
+    version = info.get("codebase_version") if isinstance(info, dict) else None
     if version != VERSION:
         raise StoreError(
             str(folder),
-            f"has version {version!r}, not {VERSION}",
+            f"has version {str(version)[:20]!r}, not {VERSION}",
             "convert it with LeRobot's own script",
         )
     return dict(info)
@@ -70,48 +86,110 @@ def _only_camera(folder: Path, info: Mapping[str, Any]) -> str:
     return str(cameras[0])
 
 
-def _episode(
-    folder: Path,
-    info: Mapping[str, Any],
-    row: Mapping[str, Any],
-    camera: str,
-    size: tuple[int, int] | None,
-    files: dict[str, pa.Table],
-) -> Episode:
-    name = info["data_path"].format(
-        chunk_index=row["data/chunk_index"], file_index=row["data/file_index"]
-    )
-    if name not in files:
-        files.clear()  # one file in memory is enough, because episodes come in order
-        files[name] = pq.read_table(folder / name)
-    steps = files[name].filter(pa.compute.equal(files[name]["episode_index"], row["episode_index"]))
-    video_name = info["video_path"].format(
-        video_key=camera,
-        chunk_index=row[f"videos/{camera}/chunk_index"],
-        file_index=row[f"videos/{camera}/file_index"],
-    )
-    video = read_video(
-        folder / video_name,
-        row[f"videos/{camera}/from_timestamp"],
-        row[f"videos/{camera}/to_timestamp"],
-        size=size,
-    )
-    if len(video) != len(steps):
-        raise StoreError(
-            str(folder),
-            f"episode {row['episode_index']} has {len(steps)} rows and {len(video)} frames",
+def _file_name(template: str, row: Mapping[str, Any], prefix: str, camera: str = "") -> str:
+    """Fill a template of `info.json`: chunk, file and camera, numbers with at most nine digits."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] == "video_key":
+            return camera
+        index = row[f"{prefix}/{match[1]}"]
+        if not isinstance(index, int) or not 0 <= index < MAX_INDEX:
+            raise ValueError(f"{prefix}/{match[1]} is {str(index)[:20]}")
+        return str(index).zfill(int(match[2] or 1))
+
+    filled = _FIELD.sub(value, template)
+    if "{" in filled or "}" in filled:
+        raise ValueError(f"the path {template[:200]!r} has a field that LeRobot does not have")
+    return filled
+
+
+def _table(folder: Path, name: str, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a Parquet file of the dataset, within ceilings."""
+    path = inside(folder, name)
+    with reading(str(path)):
+        if not path.is_file():
+            raise StoreError(str(path), "is missing", "download the dataset again")
+        with pq.ParquetFile(path) as file:
+            about = file.metadata
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            values = sum(
+                group.column(number).num_values
+                for group in groups
+                for number in range(group.num_columns)
+                if group.column(number).path_in_schema.startswith(tuple(columns))
+            )
+            if about.num_rows > MAX_ROWS or values > MAX_VALUES:
+                raise ValueError(f"it has {about.num_rows:,} rows and {values:,} values")
+            known = [column for column in columns if column in file.schema_arrow.names]
+            batches, size = [], 0
+            for batch in file.iter_batches(batch_size=1024, columns=known):
+                size += batch.nbytes
+                if size > MAX_TABLE_BYTES:
+                    raise ValueError(f"its columns have more than {MAX_TABLE_BYTES:,} bytes")
+                batches.append(batch)
+            schema = pa.schema([file.schema_arrow.field(column) for column in known])
+            return pa.Table.from_batches(batches, schema)
+
+
+class _Reader:
+    """Reads the episodes of a dataset; the last data file stays in memory."""
+
+    def __init__(
+        self,
+        folder: Path,
+        info: Mapping[str, Any],
+        camera: str,
+        size: tuple[int, int] | None,
+    ) -> None:
+        self.folder = folder
+        self.info = info
+        self.camera = camera
+        self.size = size
+        self._steps = "", pa.table({})
+
+    def index_columns(self) -> list[str]:
+        """The columns of `meta/episodes` that are needed."""
+        video = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        return [
+            "episode_index",
+            "tasks",
+            "data/chunk_index",
+            "data/file_index",
+            *(f"videos/{self.camera}/{name}" for name in video),
+        ]
+
+    def recording(self, row: Mapping[str, Any]) -> Recording:
+        number = row["episode_index"]
+        steps = self._steps_of(number, _file_name(self.info["data_path"], row, "data"))
+        prefix = f"videos/{self.camera}"
+        video_name = _file_name(self.info["video_path"], row, prefix, self.camera)
+        video = read_video(
+            inside(self.folder, video_name),
+            float(row[f"{prefix}/from_timestamp"]),
+            float(row[f"{prefix}/to_timestamp"]),
+            size=self.size,
         )
-    return recorded_episode(
-        Recording(
-            source=f"lerobot/{folder.name}",
-            number=int(row["episode_index"]),
+        if len(video) != len(steps):
+            raise StoreError(
+                str(self.folder),
+                f"episode {number} has {len(steps)} rows and {len(video)} frames",
+            )
+        return Recording(
+            source=f"lerobot/{self.folder.name}",
+            number=int(number),
             video=video,
             actions=np.array(steps[ACTION].to_pylist(), float),
             rewards=_column(steps, "next.reward"),
             success=_last(steps, "next.success"),
             task=" ".join(row.get("tasks") or ()),
         )
-    )
+
+    def _steps_of(self, number: int, name: str) -> pa.Table:
+        if name != self._steps[0]:  # episodes come in order
+            columns = ("episode_index", ACTION, "next.reward", "next.success")
+            self._steps = name, _table(self.folder, name, columns)
+        table = self._steps[1]
+        return table.filter(pa.compute.equal(table["episode_index"], number))
 
 
 def _column(steps: pa.Table, name: str) -> list[float] | None:

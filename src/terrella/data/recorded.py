@@ -57,6 +57,18 @@ def recorded_episode(recording: Recording) -> Episode:
             recording.source,
             f"recording {recording.number} has {len(video)} frames and {len(actions)} actions",
         )
+    rewards = recording.rewards
+    if rewards is not None and len(rewards) < len(video):
+        raise StoreError(
+            recording.source,
+            f"recording {recording.number} has {len(video)} frames and {len(rewards)} rewards",
+        )
+    if not (np.isfinite(actions).all() and np.isfinite(rewards or 0.0).all()):
+        raise StoreError(
+            recording.source,
+            f"recording {recording.number} has an action or a reward that is not a finite number",
+            "leave this recording out",
+        )
     frames = [Frames.of(image[None]) for image in video]
     success = bool(recording.success)
     instance = instance_id([recording.source, recording.number])

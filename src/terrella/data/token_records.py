@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from terrella.core.files import write_atomic
+from terrella.core.files import read_json_lines, write_atomic
 from terrella.core.tokens import TokenEpisode
 from terrella.core.types import (
     Episode,
@@ -71,8 +71,8 @@ def write_records(folder: Path, step: int, records: Sequence[Mapping[str, Any]])
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a file, each with its training step."""
     step = int(path.stem.partition("-")[2])
-    for line in path.read_text("utf-8").splitlines():
-        yield {"step": step, **json.loads(line)}
+    for record in read_json_lines(path):
+        yield {"step": step, **record}
 
 
 def recorded_verdict(record: Mapping[str, Any]) -> Verdict:

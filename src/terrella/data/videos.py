@@ -7,7 +7,9 @@ read_video(Path("x.mp4"))
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,16 @@ from numpy.typing import NDArray
 
 from terrella.core.errors import MissingExtraError, StoreError
 from terrella.core.types import Episode, Frames, Observation
+from terrella.core.untrusted import reading
 
 FrameArray = NDArray[np.uint8]
+MAX_PIXELS = 2**24
+"""Pixels of one image, 4096 x 4096."""
+MAX_VIDEO_BYTES = 2**31
+"""Decoded frames of one episode."""
+CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
+PNG = b"\x89PNG\r\n\x1a\n"
+PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
 
 def last_frame(observation: Observation) -> FrameArray:
@@ -72,28 +82,77 @@ def read_video(
     `size` is (height, width).
     """
     av = av_module()
-    frames = []
-    with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
-            time = float(frame.pts * frame.time_base)
-            if start - 1e-4 <= time < end - 1e-4:
-                height, width = size or (frame.height, frame.width)
-                frames.append(frame.reformat(width, height).to_ndarray(format="rgb24"))
-    if not frames:
-        raise StoreError(str(path), f"no frame between {start:g} s and {end:g} s")
-    return np.stack(frames)
+    # An absolute path is never taken for an address, and only containers of video are tried: a
+    # playlist would make FFmpeg open other files.
+    options = {"protocol_whitelist": "file", "format_whitelist": CONTAINERS}
+    with _as_store_error(str(path)), av.open(str(path.resolve()), options=options) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+        selected = _frames_between(container.decode(stream), start, end, size)
+        return stack_frames(selected, f"{path} between {start:g} s and {end:g} s")
+
+
+def _frames_between(
+    frames: Iterable[Any], start: float, end: float, size: tuple[int, int] | None
+) -> Iterator[FrameArray]:
+    for frame in frames:
+        time = float(frame.pts * frame.time_base)
+        if start - 1e-4 <= time < end - 1e-4:
+            height, width = size or (frame.height, frame.width)
+            yield frame.reformat(width, height).to_ndarray(format="rgb24")
+
+
+def stack_frames(frames: Iterable[FrameArray], where: str = "video") -> FrameArray:
+    """Frames of equal size as one array of bounded size."""
+    stacked: list[FrameArray] = []
+    size = 0
+    for frame in frames:
+        size += frame.nbytes
+        if size > MAX_VIDEO_BYTES:
+            raise StoreError(
+                where, f"is larger than {MAX_VIDEO_BYTES:,} bytes", "read it with a smaller size"
+            )
+        stacked.append(frame)
+    if not stacked:
+        raise StoreError(where, "has no frame")
+    return np.stack(stacked)
+
+
+@contextlib.contextmanager
+def _as_store_error(where: str) -> Iterator[None]:
+    with reading(where):
+        try:
+            yield
+        except av_module().FFmpegError as error:  # some of them are no ValueError and no OSError
+            raise ValueError(str(error)) from error
 
 
 def decode_image(data: bytes) -> FrameArray:
-    """Decode a JPEG or PNG to (H, W, 3)."""
+    """Decode a JPEG or PNG to (H, W, 3); its size is checked before its pixels are decoded."""
     av = av_module()
-    kind = "png" if data[:4] == b"\x89PNG" else "mjpeg"
-    decoder = av.CodecContext.create(kind, "r")
-    frames = [*decoder.decode(av.Packet(data)), *decoder.decode(None)]
-    if len(frames) != 1:
-        raise StoreError("image", f"{len(data)} bytes are not one {kind} image")
-    image: FrameArray = frames[0].to_ndarray(format="rgb24")
+    is_png = data.startswith(PNG)
+    kind = "png" if is_png else "mjpeg"
+    with _as_store_error(f"{kind} image of {len(data):,} bytes"):
+        decoder = av.CodecContext.create(kind, "r")
+        decoder.options = {"max_pixels": str(MAX_PIXELS)}
+        packet = av.Packet(_only_pixels(data) if is_png else data)
+        frames = [*decoder.decode(packet), *decoder.decode(None)]
+        if len(frames) != 1:
+            raise ValueError(f"it holds {len(frames)} images")
+        image: FrameArray = frames[0].to_ndarray(format="rgb24")
     return image
+
+
+def _only_pixels(data: bytes) -> bytes:
+    """A PNG without its texts and profiles: compressed, they may be larger than any picture."""
+    kept = [PNG]
+    position = len(PNG)
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 4], "big")
+        if data[position + 4 : position + 8] in PIXEL_CHUNKS:
+            kept.append(data[position : position + length + 12])
+        position += length + 12
+    return b"".join(kept)
 
 
 def resize(image: FrameArray, size: tuple[int, int]) -> FrameArray:

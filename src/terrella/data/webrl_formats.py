@@ -19,6 +19,7 @@ from typing import Any
 from terrella.core.config import record_from_json
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import write_atomic
+from terrella.core.untrusted import MAX_FILE_BYTES, read_json, read_json_lines, reading
 from terrella.data.attempts import Attempt
 
 MAX_CHARS = 16384 - 512
@@ -35,6 +36,10 @@ OUTCOME_MODEL_SYSTEM = (
 )
 UNFINISHED_SCORE = -0.1
 """Score of a trace that has not ended."""
+MAX_STEPS = 1000
+"""Steps of one trace; each prompt repeats all earlier rounds."""
+MAX_NUMBER = 1e9
+NO_PICKLES = "pickles are not read: convert them to JSON where you trust them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +193,27 @@ def read_traces(folder: Path) -> list[Trace]:
     """Read all traces of a folder, ordered by name; a line that is not a step is an error."""
     traces = []
     for path in sorted((folder / "traces").glob("*.jsonl")):
-        score = _read(folder / "actions" / f"{path.stem}.json").get("score", UNFINISHED_SCORE)
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+        score = _read_score(folder / "actions" / f"{path.stem}.json")
+        rows = list(read_json_lines(path))
+        if len(rows) > MAX_STEPS:
+            raise StoreError(str(path), f"has {len(rows):,} steps, more than {MAX_STEPS:,}")
         steps = tuple(_record(TraceStep, row, path) for row in rows)
-        traces.append(Trace(task_id=path.stem, score=float(score), steps=steps))
+        traces.append(Trace(task_id=path.stem, score=score, steps=steps))
     return traces
+
+
+def _read_score(path: Path) -> float:
+    about = _read(path)
+    score = about.get("score", UNFINISHED_SCORE) if isinstance(about, dict) else None
+    if isinstance(score, bool) or not isinstance(score, int | float) or not _is_finite(score):
+        raise StoreError(
+            str(path), f"has the score {str(score)[:40]}", "a score is a number from 0 to 1"
+        )
+    return float(score)
+
+
+def _is_finite(number: float) -> bool:
+    return abs(number) <= MAX_NUMBER
 
 
 def write_steps(path: Path, trajectories: Sequence[Sequence[TrainingStep]]) -> None:
@@ -231,21 +252,23 @@ def write_tasks(path: Path, tasks: Sequence[TaskInfo]) -> None:
 
 
 def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
-        raise StoreError(
-            str(path),
-            f"is not JSON: {error}",
-            "pickles are not read: convert them to JSON where you trust them",
-        ) from error
+    return read_json(path, NO_PICKLES, MAX_FILE_BYTES)
 
 
 def _record(kind: type[Any], row: Any, path: Path) -> Any:
+    """A row as a record; a number in it must be finite, and a text must be encodable."""
+    if not isinstance(row, dict):
+        raise StoreError(str(path), f"has a {kind.__name__} that is not an object", NO_PICKLES)
+    fields = {key: value for key, value in row.items() if key in kind.__dataclass_fields__}
+    if isinstance(fields.get("trace_id"), int):  # some files have numbers
+        fields["trace_id"] = str(fields["trace_id"])
+    for key, value in fields.items():
+        if isinstance(value, int | float) and not _is_finite(value):
+            raise StoreError(str(path), f"has a {kind.__name__} whose {key} is not finite")
     try:
-        fields = {key: value for key, value in row.items() if key in kind.__dataclass_fields__}
-        if "trace_id" in fields:  # some files have numbers
-            fields["trace_id"] = str(fields["trace_id"])
+        with reading(str(path)):
+            "".join(value for value in fields.values() if isinstance(value, str)).encode()
         return record_from_json(kind, fields)
-    except (ConfigError, AttributeError) as error:
-        raise StoreError(str(path), f"is not a {kind.__name__}: {error}") from error
+    except ConfigError as error:
+        what = f"has a row that is not a {kind.__name__}: {error.where} {error.what}"
+        raise StoreError(str(path), what[:400], "see docs/webrl.md for the fields") from error

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from terrella.core.files import read_json_lines
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import make_once, rank, wait_for
 from terrella.engines.configs import EngineConfig, RlvrConfig
@@ -94,4 +94,4 @@ def load_tokenizer(model: Model) -> Any:
 
 def read_curve(path: Path) -> Curve:
     """Metrics by step from a `curve.jsonl`."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return read_json_lines(path)

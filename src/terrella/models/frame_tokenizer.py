@@ -12,7 +12,6 @@ background, the median image of the data. Names of submodules are keys of saved 
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from terrella.core.config import dump, load
 from terrella.core.files import SCRATCH, replace_folder, write_json
 from terrella.core.integrity import LISTING, check_folder, write_listing
 from terrella.core.run_folder import check_result
+from terrella.core.untrusted import read_json
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.quantizers import make_quantizer
 
@@ -304,7 +304,7 @@ class FrameTokenizer(nn.Module):
         """Load what `save` wrote; a damaged folder is refused by name."""
         check_result(folder / LISTING)
         check_folder(folder)
-        config = load(json.loads((folder / CONFIG).read_text("utf-8")))
+        config = load(read_json(folder / CONFIG))
         tokenizer = cls(config)
         tokenizer.load_weights(folder / WEIGHTS)
         return tokenizer.eval()

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from terrella.core.untrusted import read_json
+
 BATCH_SIZE = 512
 
 
@@ -64,7 +66,7 @@ class PixelNet(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> PixelNet:
-        net = cls(**json.loads(path.with_suffix(".json").read_text("utf-8")))
+        net = cls(**read_json(path.with_suffix(".json")))
         net.load_state_dict(load_file(path))
         return net.eval()
 

@@ -94,6 +94,7 @@ class Endpoint(Configurable):
                 http.client.HTTPException,
                 TimeoutError,
                 ValueError,
+                RecursionError,  # JSON that is nested too deeply
             ) as error:
                 failure = f"{type(error).__name__}: {error}"
         raise PolicyError(self.name, failure, f"is a server running at {self.config.url}?")

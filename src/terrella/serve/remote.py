@@ -14,9 +14,10 @@ from typing import Any
 
 import gymnasium
 
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import MissingExtraError, StoreError, WorldError
 from terrella.core.spaces import Names, Observations
 from terrella.core.types import Observation
+from terrella.core.untrusted import MAX_JSON_BYTES, parse_json, reading
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError, read_observation
 
@@ -63,8 +64,8 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
         request = urllib.request.Request(url, headers=self.headers)
         try:
             with urllib.request.urlopen(request, timeout=self.seconds) as reply:
-                return json.loads(reply.read())
-        except (OSError, ValueError) as error:
+                return parse_json(reply.read(MAX_JSON_BYTES), url)
+        except (OSError, StoreError) as error:
             raise WorldError(
                 url, f"the request failed: {error}", "check the address and the token"
             ) from error
@@ -77,10 +78,11 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
 
     def _request(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         self.socket.send(json.dumps({"type": kind, "data": data}))
-        reply = json.loads(self.socket.recv(timeout=self.seconds))
-        if reply.get("type") == "error":
-            raise WorldError("server", str(reply["data"].get("message")))
-        return dict(reply["data"])
+        reply = parse_json(self.socket.recv(timeout=self.seconds), "server")
+        with reading("server", "is this a server of terrella?"):
+            if reply.get("type") == "error":
+                raise WorldError("server", str(reply["data"].get("message")))
+            return dict(reply["data"])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -176,6 +176,18 @@ def make_progress(console: Console | None = None) -> Iterator[protocols.Progress
         live.display.stop()
 
 
+@contextlib.contextmanager
+def show_lines(title: str, console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is done: one line in a terminal, log lines elsewhere."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        _configure_logger()
+        yield logger.info
+        return
+    with console.status(Text(title)) as status:
+        yield lambda line: status.update(Text(line))
+
+
 def _configure_logger() -> None:
     """Add a handler to our logger, unless the program has configured one.
 

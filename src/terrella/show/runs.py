@@ -8,15 +8,15 @@ Everything that shows runs (viewer, report, cards) reads them here and nowhere e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from terrella.core import untrusted
 from terrella.core.config import load
-from terrella.core.errors import ConfigError, TerrellaError
+from terrella.core.errors import ConfigError, StoreError, TerrellaError
 from terrella.core.files import read_json_lines
 from terrella.core.integrity import SEAL, read_sealed
 from terrella.core.run_folder import MANIFEST, SPEC, check_result, read_manifest
@@ -130,10 +130,10 @@ def _is_store(folder: Path) -> bool:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise a `ConfigError` that names it if it cannot be read."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return untrusted.read_json(path)
+    except StoreError as error:
         raise ConfigError(
-            str(path), f"cannot be read: {error}", "name a folder that a command of terrella wrote"
+            str(path), error.what, "name a folder that a command of terrella wrote"
         ) from error
 
 

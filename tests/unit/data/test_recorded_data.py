@@ -131,12 +131,24 @@ def feature(values):
     return field(3, field(1, b"".join(varint(value % 2**64) for value in values)))
 
 
+def checksum(data):
+    """CRC-32C, bit by bit, masked as TFRecord wants it."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    value ^= 0xFFFFFFFF
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) % 2**32)
+
+
 def record(columns):
     entries = b"".join(
         field(1, field(1, name.encode()) + field(2, feature(v))) for name, v in columns.items()
     )
     data = field(1, entries)
-    return struct.pack("<Q", len(data)) + b"CRC1" + data + b"CRC2"
+    length = struct.pack("<Q", len(data))
+    return length + checksum(length) + data + checksum(data)
 
 
 def image_bytes(image, codec):

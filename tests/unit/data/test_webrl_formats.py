@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -64,8 +65,10 @@ def test_an_outcome_model_example_has_one_line_per_action():
 
 
 def test_traces_steps_and_tasks_survive_the_disk(tmp_path):
-    formats.write_trace(tmp_path, trace(0.5))
-    assert formats.read_traces(tmp_path) == [trace(0.5)]
+    page = replace(trace(0.5).steps[1], html="<p>a\u2028b\x85c</p>")  # not ends of lines
+    written = replace(trace(0.5), steps=(trace().steps[0], page))
+    formats.write_trace(tmp_path, written)
+    assert formats.read_traces(tmp_path) == [written]
     stored = json.loads((tmp_path / "actions/7.json").read_text())
     assert stored["score"] == 0.5 and len(stored["actions"]) == 2
     formats.write_steps(tmp_path / "steps.json", [formats.training_steps(trace())])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from terrella.core.errors import EngineError
 from terrella.core.files import SCRATCH, read_json, replace_folder, write_json
 from terrella.core.integrity import write_listing
 from terrella.core.run_folder import check_model
+from terrella.core.untrusted import unpack_tar
 
 logger = logging.getLogger("terrella")
 REFERENCE = "tinker.json"
@@ -60,8 +60,7 @@ def write_model(archive: Path, reference: Reference, folder: Path, tokenizer: An
     fresh = folder.with_name(folder.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     with tempfile.TemporaryDirectory() as unpacked:
-        with tarfile.open(archive) as tar:
-            tar.extractall(unpacked, filter="data")
+        unpack_tar(archive, Path(unpacked))
         weights, config = read_adapter(Path(unpacked))
     if Path(reference.base).is_dir():
         _write_merged(weights, config, Path(reference.base), fresh)

@@ -9,12 +9,12 @@ for nothing else.
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from terrella.core.errors import WorldError
+from terrella.core.errors import StoreError, WorldError
 from terrella.core.types import show_text
+from terrella.core.untrusted import read_json
 from terrella.worlds.bytesized32.records import Record
 from terrella.worlds.bytesized32.sources import load_records
 from terrella.worlds.bytesized32.splits import EXAMPLE_GAME
@@ -71,8 +71,8 @@ def _rules(folder: Path | None, game: str) -> list[str]:
 @functools.lru_cache(maxsize=8)
 def _load_rules(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError) as error:
+        return dict(read_json(path))
+    except (StoreError, TypeError, ValueError) as error:
         raise WorldError("bytesized32", f"{path} cannot be read: {error}", RULES_REMEDY) from error
 
 

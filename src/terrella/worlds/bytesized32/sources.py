@@ -8,14 +8,13 @@ without either, the records are a generated sample.
 from __future__ import annotations
 
 import functools
-import json
-import lzma
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from terrella.core.errors import WorldError
+from terrella.core.errors import StoreError, WorldError
+from terrella.core.untrusted import CONTENT_ERRORS, parse_json, read_json_lines, read_xz
 from terrella.worlds.bytesized32.records import GameState, Patch, Record, patch_between
 from terrella.worlds.bytesized32.sample import sample_games
 
@@ -48,7 +47,7 @@ def _load(folder: Path | None) -> tuple[Record, ...]:
     records = _read_packed_files(packed) if packed else _read_official_files(official)
     try:
         return tuple(sorted(records, key=lambda record: (record.game, record.number)))
-    except (OSError, ValueError, KeyError, TypeError, lzma.LZMAError) as error:
+    except (StoreError, *CONTENT_ERRORS) as error:
         raise WorldError(
             "bytesized32", f"{folder} cannot be read: {type(error).__name__}: {error}", REMEDY
         ) from error
@@ -56,15 +55,13 @@ def _load(folder: Path | None) -> tuple[Record, ...]:
 
 def _read_packed_files(paths: list[Path]) -> Iterator[Record]:
     for path in paths:
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            yield from read_packed(json.load(file))
+        yield from read_packed(parse_json(read_xz(path), str(path)))
 
 
 def _read_official_files(paths: list[Path]) -> Iterator[Record]:
     for path in paths:
         split: Literal["train", "test"] = "test" if path.stem.startswith("test") else "train"
-        with path.open(encoding="utf-8") as lines:
-            yield from read_official((json.loads(line) for line in lines if line.strip()), split)
+        yield from read_official(read_json_lines(path), split)
 
 
 def read_packed(game: Mapping[str, Any]) -> Iterator[Record]:

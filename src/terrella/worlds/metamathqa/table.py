@@ -9,13 +9,13 @@ and `original_question`.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import WorldError
+from terrella.core.errors import StoreError, WorldError
+from terrella.core.untrusted import MAX_FILE_BYTES, parse_json, read_json
 from terrella.worlds.metamathqa.answers import final_answer, same_answer
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
@@ -81,7 +81,7 @@ def _load(path: Path, source: str, modified: int, size: int) -> ProblemTable:
             problem = _read_problem(row, f"{path}, row {count}")
             if problem is not None:
                 problems.setdefault(problem.question, problem)
-    except (OSError, ValueError, RecursionError) as error:
+    except (StoreError, OSError, ValueError) as error:
         raise WorldError(
             "metamathqa", f"{path} cannot be read after row {count}: {error}", REMEDY
         ) from error
@@ -98,9 +98,9 @@ def _read_rows(path: Path) -> Iterator[Any]:
         is_list = file.read(4096).lstrip().startswith("[")
         file.seek(0)
         if is_list:
-            yield from json.load(file)
+            yield from read_json(path, REMEDY, MAX_FILE_BYTES)
         else:
-            yield from (json.loads(line) for line in file if line.strip())
+            yield from (parse_json(line, "a line", REMEDY) for line in file if line.strip())
 
 
 def _read_problem(row: Any, where: str) -> Problem | None:

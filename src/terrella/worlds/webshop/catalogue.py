@@ -10,8 +10,6 @@ instruction that a person wrote for it.
 from __future__ import annotations
 
 import functools
-import json
-import lzma
 import math
 import re
 from collections import Counter
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import MissingExtraError
+from terrella.core.untrusted import parse_json, read_xz, reading
 
 K1, B = 0.9, 0.4
 """The BM25 parameters of WebShop's Lucene index."""
@@ -103,19 +102,24 @@ def load_catalogue(folder: Path) -> Catalogue:
         raise MissingExtraError(
             "web", f"WebShop's data (looked in {folder}; set webshop.data to the folder)"
         )
-    rows = json.loads(lzma.decompress(products_file.read_bytes()))
-    instructions: Mapping[str, Any] = json.loads(lzma.decompress(goals_file.read_bytes()))
-    products = [_product(row["product"]) for row in rows]
+    rows = parse_json(read_xz(products_file), str(products_file))
+    instructions: Mapping[str, Any] = parse_json(read_xz(goals_file), str(goals_file))
+    with reading(str(products_file)):
+        products = [_product(row["product"]) for row in rows]
+        texts = [str(row["contents"]) for row in rows]
     by_asin = {product.asin: product for product in products}
     goals = []
-    for asin, instruction in instructions.items():
-        if asin in by_asin and instruction.get("instruction"):
-            goals.append(_goal(by_asin[asin], instruction))
-    return Catalogue(products, goals, [row["contents"] for row in rows])
+    with reading(str(goals_file)):
+        for asin, instruction in instructions.items():
+            if asin in by_asin and instruction.get("instruction"):
+                goals.append(_goal(by_asin[asin], instruction))
+    return Catalogue(products, goals, texts)
 
 
 def _product(row: Mapping[str, Any]) -> Product:
     prices = [float(price) for price in row.get("pricing") or ()]
+    if not all(0 <= price <= MAX_PRICE for price in prices):
+        raise ValueError(f"a product has the price {min(prices)} to {max(prices)}")
     options = row.get("options") or {}
     category = str(row.get("product_category", "")).split("\u203a")
     return Product(

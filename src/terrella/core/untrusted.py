@@ -1,0 +1,177 @@
+"""Files that somebody else wrote: read within bounds of size, depth and time, with one error.
+
+A file from outside may be damaged or hostile. Each reader here refuses what is too large, too deep
+or outside its folder before it spends time or memory on it. `reading` turns whatever a parser
+raises on such content into a StoreError that names the file.
+    info = parse_json(read_bytes(path), str(path))
+    path = inside(folder, info["data_path"])
+    with reading(str(path), "download it again"): ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+import re
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from terrella.core.errors import StoreError, TerrellaError
+
+MAX_DEPTH = 100
+"""Objects and lists inside each other; our own files have about ten."""
+MAX_FILE_BYTES = 2**30
+MAX_JSON_BYTES = 2**28
+MAX_NAME = 1000
+MAX_UNPACKED_BYTES = 2**36
+"""The files of a tar archive together: the adapter of a large model."""
+MAX_UNPACKED_FILES = 1000
+LZMA_MEMORY = 2**27
+"""Enough for the dictionary of `xz -9`, which needs 65 MiB."""
+DAMAGED = "the file is damaged or of another format: get it again from its publisher"
+CONTENT_ERRORS = (
+    ValueError,  # also UnicodeDecodeError, JSONDecodeError, ArrowInvalid
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    NotImplementedError,  # a feature of Parquet that Arrow does not read
+    OSError,
+    MemoryError,
+    EOFError,
+    struct.error,
+    lzma.LZMAError,
+    tarfile.TarError,
+)
+"""What parsers raise on content that they do not understand."""
+# A string, closed or cut off by the end: it always matches, so that the time is linear.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+@contextlib.contextmanager
+def reading(where: str, remedy: str = DAMAGED) -> Iterator[None]:
+    """Report what a parser raises on foreign content as a StoreError at `where`.
+
+    A StoreError of a part, such as one image of a record, gets the place of the whole.
+    """
+    try:
+        yield
+    except StoreError as error:
+        if where in error.where:
+            raise
+        raise StoreError(f"{where}: {error.where}", error.what, error.remedy or remedy) from error
+    except TerrellaError:
+        raise
+    except CONTENT_ERRORS as error:
+        what = f"cannot be read: {type(error).__name__}: {str(error)[:300]}"
+        raise StoreError(where, what, remedy) from error
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """The content of a regular file of bounded size."""
+    with reading(str(path), "check the path"):
+        if not path.is_file():  # a pipe or a device would never end
+            raise StoreError(str(path), "is not a file", "check the path")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise StoreError(str(path), f"is larger than {max_bytes:,} bytes", DAMAGED)
+    return data
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file that a dataset names; it must lie in the dataset's folder.
+
+    Links may lead elsewhere in the folder, or to the blobs of a hub's cache beside it.
+    """
+    parts = PurePosixPath(name).parts
+    strange = "\\" in name or "\0" in name or len(name) > MAX_NAME
+    if not parts or name.startswith("/") or ".." in parts or strange:
+        raise StoreError(str(folder), f"names a file outside of it: {name[:200]!r}", DAMAGED)
+    with reading(f"{folder}: {name[:200]!r}"):
+        root, target = folder.resolve(), (folder / name).resolve()
+        cached = root.parent.name == "snapshots" and target.is_relative_to(
+            root.parents[1] / "blobs"
+        )
+    if not (target.is_relative_to(root) or cached):
+        raise StoreError(str(folder), f"has a link that leads outside: {name[:200]!r}", DAMAGED)
+    return folder / name
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def parse_json(data: bytes | str, where: str, remedy: str = DAMAGED, *, finite: bool = True) -> Any:
+    """One JSON value of bounded depth, in UTF-8; NaN and infinity only if not `finite`."""
+    with reading(where, remedy):
+        encoded = data.encode() if isinstance(data, str) else data
+        if _is_too_deep(encoded):
+            raise StoreError(where, f"is nested deeper than {MAX_DEPTH}", remedy)
+        constant = _refuse_constant if finite else None
+        return json.loads(encoded.decode("utf-8"), parse_constant=constant)
+
+
+def read_json(path: Path, remedy: str = DAMAGED, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """The value of a JSON file."""
+    return parse_json(read_bytes(path, max_bytes), str(path), remedy)
+
+
+def read_json_lines(path: Path, remedy: str = DAMAGED, *, finite: bool = True) -> Iterator[Any]:
+    """Yield one value per line; empty lines are skipped, a damaged line is named.
+
+    Only line feeds end a line: texts may contain other separators, such as U+2028.
+    """
+    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+        if line.strip():
+            yield parse_json(line, f"{path}, line {number}", remedy, finite=finite)
+
+
+def _is_too_deep(data: bytes) -> bool:
+    """Whether lists and objects are nested deeper than MAX_DEPTH; counted before parsing."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = np.frombuffer(_STRING.sub(b"", data).translate(None, _NO_BRACKETS), np.uint8)
+    opens = (brackets == ord("[")) | (brackets == ord("{"))
+    return int(np.cumsum(np.where(opens, 1, -1)).max(initial=0)) > MAX_DEPTH
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+# --- archives -------------------------------------------------------------------------------------
+
+
+def read_xz(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """The content of an xz file with one stream; a bomb is refused at `max_bytes`."""
+    data = read_bytes(path)
+    with reading(str(path)):
+        unpacker = lzma.LZMADecompressor(memlimit=LZMA_MEMORY)
+        content = unpacker.decompress(data, max_bytes + 1)
+        if len(content) > max_bytes:
+            raise StoreError(str(path), f"unpacks to more than {max_bytes:,} bytes", DAMAGED)
+        if not unpacker.eof:
+            raise StoreError(str(path), "is cut off", DAMAGED)
+        if unpacker.unused_data.strip(b"\0"):
+            raise StoreError(str(path), "has data after its end", DAMAGED)
+    return content
+
+
+def unpack_tar(archive: Path, folder: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
+    """Unpack a tar archive (as data: nothing outside the folder, no devices) within ceilings."""
+    with reading(str(archive)), tarfile.open(archive) as tar:
+        left = max_bytes
+        for number, member in enumerate(tar):
+            left -= member.size
+            if left < 0 or number >= MAX_UNPACKED_FILES:
+                what = f"has more than {MAX_UNPACKED_FILES} files or {max_bytes:,} bytes"
+                raise StoreError(str(archive), what, DAMAGED)
+            tar.extract(member, folder, filter="data")

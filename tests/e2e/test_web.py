@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
-from terrella.browser.host import find_chromium
+from terrella.browser.launch import find_chromium
 from terrella.core.errors import MissingExtraError
 from terrella.data.store import EpisodeStore
 

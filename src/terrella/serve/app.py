@@ -43,7 +43,7 @@ class RouteHandlers:
         self.inference = inference
         self.metrics = Metrics()
         self.sessions = Sessions(inference, self.metrics)
-        self.metrics.gauges["questions_waiting"] = lambda: inference.waiting
+        self.metrics.gauges["questions_waiting"] = lambda: inference.waiting.questions
         for name in ("passes", "prefilled", "decoded"):
             self.metrics.gauges[f"sampler_{name}"] = self._sampler_gauge(name)
 
@@ -223,6 +223,7 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
         yield
         reaper.cancel()
         handlers.sessions.close()
+        inference.close()
 
     model = {
         "id": inference.name,
@@ -245,7 +246,10 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a wrong path is an error, not a redirect
-    return RequestGuard(app, token, inference.limits, handlers.metrics)
+    body_paths = [
+        route.path for route in routes if isinstance(route, Route) and "POST" in route.methods
+    ]
+    return RequestGuard(app, token, inference.limits, handlers.metrics, body_paths=body_paths)
 
 
 async def _not_found(_: Request, error: Any) -> Response:

@@ -27,6 +27,10 @@ from terrella.models.device import default_device
 
 READ_TOKENS = 8192
 """Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
+READ_LENGTH = 2048
+"""Tokens of one row in one prefill pass: attention needs memory for each pair of tokens."""
+KEPT_COLUMNS = 2048
+"""A cache with more columns than this is freed when nothing is left to sample."""
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +119,10 @@ class LocalSampler:
         """Forward passes."""
 
     async def sample(self, request: TokenRequest) -> Sampled:
-        """One continuation; concurrent calls share forward passes."""
+        """One continuation; concurrent calls share forward passes.
+
+        A caller that is cancelled leaves the batch before the next pass.
+        """
         done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self.waiting.append((request, done))
         if self._pump is None or self._pump.done():
@@ -146,8 +153,12 @@ class LocalSampler:
                 # batches full.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
+                self._drop_cancelled()
                 self._admit()
-                self._step()
+                if self._busy():
+                    self._step()
+            if not self.rows and self.cache.columns_held > KEPT_COLUMNS:
+                self.cache.free()
         except Exception as error:  # noqa: BLE001  the callers that wait get it
             self._fail(error)
 
@@ -198,6 +209,20 @@ class LocalSampler:
         row.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
         row.tokens = []
         row.logprobs = []
+
+    def _drop_cancelled(self) -> None:
+        """Free what is held for callers that are gone."""
+        self.waiting = [(request, done) for request, done in self.waiting if not done.cancelled()]
+        for row in [row for row in self._busy() if row.done.cancelled()]:
+            followers = [other for other in self._busy() if other.leader is row]
+            for follower in followers:  # the first takes the lead, with a copy of the cache
+                follower.leader = followers[0]
+            if followers:
+                self._detach(followers[0], row)
+            row.leader = None
+            row.busy = False
+            if row.session is None:
+                self._drop(row)
 
     def _busy(self) -> list[_Row]:
         return [row for row in self.rows if row.busy]
@@ -256,6 +281,8 @@ class LocalSampler:
         read: list[_Row] = []
         logits: list[Tensor] = []
         computed = [row for row in reading if row.leader is None]
+        for row in computed:
+            self._read_ahead(row)
         for rows in _batches(sorted(computed, key=lambda row: len(row.pending))):
             batch = self._to_front(rows)
             self.prefilled += sum(len(row.pending) for row in batch)
@@ -265,6 +292,16 @@ class LocalSampler:
                 row.cached.extend(row.pending)
             read += batch
         self._write(reading, read, torch.cat(logits))
+
+    def _read_ahead(self, row: _Row) -> None:
+        """Read a long prompt piece by piece, all but its last tokens."""
+        while len(row.pending) > READ_LENGTH:
+            rest = row.pending[READ_LENGTH:]
+            row.pending = row.pending[:READ_LENGTH]
+            self.prefilled += READ_LENGTH
+            self._forward(self._to_front([row]))
+            row.cached.extend(row.pending)
+            row.pending = rest
 
     def _forward(self, rows: Sequence[_Row]) -> Tensor:
         """Logits after the last pending token of each row. Adds the tokens to the cache."""

@@ -115,7 +115,7 @@ class RequestGuard:
                 raise RequestError(499, "the client disconnected", "DISCONNECTED")
             raise RequestError(504, f"no answer within {seconds:g} s", "TIMEOUT")
         finally:
-            await _cancel(work, leaving)
+            await cancel(work, leaving)
 
     @contextlib.asynccontextmanager
     async def _body(self, scope: Scope, receive: Any) -> AsyncIterator[bytes]:
@@ -174,7 +174,7 @@ def has_body(scope: Scope) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
     """Cancel what still runs, and wait until it has ended."""
     running = [task for task in tasks if not task.done()]
     for task in running:

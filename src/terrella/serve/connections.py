@@ -2,8 +2,8 @@
 
 uvicorn waits for the head of a request without end, counts silent connections as busy, and reads
 heads of any length. Here a head must arrive within a few seconds and a few kilobytes. When all
-connections are taken, the one that has been silent for longest is closed: a client that sends its
-request at once is served, however many others hold back.
+connections are taken, the one that has been silent for longest is closed, first of those that never
+asked anything: a client that sends its request at once is served, however many others hold back.
     uvicorn.Config(app, http=limited_protocol(limits), ...)
 """
 
@@ -61,39 +61,41 @@ class _Room:
         self.size = size
         self.busy = 0
         """Connections with a request that is being answered, and open WebSockets."""
-        self.silent: dict[LimitedProtocol, None] = {}
-        """Connections that have not sent a whole head, the oldest first."""
+        self.unproven: dict[LimitedProtocol, None] = {}
+        """Connections that have never sent a whole head, the oldest first."""
+        self.kept: dict[LimitedProtocol, None] = {}
+        """Connections that wait for their next request, the oldest first."""
 
     def enter(self, connection: LimitedProtocol) -> None:
         """Take a connection in; close the oldest silent one, or this one, when there is no room."""
-        if self.busy + len(self.silent) >= self.size:
-            if not self.silent:
+        if self.busy + len(self.unproven) + len(self.kept) >= self.size:
+            oldest = next(iter(self.unproven or self.kept), None)
+            if oldest is None:
                 connection.refuse(b"503 Service Unavailable")
                 return
-            oldest = next(iter(self.silent))
             oldest.drop()
-        self.silent[connection] = None
+        self.unproven[connection] = None
 
     def leave(self, connection: LimitedProtocol) -> None:
-        if connection in self.silent:
-            del self.silent[connection]
-        elif connection.answering:
-            connection.answering = False
-            self.busy -= 1
+        self.unproven.pop(connection, None)
+        self.kept.pop(connection, None)
+        self._set_busy(connection, False)
 
     def begin(self, connection: LimitedProtocol) -> None:
         """A head is complete: the connection is busy until its request is answered."""
-        if connection in self.silent:
-            del self.silent[connection]
-            connection.answering = True
-            self.busy += 1
+        if connection in self.unproven or connection in self.kept:
+            self.leave(connection)
+            self._set_busy(connection, True)
 
     def end(self, connection: LimitedProtocol) -> None:
         """The answer is complete: the connection may be dropped for another."""
         if connection.answering:
-            connection.answering = False
-            self.busy -= 1
-            self.silent[connection] = None
+            self._set_busy(connection, False)
+            self.kept[connection] = None
+
+    def _set_busy(self, connection: LimitedProtocol, busy: bool) -> None:
+        self.busy += int(busy) - int(connection.answering)
+        connection.answering = busy
 
 
 class LimitedProtocol(HttpToolsProtocol):

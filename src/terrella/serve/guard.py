@@ -221,11 +221,12 @@ class _Reply:
 
 async def send_error(send: Any, error: RequestError, *, close: bool) -> None:
     """Send an error as a complete reply; `close` ends the connection after it."""
-    headers = _headers(error)
+    body = json.dumps(error.json()).encode()
+    headers = [*_headers(error), (b"content-length", str(len(body)).encode())]
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(error.json()).encode()})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _headers(error: RequestError) -> list[tuple[bytes, bytes]]:

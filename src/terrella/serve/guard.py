@@ -28,6 +28,8 @@ OPEN_PATHS = ("/health",)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_DIGITS = 12
 """Of a length that a client claims."""
+SMALL_BODY = 65_536
+"""Bytes of a body that are not counted: the number of connections bounds them."""
 SERVER_FAILED = "the server failed; see its log"
 
 Scope = MutableMapping[str, Any]
@@ -132,14 +134,13 @@ class RequestGuard:
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if len(length) > MAX_DIGITS or (length.isdigit() and int(length) > self.limits.max_body):
             raise self._too_large()
-        expected = int(length) if length.isdigit() else 0
         body = bytearray()
         counted = 0
         try:
-            counted = self._count(expected)
             async with asyncio.timeout(self.limits.body_seconds):
                 while await self._read_more(body, receive):
-                    counted += self._count(max(0, len(body) - counted))
+                    if len(body) > SMALL_BODY:
+                        counted += self._count(len(body) - counted)
             yield bytes(body)
         except TimeoutError as error:
             message = f"the body did not arrive within {self.limits.body_seconds:g} s"
@@ -148,6 +149,7 @@ class RequestGuard:
             self.body_bytes -= counted
 
     def _count(self, size: int) -> int:
+        """Add bytes to those of the large bodies that are held now."""
         if self.body_bytes + size > self.limits.max_bodies:
             message = "too many large requests at once: try again later"
             raise RequestError(503, message, "CAPACITY_REACHED")

@@ -59,7 +59,7 @@ class ServeSettings(Configurable):
         max_message: int = 65_536
         """Bytes of one WebSocket message."""
         max_bodies: int = 64_000_000
-        """Bytes of all requests that are being read at once; beyond it status 503."""
+        """Bytes of all large requests that are held at once; beyond it status 503."""
         max_batch: int = 256
         """Queries in one request."""
         max_waiting: int = 4096

@@ -127,7 +127,7 @@ def test_when_all_connections_are_busy_the_next_is_refused():
         (413, head("POST", "/predict", length=LARGE * 2)),
         (401, head("POST", "/predict", token="wrong", length=LARGE)),
         (401, head("POST", "/predict", token=None, lines=["Transfer-Encoding: chunked"])),
-        (503, head("POST", "/predict", length=1_500_000)),
+        (503, head("POST", "/predict", length=1_500_000) + b"x" * 1_100_000),
     ],
 )
 def test_a_body_that_will_not_be_used_is_refused_before_it_arrives(expected, request_):
@@ -147,17 +147,19 @@ def test_a_body_that_does_not_arrive_in_time_is_given_up():
 
 def test_bodies_are_counted_only_while_they_are_held():
     async def check(port):
-        big = {"questions": [{"observation": "x" * 3000, "action": "Up"}]}
+        small = {"questions": [{"observation": "x", "action": "Up"}]}
+        large = post("/predict", {"questions": [], "x": "x" * 150_000})
         for _ in range(5):
-            assert (await exchange(port, post("/predict", big)))[0] == 200
-        reader, writer = await connect(port, head("POST", "/predict", length=4000))
-        await asyncio.sleep(0.2)
-        assert (await exchange(port, post("/predict", big)))[0] == 503
+            assert (await exchange(port, large))[0] == 422
+        _, writer = await connect(port, large[:-10])
+        await asyncio.sleep(0.3)
+        assert (await exchange(port, large))[0] == 503
+        assert (await exchange(port, post("/predict", small)))[0] == 200
         writer.transport.abort()
-        await asyncio.sleep(0.2)
-        assert (await exchange(port, post("/predict", big)))[0] == 200
+        await asyncio.sleep(0.3)
+        assert (await exchange(port, large))[0] == 422
 
-    with serving(max_bodies=5000) as port:
+    with serving(max_bodies=200_000) as port:
         asyncio.run(check(port))
 
 

@@ -31,6 +31,8 @@ SECONDS = trials(commit=6, nightly=30)
 REST_SECONDS = trials(commit=15, nightly=60)
 """Longest time in which memory must be back."""
 LIMITS = {"max_connections": trials(commit=128, nightly=1024)}
+LONG = trials(commit=3000, nightly=8000)
+"""Characters, and tokens, of a question that is served."""
 BODY = b"x" * 3_900_000
 PATIENCE = 30.0
 """Seconds after which an honest client counts as unanswered."""
@@ -98,7 +100,9 @@ async def slow_clients(port, seconds):
         (b"", b""),
         (head("POST", "/predict", length=3_900_000), b"{"),
     )
-    clients = [send_slowly(port, *starts[n % 3][:1], until, rest=starts[n % 3][1]) for n in range(SLOW)]
+    clients = [
+        send_slowly(port, *starts[n % 3][:1], until, rest=starts[n % 3][1]) for n in range(SLOW)
+    ]
     return sum(await asyncio.gather(*clients))
 
 
@@ -112,7 +116,10 @@ def large_requests():
         ("not JSON", head("POST", "/predict", length=len(BODY)) + BODY),
         ("long questions", post("/predict", {"questions": [question] * 40})),
         ("long chat", post("/v1/chat/completions", {"messages": [message(text[:90_000])] * 40})),
-        ("many questions", post("/predict", {"questions": [question | {"observation": "P" * 9000}] * 250})),
+        (
+            "many questions",
+            post("/predict", {"questions": [question | {"observation": "P" * 9000}] * 250}),
+        ),
     ]
 
 
@@ -140,16 +147,21 @@ async def large_bodies(port, seconds):
     return statuses
 
 
+def long_requests(tokens=1000):
+    questions = [
+        {"observation": "P" * LONG, "action": "Up"},
+        {"observation": "G" * LONG, "action": "Up"},
+    ]
+    chat = {"messages": [message("P" * LONG)], "max_tokens": tokens}
+    return post("/predict", {"questions": questions}), post("/v1/chat/completions", chat)
+
+
 async def leaving_clients(port, seconds):
     """Long questions and chats whose clients leave at once."""
     until = time.perf_counter() + seconds
-    requests = [
-        post("/predict", {"questions": [{"observation": "P" * 8000, "action": "Up"}] * 4}),
-        post("/v1/chat/completions", {"messages": [message("P" * 8000)], "max_tokens": 1000}),
-    ]
     count = 0
     while time.perf_counter() < until:
-        for request in requests:
+        for request in long_requests():
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(request)
@@ -169,8 +181,19 @@ async def watch_memory(process, peak):
         await asyncio.sleep(0.1)
 
 
+async def use_every_part(port):
+    """What is loaded once is loaded before memory is measured."""
+    await honest_clients(port, SECONDS / 3)
+    for request in long_requests(tokens=1):
+        assert (await exchange(port, request, 120))[0] == 200
+    for _, request in large_requests():
+        with contextlib.suppress(OSError, IndexError, asyncio.IncompleteReadError):
+            await exchange(port, request, 60)
+    await asyncio.sleep(1.0)
+
+
 async def attack(port, process):
-    await honest_clients(port, SECONDS / 3)  # every part of the server has been used
+    await use_every_part(port)
     before = process.memory_info().rss
     peak = [before]
     watcher = asyncio.create_task(watch_memory(process, peak))
@@ -217,7 +240,9 @@ def test_honest_clients_are_answered_and_memory_comes_back():
     with attacked_server(**LIMITS) as (port, process):
         found = asyncio.run(attack(port, process))
     what = f"{SLOW} slow clients, {LARGE} large bodies at once, {HONEST} honest clients"
-    record("server", {"what": f"{what}, for {SECONDS} s", "level": LEVEL, "limits": LIMITS, **found})
+    record(
+        "server", {"what": f"{what}, for {SECONDS} s", "level": LEVEL, "limits": LIMITS, **found}
+    )
     assert found["honest_failures"] == [] and found["honest_requests"] >= HONEST
     assert found["healthy_after"]
     memory = found["memory_mb"]

@@ -22,6 +22,7 @@ from terrella.core.types import Kind
 from terrella.serve.chat import complete_chat, stream_chat
 from terrella.serve.guard import SERVER_FAILED, RequestGuard, cancel, logger
 from terrella.serve.inference import InferenceService
+from terrella.serve.memory import keep_giving_back
 from terrella.serve.metrics import Metrics
 from terrella.serve.sessions import Session, Sessions
 from terrella.serve.wire import (
@@ -258,9 +259,12 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        reaper = asyncio.create_task(handlers.sessions.keep_reaping())
+        tasks = [
+            asyncio.create_task(handlers.sessions.keep_reaping()),
+            asyncio.create_task(keep_giving_back()),
+        ]
         yield
-        reaper.cancel()
+        await cancel(*tasks)
         handlers.sessions.close()
         inference.close()
 

@@ -96,9 +96,7 @@ class MicroBatcher(Generic[GroupType, Result]):
             self._batches.add(task)  # the event loop keeps only weak references to tasks
             task.add_done_callback(self._batches.discard)
 
-    async def _run_batch(
-        self, batch: list[tuple[GroupType, asyncio.Future[list[Result]]]]
-    ) -> None:
+    async def _run_batch(self, batch: list[tuple[GroupType, asyncio.Future[list[Result]]]]) -> None:
         count = sum(len(group.queries) for group, _ in batch)
         self.running += count
         began = time.perf_counter()

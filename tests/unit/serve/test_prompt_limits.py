@@ -127,7 +127,9 @@ async def until(condition, seconds=10.0):
 
 
 def is_idle(service):
-    return not service.sampler.rows and not service.sampler.waiting and not service.waiting.questions
+    return (
+        not service.sampler.rows and not service.sampler.waiting and not service.waiting.questions
+    )
 
 
 @pytest.fixture(scope="module")

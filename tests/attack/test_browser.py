@@ -1,8 +1,8 @@
 """Whatever a page tries, no packet leaves Chromium but through the guard.
 
 The leak page runs in a network namespace where every packet is read: see tests/support/leaking.py.
-`confined` is what users get where namespaces are allowed, and `flags` what they get elsewhere. `old`
-is the flag that Chromium ignores: it shows that the page and the capture can see a leak.
+`confined` is what users get where namespaces are allowed, and `flags` what they get elsewhere.
+`old` is the flag that Chromium ignores: it shows that the page and the capture can see a leak.
 """
 
 import functools
@@ -32,8 +32,16 @@ if not shutil.which("unshare") or subprocess.run(PROBE, capture_output=True).ret
 
 SEEN = {
     *("audio", "beacon", "body-background", "css-background", "css-font", "css-import", "download"),
-    *("embed", "events", "favicon.ico", "fetch", "fetch-cors", "form", "iframe", "img", "keepalive"),
-    *("link-header", "link-icon", "link-prefetch", "link-preload", "meta-refresh", "module"),
+    *("embed", "events", "favicon.ico", "fetch", "fetch-cors", "form", "iframe", "img"),
+    *(
+        "keepalive",
+        "link-header",
+        "link-icon",
+        "link-prefetch",
+        "link-preload",
+        "meta-refresh",
+        "module",
+    ),
     *("navigate", "object", "popup", "redirect", "redirect-img", "redirect-page", "script"),
     *("service-worker", "shared-worker", "srcset", "stylesheet", "svg", "video", "worker-fetch"),
     *("worker-import", "xhr", "203.0.113.9:80", "203.0.113.9:3478"),

@@ -1,8 +1,8 @@
 """Runs the leak page in real Chromium, in a network namespace where every packet is seen.
 
-The namespace has a loopback, and a device `out0` as the way to everywhere else. Both are read packet
-by packet: whatever is sent, to whomever, is counted, and nothing leaves this machine. It prints what
-was tried, what the guard refused, and what got past it.
+The namespace has a loopback, and a device `out0` as the way to everywhere else. Both are read
+packet by packet: whatever is sent, to whomever, is counted, and nothing leaves this machine. It
+prints what was tried, what the guard refused, and what got past it.
     unshare --net python -m tests.support.leaking confined|flags|old
 """
 
@@ -196,10 +196,10 @@ def attack(mode):
     pinned = Allow(host="localhost", at=f"127.0.0.1:{site.server_address[1]}")
     host = hosts.BrowserHost(hosts.BrowserSettings(allow=(pinned,)))
     expect_guard(capture)
-    tab = host.tab()
+    host.tab()
     host.run(show_leak_page(host, site), 90)
     for path in LEAVING_PAGES:
-        host.run(tab.visit(f"http://localhost{path}"), 60)
+        host.run(host.tab().visit(f"http://localhost{path}"), 60)
     time.sleep(0.5)
     version = host.browser.version
     host.close()
@@ -234,4 +234,4 @@ def refused_try(line):
 
 
 if __name__ == "__main__":
-    print(json.dumps(attack(sys.argv[1])))
+    sys.stdout.write(json.dumps(attack(sys.argv[1])))

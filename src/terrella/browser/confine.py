@@ -11,6 +11,7 @@ believed. Then it takes the user's id and executes Chromium.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -58,7 +59,7 @@ def leave_network() -> None:
 
 
 def add_dead_end() -> None:
-    """Add a device without a route, so that pages see `navigator.onLine` as everywhere else.
+    """Add a device without a route, so that pages see `navigator.onLine` as true.
 
     It lives as long as its file, which the browser inherits. Nobody reads what is sent to it.
     """
@@ -131,10 +132,8 @@ def main(arguments: list[str]) -> None:
         return
     if spec["guard"]:
         leave_network()
-        try:
+        with contextlib.suppress(OSError):  # containers often lack /dev/net/tun
             add_dead_end()
-        except OSError:  # containers often lack /dev/net/tun: then pages see `onLine` as false
-            pass
         hand_over(spec["guard"], spec["port"])
     if spec["user"]:
         profile = next(word for word in arguments if word.startswith(PROFILE))

@@ -1,7 +1,8 @@
 """How Chromium is started: its flags, its environment, its user, and the network it cannot see.
 
-Where the system allows it, Chromium runs in a network namespace with the guard alone (`confine.py`),
-as an unprivileged user and with its own sandbox. What does not work here is said in the log, once.
+Where the system allows it, Chromium runs in a network namespace with the guard alone
+(`confine.py`), as an unprivileged user and with its own sandbox. What does not work here is said in
+the log, once.
     confinement = confinement_of(find_chromium())
     async with confinement.launcher(guard) as options: await playwright.chromium.launch(**options)
 """

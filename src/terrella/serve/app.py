@@ -290,7 +290,9 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a wrong path is an error, not a redirect
     body_paths = [
-        route.path for route in routes if isinstance(route, Route) and "POST" in route.methods
+        route.path
+        for route in routes
+        if isinstance(route, Route) and "POST" in (route.methods or ())
     ]
     return RequestGuard(app, token, inference.limits, handlers.metrics, body_paths=body_paths)
 

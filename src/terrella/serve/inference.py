@@ -123,7 +123,7 @@ class InferenceService:
 
     def _start(
         self, groups: Sequence[QueryGroup]
-    ) -> list[asyncio.Future[list[PredictiveDistribution]]]:
+    ) -> Sequence[asyncio.Future[list[PredictiveDistribution]]]:
         """Start a batch; each group can be cancelled by itself if the model is asynchronous."""
         model = self.certified_model
         if model.is_async:

@@ -73,8 +73,9 @@ def test_a_long_prompt_is_read_in_pieces_and_its_memory_is_given_back(monkeypatc
 
 def test_a_caller_that_is_cancelled_leaves_the_batch_and_changes_nothing_for_others():
     """Some of those who leave lead others with the same prompt."""
+    sessions = {7: "kept"}
     requests = [
-        request((5, 6, 7 + i % 3), seed=i % 5, max_new_tokens=24, session="kept" if i == 7 else None)
+        request((5, 6, 7 + i % 3), seed=i % 5, max_new_tokens=24, session=sessions.get(i))
         for i in range(18)
     ]
     expected = tokens(requests)

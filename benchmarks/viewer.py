@@ -12,7 +12,7 @@ from pathlib import Path
 import common
 from playwright.sync_api import sync_playwright
 
-from terrella.browser.host import find_chromium
+from terrella.browser.launch import find_chromium
 from terrella.commands.view import View
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
-from terrella.browser.host import find_chromium
+from terrella.browser.launch import find_chromium
 from terrella.core.errors import MissingExtraError
 from terrella.data.store import EpisodeStore
 
@@ -41,7 +41,8 @@ def test_the_page_can_be_followed(tmp_path):
 @pytest.mark.slow
 def test_two_ray_workers_with_a_browser_each_collect_what_one_process_does(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs the extra: pip install 'terrella[ray]'")
-    monkeypatch.setenv("TEST_PROCESS_MARK", str(tmp_path))  # every process below inherits it
+    # Every process below inherits it: of all variables, browsers get those of the locale.
+    monkeypatch.setenv("LC_TEST_MARK", str(tmp_path))
     command = [
         sys.executable,
         "-m",
@@ -67,6 +68,6 @@ def test_two_ray_workers_with_a_browser_each_collect_what_one_process_does(tmp_p
 def left_by(process, mark):
     """Whether the process is a browser that was started below the process with this mark."""
     try:
-        return "chrom" in process.name() and process.environ().get("TEST_PROCESS_MARK") == mark
+        return "chrom" in process.name() and process.environ().get("LC_TEST_MARK") == mark
     except psutil.Error:
         return False

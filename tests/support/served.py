@@ -12,6 +12,7 @@ from tests.support.made_models import Lying, by_chance, certified_model_of, data
 
 from terrella.commands.serve import listen
 from terrella.serve.app import make_app
+from terrella.serve.connections import uvicorn_settings
 from terrella.serve.inference import InferenceService
 from terrella.serve.settings import ServeSettings
 from terrella.trust.certificate import Certificate
@@ -85,17 +86,15 @@ async def call(app, method, path, body=b"", token=TOKEN, headers=(), query=b""):
 
 def running(service, token=TOKEN):
     """Run the application on a free port of loopback; yields its URL."""
-    return running_app(make_app(service, token), service.limits.max_body)
+    return running_app(make_app(service, token), service.limits)
 
 
 @contextlib.contextmanager
-def running_app(app, max_body=4_000_000):
-    """Run any ASGI application; yields its URL."""
+def running_app(app, limits=None):
+    """Run any ASGI application with the limits of a server; yields its URL."""
     listening = listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        app, log_level="warning", timeout_graceful_shutdown=5, ws_max_size=max_body
-    )
-    server = uvicorn.Server(config)
+    limits = (limits or ServeSettings.Config()).replace(drain_seconds=5)
+    server = uvicorn.Server(uvicorn.Config(**uvicorn_settings(app, limits)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

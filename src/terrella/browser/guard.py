@@ -17,6 +17,7 @@ import contextlib
 import ipaddress
 import mimetypes
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 MAX_HEAD = 64 * 1024
 CHUNK = 64 * 1024
+MAX_REFUSED = 1000
+MAX_LINE = 300
 HOP_HEADERS = {"connection", "proxy-connection", "keep-alive", "proxy-authorization"}
 
 
@@ -57,13 +60,14 @@ class NetworkGuard:
     allow: Sequence[Allow] = ()
     folders: Mapping[str, Path] = field(default_factory=dict[str, Path])
     resolver: Callable[[str, int], list[str]] = resolve
-    refused: list[str] = field(default_factory=list[str])
+    refused: deque[str] = field(default_factory=lambda: deque[str](maxlen=MAX_REFUSED))
     server: asyncio.Server | None = None
     serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    async def start(self) -> int:
-        """Listen on a free loopback port and return it."""
-        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_HEAD)
+    async def start(self, listening: socket.socket | None = None) -> int:
+        """Listen on a free loopback port, or on a given socket, and return the port."""
+        listening = listening or socket.create_server(("127.0.0.1", 0))
+        self.server = await asyncio.start_server(self._accept, sock=listening, limit=MAX_HEAD)
         return int(self.server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -146,7 +150,7 @@ class NetworkGuard:
             origin_head = _origin_head(method, target, headers)
             await self._forward(address, origin_head, headers, reader, writer)
         except (RefusedError, ValueError) as refusal:
-            self.refused.append(f"{method} {target}: {refusal}")
+            self.refused.append(f"{method} {target[:MAX_LINE]}: {str(refusal)[:MAX_LINE]}")
             _reply(writer, "403 Forbidden", b"refused by the allow-list")
         except OSError as error:
             _reply(writer, "502 Bad Gateway", f"{type(error).__name__}: {error}".encode())

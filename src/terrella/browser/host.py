@@ -23,25 +23,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from terrella.browser.guard import Allow, NetworkGuard
+from terrella.browser.launch import confinement_of, find_chromium
+from terrella.browser.self_test import check_for_leaks
 from terrella.browser.tab import Tab
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import ConfigError, MissingExtraError, WorldError
 
 T = TypeVar("T")
-CHROMIUM_PATHS = (
-    "/usr/lib/chromium/chromium",
-    "/usr/bin/chromium",
-    "/usr/bin/chromium-browser",
-    "/usr/bin/google-chrome",
-)
-FLAGS = (
-    # Exposes the computed roles and names that assistive software gets.
-    "--enable-blink-features=ComputedAccessibilityInfo",
-    # The browser resolves no names itself: the guard does.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--disable-quic",
-    "--disable-gpu",
-)
 START_SECONDS = 60.0
 
 
@@ -64,18 +51,6 @@ class BrowserSettings:
     """Path of Chromium; when empty, $TERRELLA_CHROMIUM or one of the usual paths."""
     width: int = 1280
     height: int = 720
-
-
-def find_chromium(executable: str = "") -> str:
-    """Return the path of Chromium; the error says how to install it."""
-    configured = executable or os.environ.get("TERRELLA_CHROMIUM", "")
-    for path in (configured,) if configured else CHROMIUM_PATHS:
-        if Path(path).is_file():
-            return path
-    raise MissingExtraError(
-        "web",
-        "web worlds (and Chromium itself: apt-get install chromium, or set TERRELLA_CHROMIUM)",
-    )
 
 
 def import_playwright() -> Any:
@@ -111,7 +86,11 @@ class BrowserHost:
         with self._lock:
             if not self._is_connected():
                 self._dispose_browser()
-                self._run(self._start(), START_SECONDS)
+                try:
+                    self._run(self._start(), START_SECONDS)
+                except ConfigError:  # it leaks: nobody may use it
+                    self._dispose_browser()
+                    raise
         return self.run(self._open(cookies, context), START_SECONDS)
 
     def _is_connected(self) -> bool:
@@ -152,18 +131,16 @@ class BrowserHost:
     async def _start(self) -> None:
         folders = {host: Path(folder) for host, folder in self.settings.folders}
         self.guard = NetworkGuard(allow=self.settings.allow, folders=folders)
-        port = await self.guard.start()
         self.playwright = await self.playwright_module.async_playwright().start()
-        self.browser = await self.playwright.chromium.launch(
-            executable_path=self.executable,
-            args=list(FLAGS),
-            proxy={"server": f"http://127.0.0.1:{port}"},
-            chromium_sandbox=os.geteuid() != 0,
-            handle_sigint=False,
-            handle_sigterm=False,
-            handle_sighup=False,
-        )
+        async with confinement_of(self.executable).launcher(self.guard) as options:
+            self.browser = await self.playwright.chromium.launch(
+                **options, handle_sigint=False, handle_sigterm=False, handle_sighup=False
+            )
         self.pid = await self._browser_pid()
+        if self.executable not in _tested:
+            await check_for_leaks(self.browser)
+            _tested.add(self.executable)
+            self.guard.refused.clear()  # they are the test's
         self.starts += 1
 
     async def _browser_pid(self) -> int:
@@ -237,6 +214,8 @@ def descendants(pid: int) -> list[int]:
     return below
 
 
+_tested: set[str] = set()
+"""Executables that passed the self-test in this process."""
 _hosts: dict[tuple[int, BrowserSettings], BrowserHost] = {}
 _hosts_lock = threading.Lock()
 

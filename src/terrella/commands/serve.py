@@ -107,6 +107,7 @@ class Serve(Configurable):
 
 def _uvicorn() -> Any:
     try:
+        import httptools  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn
         import websockets  # noqa: F401
@@ -116,20 +117,11 @@ def _uvicorn() -> Any:
 
 
 def serve_app(app: Any, listening: socket.socket, limits: ServeSettings.Config) -> None:
-    """Serve until a signal arrives, then let running requests finish.
-
-    There is no access log, because the URL of a page contains its token.
-    """
+    """Serve until a signal arrives, then let running requests finish."""
     uvicorn = _uvicorn()
-    settings = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=int(limits.drain_seconds),
-        ws_max_size=limits.max_body,
-        server_header=False,
-        limit_concurrency=4 * limits.max_sessions,
-    )
+    from terrella.serve.connections import uvicorn_settings
+
+    settings = uvicorn.Config(**uvicorn_settings(app, limits))
     gc.collect()
     # The model lives as long as the server: the collector need not traverse it every time.
     gc.freeze()

@@ -20,8 +20,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from terrella.core.types import Kind
 from terrella.serve.chat import complete_chat, stream_chat
-from terrella.serve.guard import SERVER_FAILED, RequestGuard, logger
+from terrella.serve.guard import SERVER_FAILED, RequestGuard, cancel, logger
 from terrella.serve.inference import InferenceService
+from terrella.serve.memory import keep_giving_back
 from terrella.serve.metrics import Metrics
 from terrella.serve.sessions import Session, Sessions
 from terrella.serve.wire import (
@@ -43,7 +44,7 @@ class RouteHandlers:
         self.inference = inference
         self.metrics = Metrics()
         self.sessions = Sessions(inference, self.metrics)
-        self.metrics.gauges["questions_waiting"] = lambda: inference.waiting
+        self.metrics.gauges["questions_waiting"] = lambda: inference.waiting.questions
         for name in ("passes", "prefilled", "decoded"):
             self.metrics.gauges[f"sampler_{name}"] = self._sampler_gauge(name)
 
@@ -144,26 +145,35 @@ class RouteHandlers:
             await socket.send_json(_error_message(error))
             await socket.close(1013)
             return
+        inbox = _Inbox(socket)
         try:
-            while await self._exchange(socket, session):
+            while await self._exchange(socket, inbox, session):
                 pass
         except (WebSocketDisconnect, RuntimeError):  # starlette raises both for a closed socket
             logger.debug("a client disconnected")
         finally:
+            await inbox.close()
             self.sessions.end(session)
 
-    async def _exchange(self, socket: WebSocket, session: Session) -> bool:
+    async def _exchange(self, socket: WebSocket, inbox: _Inbox, session: Session) -> bool:
         """Answer one message; return whether the session goes on."""
         try:
             async with asyncio.timeout(self.inference.limits.idle_seconds):
-                message = await socket.receive()
+                message = await inbox.take()
         except TimeoutError:
             self.metrics.count("sessions_reaped")
             await socket.close(1001, "idle for too long")
             return False
-        if message["type"] == "websocket.disconnect":
+        if _is_end(message):
             return False
-        reply = await self._answer_or_error(message, session)
+        work = asyncio.ensure_future(self._answer_or_error(message, session))
+        try:
+            await asyncio.wait({work, inbox.next}, return_when=asyncio.FIRST_COMPLETED)
+            if inbox.has_ended and not work.done():
+                return False  # nobody waits for the answer
+            reply = await work
+        finally:
+            await cancel(work)
         if reply is None:
             await socket.close(1000)
             return False
@@ -204,6 +214,36 @@ class RouteHandlers:
         raise RequestError(422, "`type` must be reset, step, state or close", "UNKNOWN_TYPE")
 
 
+class _Inbox:
+    """The messages of a socket, read one ahead: so a client that leaves is noticed at once."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self.socket = socket
+        self.next = asyncio.ensure_future(socket.receive())
+
+    async def take(self) -> Mapping[str, Any]:
+        """Return the next message, and begin to read the one after it."""
+        message = await asyncio.shield(self.next)
+        if not _is_end(message):
+            self.next = asyncio.ensure_future(self.socket.receive())
+        return message
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client is known to have left."""
+        if not self.next.done():
+            return False
+        return self.next.exception() is not None or _is_end(self.next.result())
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await cancel(self.next)
+
+
+def _is_end(message: Mapping[str, Any]) -> bool:
+    return bool(message["type"] == "websocket.disconnect")
+
+
 def _error_message(error: RequestError) -> Body:
     return {"type": "error", "data": {"message": error.message, "code": error.code}}
 
@@ -219,10 +259,14 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        reaper = asyncio.create_task(handlers.sessions.keep_reaping())
+        tasks = [
+            asyncio.create_task(handlers.sessions.keep_reaping()),
+            asyncio.create_task(keep_giving_back()),
+        ]
         yield
-        reaper.cancel()
+        await cancel(*tasks)
         handlers.sessions.close()
+        inference.close()
 
     model = {
         "id": inference.name,
@@ -245,7 +289,12 @@ def make_app(inference: InferenceService, token: str) -> RequestGuard:
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False  # a wrong path is an error, not a redirect
-    return RequestGuard(app, token, inference.limits, handlers.metrics)
+    body_paths = [
+        route.path
+        for route in routes
+        if isinstance(route, Route) and "POST" in (route.methods or ())
+    ]
+    return RequestGuard(app, token, inference.limits, handlers.metrics, body_paths=body_paths)
 
 
 async def _not_found(_: Request, error: Any) -> Response:

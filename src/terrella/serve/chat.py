@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from terrella.core.tokens import Sampled, TokenRequest
-from terrella.serve.inference import InferenceService, in_thread
+from terrella.serve.inference import InferenceService
 from terrella.serve.wire import RequestError, read_float, read_int, read_text
 
 ROLES = ("system", "user", "assistant", "developer")
 MAX_MESSAGES = 256
-MAX_PROMPT_TOKENS = 8192
 
 
 def read_messages(body: Mapping[str, Any], max_text: int) -> list[dict[str, str]]:
@@ -56,20 +55,27 @@ async def complete_chat(inference: InferenceService, body: Mapping[str, Any]) ->
     messages = read_messages(body, limits.max_text)
     if read_int(body, "n", 1, low=1, high=128) != 1:
         raise RequestError(422, "one completion at a time: ask again with another `seed`")
-    ids = await in_thread(None, lambda: prompt_ids(inference, messages))
-    if not 0 < len(ids) <= MAX_PROMPT_TOKENS:
-        raise RequestError(
-            422, f"the prompt has {len(ids)} tokens; 1 to {MAX_PROMPT_TOKENS} are served"
+    inference.check_text(sum(len(message["content"]) for message in messages))
+    with inference.waiting.place():
+        ids = await inference.tokenize(
+            inference.tokenizing, lambda: prompt_ids(inference, messages)
         )
+        inference.check_prompt(ids)
+        request = _request(inference, body, ids)
+        return _reply(inference, request, await inference.complete(request))
+
+
+def _request(
+    inference: InferenceService, body: Mapping[str, Any], ids: Sequence[int]
+) -> TokenRequest:
     key = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    request = TokenRequest(
+    return TokenRequest(
         prompt_ids=tuple(ids),
-        max_new_tokens=read_int(body, key, 128, low=1, high=limits.max_new_tokens),
+        max_new_tokens=read_int(body, key, 128, low=1, high=inference.limits.max_new_tokens),
         seed=read_int(body, "seed", secrets.randbelow(2**31), low=0, high=2**62),
         temperature=read_float(body, "temperature", 1.0, low=0.0, high=2.0),
         stop_ids=_stop_ids(inference),
     )
-    return _reply(inference, request, await inference.complete(request))
 
 
 def _stop_ids(inference: InferenceService) -> tuple[int, ...]:

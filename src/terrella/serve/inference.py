@@ -1,8 +1,9 @@
 """The model behind a server, shared by all clients.
 
 Queries of all clients run on the model's own event loop, in a thread beside the one that speaks
-HTTP; the sampler takes new ones between two forward passes. When too many are waiting, further
-queries are refused instead of queued without bound.
+HTTP; the sampler takes new ones between two forward passes. Prompts are measured before they are
+queued, first by characters and then by tokens. When too many are waiting, further queries are
+refused instead of queued without bound. When a caller is cancelled, so is its work in the sampler.
     inference = InferenceService(certified_model, world_config, limits)
     await inference.assess(queries)
 """
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.core.world import World
+from terrella.serve.admission import Waiting
 from terrella.serve.micro_batcher import MicroBatcher
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
@@ -25,6 +28,17 @@ from terrella.world_models.certified import CertifiedModel
 from terrella.world_models.imagine import ImaginedWorld, imagine
 
 T = TypeVar("T")
+Prompt = tuple[int, ...]
+INLINE_TEXT = 4096
+"""Characters that are tokenized at once, without a thread: it takes less than a millisecond."""
+
+
+@dataclass(frozen=True)
+class QueryGroup:
+    """The queries of one request and, for a language model, their prompts."""
+
+    queries: Sequence[Query]
+    prompts: Sequence[Prompt] | None = None
 
 
 class InferenceService:
@@ -45,9 +59,12 @@ class InferenceService:
         self.limits = limits
         self.tokenizer = tokenizer
         self.name = name
-        self.waiting = 0
-        """Queries that have no result yet."""
-        self.batcher = MicroBatcher(certified_model.assess_async, limits.gather_seconds)
+        self.waiting = Waiting(limits.max_waiting, limits.max_waiting_tokens)
+        """Queries, steps and chats that have no result yet."""
+        self.tokenizing = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self.batcher = MicroBatcher[QueryGroup, tuple[PredictiveDistribution, float]](
+            self._start, certified_model.rate, limits.gather_seconds
+        )
         example = world.build()
         example.reset(seed=0)
         self.instruction = example.instruction
@@ -59,15 +76,69 @@ class InferenceService:
 
     async def assess(self, queries: Sequence[Query]) -> list[tuple[PredictiveDistribution, float]]:
         """Return one distribution with its risk per query."""
-        if self.waiting + len(queries) > self.limits.max_waiting:
+        size = max(map(text_length, queries), default=0)
+        self.check_text(size)
+        with self.waiting.place(len(queries)):
+            model = self.certified_model
+            if not model.measures_prompts:
+                return await self.batcher.submit(QueryGroup(queries))
+            executor = None if size * len(queries) <= INLINE_TEXT else self.tokenizing
+            prompts = await self.tokenize(executor, lambda: self._prompts(queries))
+            longest = max(map(len, prompts), default=0) + model.turn_tokens
+            async with self.waiting.tokens(rows=len(prompts) * model.samples, longest=longest):
+                return await self.batcher.submit(QueryGroup(queries, prompts))
+
+    def check_text(self, length: int) -> None:
+        """Refuse a prompt by its characters, before anything is done with it."""
+        if length > self.limits.max_prompt_text:
             raise RequestError(
-                503, "too many questions are waiting: try again later", "CAPACITY_REACHED"
+                413, f"a prompt has at most {self.limits.max_prompt_text} characters", "TOO_LARGE"
             )
-        self.waiting += len(queries)
-        try:
-            return await self.batcher.submit(queries)
-        finally:
-            self.waiting -= len(queries)
+
+    def check_prompt(self, ids: Sequence[int]) -> None:
+        """Refuse a prompt by its tokens, before it is queued."""
+        if not 0 < len(ids) <= self.limits.max_prompt_tokens:
+            raise RequestError(
+                413,
+                f"the prompt has {len(ids)} tokens; 1 to {self.limits.max_prompt_tokens} are "
+                "served",
+                "TOO_LARGE",
+            )
+
+    async def tokenize(self, executor: Executor | None, call: Callable[[], T]) -> T:
+        """Run a tokenizer, beside the event loop if there is an executor."""
+        return call() if executor is None else await in_thread(executor, call)
+
+    def _prompts(self, queries: Sequence[Query]) -> list[Prompt]:
+        """Tokenize questions, up to the first that is too much."""
+        model = self.certified_model
+        prompts: list[Prompt] = []
+        longest = 0
+        for query in queries:
+            prompts.append(model.prompt(query))
+            self.check_prompt(prompts[-1])
+            longest = max(longest, len(prompts[-1]) + model.turn_tokens)
+            self.waiting.check_tokens(rows=len(prompts) * model.samples, longest=longest)
+        return prompts
+
+    def _start(
+        self, groups: Sequence[QueryGroup]
+    ) -> Sequence[asyncio.Future[list[PredictiveDistribution]]]:
+        """Start a batch; each group can be cancelled by itself if the model is asynchronous."""
+        model = self.certified_model
+        if model.is_async:
+            return [
+                asyncio.ensure_future(model.predict_async(group.queries, group.prompts))
+                for group in groups
+            ]
+        queries = [query for group in groups for query in group.queries]
+        whole = asyncio.ensure_future(model.predict_async(queries))
+        parts = []
+        start = 0
+        for group in groups:
+            parts.append(asyncio.ensure_future(_part(whole, start, start + len(group.queries))))
+            start += len(group.queries)
+        return parts
 
     def trust(self, risk: float, depth: int) -> dict[str, Any]:
         """Return the fields about trust that every reply has."""
@@ -110,7 +181,30 @@ class InferenceService:
         """Sample one continuation, in the same batches as the predictions."""
         if self.sampler is None:
             raise RequestError(501, "this model does not complete text", "NOT_SUPPORTED")
-        return await self.certified_model.complete(request)
+        longest = len(request.prompt_ids) + request.max_new_tokens
+        async with self.waiting.tokens(rows=1, longest=longest):
+            return await self.certified_model.complete(request)
+
+    def close(self) -> None:
+        """End the threads, when the server stops."""
+        self.tokenizing.shutdown(wait=False, cancel_futures=True)
+
+
+def text_length(query: Query) -> int:
+    """Characters of a query, its history included."""
+    situation = query.situation
+    observations = [situation.observation]
+    actions = [query.action]
+    for step in situation.history:
+        observations += [step.observation, step.next_observation]
+        actions.append(step.action)
+    texts = [situation.instruction, *actions]
+    texts += [getattr(observation, "text", "") for observation in observations]
+    return sum(map(len, texts))
+
+
+async def _part(whole: asyncio.Future[list[T]], start: int, stop: int) -> list[T]:
+    return (await asyncio.shield(whole))[start:stop]
 
 
 async def in_thread(executor: Executor | None, call: Callable[[], T]) -> T:

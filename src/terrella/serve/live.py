@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from terrella.serve.admission import Waiting
 from terrella.serve.app import HANDLERS
-from terrella.serve.guard import RequestGuard, Scope, send_error
+from terrella.serve.guard import RequestGuard, Scope, has_body, send_error
 from terrella.serve.inference import in_thread
 from terrella.serve.metrics import Metrics
 from terrella.serve.settings import ServeSettings
@@ -42,8 +43,10 @@ class LiveApp:
         if scope["type"] != "http" or scope["path"] != "/":
             return await self.guarded(scope, receive, send)
         refusal = self.guarded.wrong_host(scope) or self._wrong_token(scope)
+        if refusal is None and has_body(scope):
+            refusal = RequestError(413, "no body is read here", "TOO_LARGE")
         if refusal is not None:
-            return await send_error(send, refusal)
+            return await send_error(send, refusal, close=has_body(scope))
         headers = {
             "cache-control": "no-store",
             "referrer-policy": "no-referrer",
@@ -75,12 +78,16 @@ def make_live_app(page: str, fork: Fork, token: str, limits: ServeSettings.Confi
         with world_lock:
             return fork(episode, step, texts)
 
+    waiting = Waiting(limits.max_waiting)
+
     async def endpoint(request: Request) -> Response:
         request.scope["terrella.route"] = "/fork"
         body = read_json(await request.body())
-        return JSONResponse(await in_thread(None, lambda: answer(body)))
+        with waiting.place():
+            return JSONResponse(await in_thread(None, lambda: answer(body)))
 
     app = Starlette(
         routes=[Route("/fork", endpoint, methods=["POST"])], exception_handlers=HANDLERS
     )
-    return LiveApp(RequestGuard(app, token, limits, Metrics()), page.encode(), token)
+    guarded = RequestGuard(app, token, limits, Metrics(), body_paths=("/fork",))
+    return LiveApp(guarded, page.encode(), token)

@@ -11,6 +11,7 @@ has an id in HTTP.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 from terrella.core.errors import TerrellaError
 from terrella.core.types import Observation, Split
-from terrella.serve.inference import InferenceService, in_thread
+from terrella.serve.inference import InferenceService
 from terrella.serve.metrics import Metrics
 from terrella.serve.wire import (
     MAX_ACTION,
@@ -28,6 +29,7 @@ from terrella.serve.wire import (
     read_int,
     read_text,
 )
+from terrella.world_models.language import Cancellation, current_cancellation
 
 T = TypeVar("T")
 
@@ -84,13 +86,29 @@ class Session:
 
     async def _call(self, call: Callable[[], T]) -> T:
         """Run a call of the world in a thread, one at a time."""
-        async with self.lock:  # a client that does not wait for its reply waits here
-            try:
-                return await in_thread(self.threads, call)
-            except TerrellaError as error:
-                raise RequestError(422, error.what, "EXECUTION_ERROR") from error
-            finally:
-                self.last_used = time.monotonic()
+        with self.inference.waiting.place():
+            async with self.lock:  # a client that does not wait for its reply waits here
+                try:
+                    return await self._run(call)
+                except TerrellaError as error:
+                    raise RequestError(422, error.what, "EXECUTION_ERROR") from error
+                finally:
+                    self.last_used = time.monotonic()
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Run a call; when the client leaves, the sampling that it waits for is cancelled."""
+        context = contextvars.copy_context()
+        cancellation = Cancellation()
+        context.run(current_cancellation.set, cancellation)
+        work = asyncio.wrap_future(self.threads.submit(context.run, call))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self.over = True  # the step may be half done: the episode cannot go on
+            cancellation.cancel()
+            await asyncio.wait({work})  # the world may not be stepped before this has ended
+            work.exception()
+            raise
 
     def _reply(
         self, observation: Observation, reward: float | None, info: Mapping[str, Any]

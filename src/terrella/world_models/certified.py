@@ -48,8 +48,20 @@ class CertifiedModel:
     def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
         return self.model.predict(queries)
 
-    async def predict_async(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
-        """As `predict`; a model without an async path of its own runs in a thread."""
+    @property
+    def is_async(self) -> bool:
+        """Whether concurrent calls share batches, and can be cancelled one by one."""
+        return isinstance(self.model, AsyncWorldModel)
+
+    async def predict_async(
+        self, queries: Sequence[Query], prompts: Sequence[tuple[int, ...]] | None = None
+    ) -> list[PredictiveDistribution]:
+        """As `predict`; a model without an async path of its own runs in a thread.
+
+        `prompts` are those of a language model, if they are known.
+        """
+        if prompts is not None:
+            return await self._require_language_model().predict_async(queries, prompts)
         if isinstance(self.model, AsyncWorldModel):
             return await self.model.predict_async(queries)
         return await asyncio.to_thread(self.model.predict, queries)
@@ -62,7 +74,13 @@ class CertifiedModel:
         self, queries: Sequence[Query]
     ) -> list[tuple[PredictiveDistribution, float]]:
         """As `assess`, without blocking the caller's event loop."""
-        return self.risk_estimator.rate(queries, await self.predict_async(queries))
+        return self.rate(queries, await self.predict_async(queries))
+
+    def rate(
+        self, queries: Sequence[Query], distributions: list[PredictiveDistribution]
+    ) -> list[tuple[PredictiveDistribution, float]]:
+        """Each distribution with its risk."""
+        return self.risk_estimator.rate(queries, distributions)
 
     def verdict(self, risk: float, depth: int) -> Trust:
         """Whether the certificate allows this step; without a certificate it does not."""
@@ -92,6 +110,25 @@ class CertifiedModel:
     def stop_ids(self) -> tuple[int, ...]:
         """Token ids that end a completion; empty if the model is not a language model."""
         return self._language_model.codec.stop_ids if self._language_model else ()
+
+    @property
+    def measures_prompts(self) -> bool:
+        """Whether `prompt` can be asked."""
+        return self._language_model is not None
+
+    def prompt(self, query: Query) -> tuple[int, ...]:
+        """The token ids that a language model is asked with."""
+        return self._require_language_model().prompt(query)
+
+    @property
+    def samples(self) -> int:
+        """Samples per query of a language model."""
+        return self._language_model.samples if self._language_model else 0
+
+    @property
+    def turn_tokens(self) -> int:
+        """Tokens that a language model may add to a prompt."""
+        return self._language_model.turn_tokens if self._language_model else 0
 
     async def complete(self, request: TokenRequest) -> Sampled:
         """Sample one continuation, in the same batches as the predictions."""

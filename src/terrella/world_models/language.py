@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,43 @@ from terrella.engines.engine import load_tokenizer, open_sampler
 T = TypeVar("T")
 CACHE_LIMIT = 400_000
 """Default number of cached predictions."""
+CACHED_PROMPT_TOKENS = 256
+"""Mean length of the prompts for which the cache has room."""
+
+
+class Cancellation:
+    """Lets one thread cancel the predictions that another one waits for.
+
+    The waiting thread gets `concurrent.futures.CancelledError`.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._futures: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of a future, unless `cancel` was or is called."""
+        with self._lock:
+            self._futures.add(future)
+            if self.cancelled:
+                future.cancel()
+        try:
+            return future.result()
+        finally:
+            with self._lock:
+                self._futures.discard(future)
+
+    def cancel(self) -> None:
+        """Cancel what is waited for, and whatever will be."""
+        with self._lock:
+            self.cancelled = True
+            for future in self._futures:
+                future.cancel()
+
+
+current_cancellation: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
+"""Set it in the context of a thread, to cancel its predictions from another one."""
 
 
 class LearnedWorldModel:
@@ -63,23 +101,40 @@ class LearnedWorldModel:
         self.cache_limit = cache_limit
         self.outcome = OutcomeCodec(tokenizer, codec.stop_ids)
         self.cache: dict[tuple[int, ...], PredictiveDistribution] = {}
+        self.cached_tokens = 0
+        """Tokens of the cached prompts: a few long ones take as much memory as many short ones."""
         self.sampled_queries = 0
         """Queries that were sampled, not answered from the cache."""
 
     def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
         """One distribution per query; queries that are not cached share the sampler's batches."""
-        return run_in_background(self._predict(queries)).result()
+        future = run_in_background(self._predict(queries))
+        cancellation = current_cancellation.get()
+        return cancellation.wait(future) if cancellation else future.result()
 
-    async def predict_async(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
-        """As `predict`, from any event loop; concurrent calls share the sampler's batches."""
-        return await asyncio.wrap_future(run_in_background(self._predict(queries)))
+    async def predict_async(
+        self, queries: Sequence[Query], prompts: Sequence[tuple[int, ...]] | None = None
+    ) -> list[PredictiveDistribution]:
+        """As `predict`, from any event loop; concurrent calls share the sampler's batches.
+
+        When the caller is cancelled, so is the sampling. `prompts` are those of the queries, if
+        they are known.
+        """
+        return await asyncio.wrap_future(run_in_background(self._predict(queries, prompts)))
+
+    def prompt(self, query: Query) -> tuple[int, ...]:
+        """The token ids that the model is asked with."""
+        return self.codec.ask_observation(query.situation, query.action)
 
     async def complete(self, request: TokenRequest) -> Sampled:
         """Sample one raw continuation, in the same batches as the predictions."""
         return await asyncio.wrap_future(run_in_background(self.sampler.sample(request)))
 
-    async def _predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
-        prompts = [self.codec.ask_observation(query.situation, query.action) for query in queries]
+    async def _predict(
+        self, queries: Sequence[Query], prompts: Sequence[tuple[int, ...]] | None = None
+    ) -> list[PredictiveDistribution]:
+        if prompts is None:
+            prompts = list(map(self.prompt, queries))
         answers = {prompt: self.cache[prompt] for prompt in prompts if prompt in self.cache}
         new = {
             prompt: query.situation.observation
@@ -97,10 +152,14 @@ class LearnedWorldModel:
         return [answers[prompt] for prompt in prompts]
 
     def _store(self, distributions: dict[tuple[int, ...], PredictiveDistribution]) -> None:
-        if self.cache_limit and len(self.cache) + len(distributions) > self.cache_limit:
+        if not self.cache_limit:
+            return
+        self.cached_tokens += sum(map(len, distributions))
+        full = len(self.cache) + len(distributions) > self.cache_limit
+        if full or self.cached_tokens > self.cache_limit * CACHED_PROMPT_TOKENS:
             self.cache.clear()
-        if self.cache_limit:
-            self.cache.update(distributions)
+            self.cached_tokens = sum(map(len, distributions))
+        self.cache.update(distributions)
 
     async def _sample(self, prompt: tuple[int, ...], like: Observation) -> PredictiveDistribution:
         requests = [

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
 from terrella.browser.guard import Allow, NetworkGuard, RefusedError
-from terrella.browser.host import BrowserHost, BrowserSettings, find_chromium
+from terrella.browser.host import BrowserHost, BrowserSettings
+from terrella.browser.launch import find_chromium
 from terrella.core.errors import MissingExtraError, WorldError
 
 try:

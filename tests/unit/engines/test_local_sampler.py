@@ -59,6 +59,74 @@ def test_prompts_that_are_read_in_several_passes_keep_their_caches(monkeypatch):
     assert tokens(mixed(24)) == [tokens([each])[0] for each in mixed(24)]
 
 
+def test_a_long_prompt_is_read_in_pieces_and_its_memory_is_given_back(monkeypatch):
+    long = [request(tuple(range(5, 45)), seed=seed) for seed in range(4)]
+    requests = [*long, *mixed(6), request(tuple(range(6, 30)), seed=9)]
+    expected = tokens(requests)
+    monkeypatch.setattr(local_sampler, "READ_LENGTH", 7)
+    monkeypatch.setattr(local_sampler, "KEPT_COLUMNS", 32)
+    sampler = LocalSampler(MODEL)
+    assert tokens(requests, sampler) == expected
+    assert sampler.cache.columns_held == 0
+    assert sampler.prefilled == 40 + 24 + sum(len(set(r.prompt_ids)) for r in mixed(6)[::3])
+
+
+def test_a_caller_that_is_cancelled_leaves_the_batch_and_changes_nothing_for_others():
+    """Some of those who leave lead others with the same prompt."""
+    sessions = {7: "kept"}
+    requests = [
+        request((5, 6, 7 + i % 3), seed=i % 5, max_new_tokens=24, session=sessions.get(i))
+        for i in range(18)
+    ]
+    expected = tokens(requests)
+    sampler = LocalSampler(MODEL)
+    leaving = (0, 1, 7, 9, 14)
+
+    async def run() -> list[Any]:
+        tasks = [asyncio.create_task(sampler.sample(each)) for each in requests]
+        while sampler.passes < 3:
+            await asyncio.sleep(0)
+        for number in leaving:
+            tasks[number].cancel()
+        late = asyncio.create_task(sampler.sample(request((5, 6), seed=3)))
+        await asyncio.sleep(0)
+        late.cancel()  # before it was given a row
+        decoded = sampler.decoded
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sampler.decoded - decoded <= 13 * 21
+        assert not sampler.waiting and len(sampler.rows) == 1  # of the session, which is idle
+        sampler.release("kept")
+        assert not sampler.rows
+        return results
+
+    results = asyncio.run(run())
+    for number, result in enumerate(results):
+        if number in leaving:
+            assert isinstance(result, asyncio.CancelledError)
+        else:
+            assert result.token_ids == expected[number]
+
+
+def test_nothing_is_computed_when_all_callers_have_left():
+    sampler = LocalSampler(MODEL)
+
+    async def run() -> None:
+        tasks = [
+            asyncio.create_task(sampler.sample(request((5, 6), seed=i, max_new_tokens=1000)))
+            for i in range(3)
+        ]
+        while sampler.passes < 3:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        passes = sampler.passes
+        await asyncio.sleep(0.05)
+        assert sampler.passes <= passes + 1 and not sampler.rows
+
+    asyncio.run(run())
+
+
 def test_log_probabilities_are_the_models():
     prompt = (5, 6, 7)
     (sampled,) = sample([request(prompt, temperature=0.7)])

@@ -38,6 +38,11 @@ class FakeServer(http.server.BaseHTTPRequestHandler):
         if status == "hang up":
             self.close_connection = True
             return self.connection.close()
+        if status == "wait":  # as vLLM does while it generates; it aborts when the client is gone
+            self.connection.settimeout(5.0)
+            self.server.aborted.append(self.connection.recv(1) == b"")
+            self.close_connection = True
+            return None
         data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -54,6 +59,7 @@ def fake():
     server.daemon_threads = True
     server.requests = []
     server.replies = []
+    server.aborted = []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -77,6 +83,26 @@ def sample(sampler, **changes):
         **changes,
     }
     return asyncio.run(sampler.sample(TokenRequest(**request)))
+
+
+def test_a_caller_that_leaves_closes_its_request_and_no_other(fake):
+    fake.replies = [("wait", {}), (200, {"choices": [CHOICE]})]
+    sampler = sampler_of(fake)
+    request = TokenRequest(prompt_ids=(1,), max_new_tokens=8, seed=1)
+
+    async def leave():
+        task = asyncio.create_task(sampler.sample(request))
+        while not fake.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while not fake.aborted:
+            await asyncio.sleep(0.01)
+        return await sampler.sample(request)
+
+    assert asyncio.run(asyncio.wait_for(leave(), 4)).token_ids == (5, 6, 2)
+    assert fake.aborted == [True] and len(fake.requests) == 2  # it was not repeated
 
 
 def test_a_request_is_ids_and_the_reply_is_ids(fake):

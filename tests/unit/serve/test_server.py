@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from terrella.serve.wire import RequestError
 
 GET_PATHS = ("/metadata", "/schema", "/state", "/metrics", "/v1/models", "/", "/nowhere")
 POST_PATHS = ("/predict", "/reset", "/step", "/v1/chat/completions", "/health/../predict")
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
 ROUTES = [("GET", path) for path in GET_PATHS] + [("POST", path) for path in POST_PATHS]
 
 
@@ -81,7 +83,6 @@ def test_limits_are_enforced():
     limits = ServeSettings.Config(max_batch=2, max_body=2000, max_sessions=1, max_text=50)
     app = make_app(lying_service(limits), TOKEN)
     long_text = question(observation="x" * 51)
-    chat = {"messages": [{"role": "user", "content": "x"}]}
     claimed_length = [(b"content-length", b"999999999")]
     requests = [
         (413, "/predict", {"questions": [question()] * 3}, []),
@@ -90,7 +91,7 @@ def test_limits_are_enforced():
         (413, "/predict", {"questions": [long_text]}, []),
         (200, "/reset", {"seed": 1}, []),
         (503, "/reset", {"seed": 2}, []),
-        (501, "/v1/chat/completions", chat, []),
+        (501, "/v1/chat/completions", CHAT, []),
     ]
 
     async def check():
@@ -102,23 +103,37 @@ def test_limits_are_enforced():
 
 
 def test_returning_clients_share_a_batch_and_none_waits_longer_than_the_last_batch_took():
-    batches, release = [], {}
+    batches, release, cancelled = [], {}, []
 
-    async def model(queries):
-        batches.append("".join(queries))
-        await release.setdefault(len(batches), asyncio.Event()).wait()
-        if "x" in queries:
+    def start(groups):
+        batches.append("".join(group.queries[0] for group in groups))
+        release[len(batches)] = asyncio.Event()
+        return [asyncio.ensure_future(predict(group, release[len(batches)])) for group in groups]
+
+    async def predict(group, released):
+        try:
+            await released.wait()
+        except asyncio.CancelledError:
+            cancelled.append(group.queries[0])
+            raise
+        if "x" in group.queries:
             raise KeyError("x")
+        return list(group.queries)
+
+    def finish(queries, predictions):
+        assert queries == predictions
         return [f"{query}!" for query in queries]
 
     async def submit(batcher, names):
-        tasks = [asyncio.create_task(batcher.submit([name])) for name in names]
+        tasks = [
+            asyncio.create_task(batcher.submit(SimpleNamespace(queries=[name]))) for name in names
+        ]
         await asyncio.sleep(0.01)
         return tasks
 
     async def run():
         # Half a second is long compared to a few awaits on a busy machine.
-        batcher = MicroBatcher(model, seconds=0.5)
+        batcher = MicroBatcher(start, finish, seconds=0.5)
         first = await submit(batcher, "abcd")
         assert batches == ["abcd"]  # queries of one moment go together, at once
         late = await submit(batcher, "e")
@@ -128,14 +143,12 @@ def test_returning_clients_share_a_batch_and_none_waits_longer_than_the_last_bat
         late += await submit(batcher, "fgx")
         assert batches == ["abcd", "efgx"]  # as many as last time: no timer was needed
         late[0].cancel()
+        await asyncio.sleep(0.01)
+        assert cancelled == ["e"]  # the model works for those who are still there
         release[2].set()
         results = await asyncio.gather(*late, return_exceptions=True)
-        assert [type(result) for result in results] == [
-            asyncio.CancelledError,
-            KeyError,
-            KeyError,
-            KeyError,
-        ]
+        assert results[1:3] == [["f!"], ["g!"]]
+        assert isinstance(results[0], asyncio.CancelledError) and isinstance(results[3], KeyError)
         (alone,) = await submit(batcher, "h")
         assert len(batches) == 2  # four came last time, and may come again
         await asyncio.sleep(0.6)
@@ -143,18 +156,26 @@ def test_returning_clients_share_a_batch_and_none_waits_longer_than_the_last_bat
         (other,) = await submit(batcher, "i")
         await asyncio.sleep(batcher.last_duration + 0.1)
         assert batches[3] == "i"  # a busy model: wait at most as long as the last batch took
+        (gone,) = await submit(batcher, "j")
+        gone.cancel()
         release[3].set()
         release[4].set()
         assert [await alone, await other] == [["h!"], ["i!"]]
+        await asyncio.sleep(0.6)
+        assert len(batches) == 4 and not batcher.waiting  # who left before the start is not asked
 
     asyncio.run(run())
 
 
 def test_queries_beyond_the_limit_are_refused_at_once():
     service = lying_service(ServeSettings.Config(max_waiting=3))
-    service.waiting = 2
+    service.waiting.questions = 2
     assert ask("POST", "/predict", {"questions": [question()] * 2}, service=service).status == 503
-    assert service.waiting == 2
+    assert service.waiting.questions == 2
+    service.waiting.questions = 3
+    app = make_app(service, TOKEN)
+    for path, body in (("/reset", {}), ("/v1/chat/completions", CHAT)):
+        assert asyncio.run(call(app, "POST", path, body)).status == 503, path
 
 
 def test_an_http_session_plays_an_episode_and_ends_with_it():
@@ -222,7 +243,9 @@ def test_a_model_that_hangs_or_raises_gives_an_error_without_a_traceback(caplog)
         raise KeyError("/secret/path")
 
     for broken, status in ((hang, 504), (fail, 500)):
-        service.batcher._run = broken
+        service.batcher._start_groups = lambda groups, run=broken: [
+            asyncio.ensure_future(run(group.queries)) for group in groups
+        ]
         reply = asyncio.run(call(app, "POST", "/predict", {"questions": [question()]}))
         assert reply.status == status
         assert b"Traceback" not in reply.body and b"secret" not in reply.body

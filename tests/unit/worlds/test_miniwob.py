@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 pytest.importorskip("miniwob", reason="needs the extra: pip install 'terrella[web]'")
 
-from terrella.browser.host import descendants, find_chromium
+from terrella.browser.host import descendants
+from terrella.browser.launch import find_chromium
 from terrella.core.episode import EpisodeRun, play
 from terrella.core.errors import ConfigError, MissingExtraError, WorldError
 from terrella.core.types import Split, Stop

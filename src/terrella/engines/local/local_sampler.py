@@ -27,6 +27,14 @@ from terrella.models.device import default_device
 
 READ_TOKENS = 8192
 """Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
+READ_LENGTH = 1024
+"""Tokens of one row in one prefill pass. A longer prompt is read in several steps.
+
+Attention needs memory for each pair of tokens; and between two steps others are served, and callers
+that have left are noticed.
+"""
+KEPT_COLUMNS = 2048
+"""A cache with more columns than this is freed when nothing is left to sample."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +51,8 @@ class _Row:
     uniforms: Any = None
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    fresh: bool = True
+    """Whether nothing of the prompt was cached when the request started."""
     leader: _Row | None = None
     """The row that is computed in place of this one: same prompt, same tokens so far.
 
@@ -115,7 +125,10 @@ class LocalSampler:
         """Forward passes."""
 
     async def sample(self, request: TokenRequest) -> Sampled:
-        """One continuation; concurrent calls share forward passes."""
+        """One continuation; concurrent calls share forward passes.
+
+        A caller that is cancelled leaves the batch before the next pass.
+        """
         done: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self.waiting.append((request, done))
         if self._pump is None or self._pump.done():
@@ -146,8 +159,12 @@ class LocalSampler:
                 # batches full.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
+                self._drop_cancelled()
                 self._admit()
-                self._step()
+                if self._busy():
+                    self._step()
+            if not self.rows and self.cache.columns_held > KEPT_COLUMNS:
+                self.cache.free()
         except Exception as error:  # noqa: BLE001  the callers that wait get it
             self._fail(error)
 
@@ -195,9 +212,25 @@ class LocalSampler:
         row.done = done
         row.busy = True
         row.pending = list(request.prompt_ids[common:])
+        row.fresh = common == 0
         row.uniforms = np.random.default_rng(request.seed).random(request.max_new_tokens)
         row.tokens = []
         row.logprobs = []
+
+    def _drop_cancelled(self) -> None:
+        """Free what is held for callers that are gone."""
+        self.waiting = [(request, done) for request, done in self.waiting if not done.cancelled()]
+        for row in [row for row in self._busy() if row.done.cancelled()]:
+            followers = [other for other in self._busy() if other.leader is row]
+            for follower in followers:  # the first takes the lead, with a copy of the cache
+                follower.leader = followers[0]
+            if followers:
+                self._detach(followers[0], row)
+                followers[0].pending = list(row.pending)
+            row.leader = None
+            row.busy = False
+            if row.session is None:
+                self._drop(row)
 
     def _busy(self) -> list[_Row]:
         return [row for row in self.rows if row.busy]
@@ -235,24 +268,43 @@ class LocalSampler:
     # --- passes -----------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Read new prompts (each distinct one once), then sample one token for every row."""
+        """Read new prompts (each distinct one once), then sample one token for every read row."""
         reading = [row for row in self._busy() if not row.tokens]
         if reading:
-            self._read(reading)
-        rows = self._to_front([row for row in self._busy() if row.leader is None])
+            self._follow(reading)
+            self._read_ahead([row for row in reading if row.leader is None])
+            self._read([row for row in reading if not _is_long(row.leader or row)])
+        rows = self._to_front([row for row in self._busy() if row.leader is None and row.tokens])
         if rows:
             logits = self._forward(rows)
             for row in rows:
                 row.cached.extend(row.pending)
-            self._write(self._busy(), rows, logits)
+            self._write([row for row in self._busy() if row.tokens], rows, logits)
         self.beat()
 
-    def _read(self, reading: list[_Row]) -> None:
-        """Read prompts. Rows with the same uncached prompt follow a leader, which reads it once."""
+    def _follow(self, reading: list[_Row]) -> None:
+        """Let rows with the same uncached prompt follow a leader, which reads it once."""
         leaders: dict[tuple[int, ...], _Row] = {}
-        for row in reading:
-            first = row if row.cached else leaders.setdefault(tuple(row.pending), row)
+        # One that has begun to read stays the leader.
+        for row in sorted(reading, key=lambda row: -len(row.cached)):
+            first = leaders.setdefault(row.request.prompt_ids, row) if row.fresh else row
             row.leader = None if first is row else first
+
+    def _read_ahead(self, rows: list[_Row]) -> None:
+        """Read the next piece of one long prompt: the one with the least left to read."""
+        long = [row for row in rows if _is_long(row)]
+        if not long:
+            return
+        row = min(long, key=lambda row: len(row.pending))
+        rest = row.pending[READ_LENGTH:]
+        row.pending = row.pending[:READ_LENGTH]
+        self.prefilled += READ_LENGTH
+        self._forward(self._to_front([row]))
+        row.cached.extend(row.pending)
+        row.pending = rest
+
+    def _read(self, reading: list[_Row]) -> None:
+        """Read the (rest of the) prompts of these rows, and sample their first tokens."""
         read: list[_Row] = []
         logits: list[Tensor] = []
         computed = [row for row in reading if row.leader is None]
@@ -264,7 +316,8 @@ class LocalSampler:
                 # Now, not later: the next batch may swap slots together with their columns.
                 row.cached.extend(row.pending)
             read += batch
-        self._write(reading, read, torch.cat(logits))
+        if read:
+            self._write(reading, read, torch.cat(logits))
 
     def _forward(self, rows: Sequence[_Row]) -> Tensor:
         """Logits after the last pending token of each row. Adds the tokens to the cache."""
@@ -346,6 +399,10 @@ class CopySampler(LocalSampler):
             for name, weight in weights:
                 own[name].copy_(weight)
         self.forget()
+
+
+def _is_long(row: _Row) -> bool:
+    return len(row.pending) > READ_LENGTH
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -51,6 +51,11 @@ class SlotCache:
             new[:, :have_slots, :, :have_columns] = old
             setattr(self, name, new)
 
+    @property
+    def columns_held(self) -> int:
+        """Columns that memory is reserved for."""
+        return int(self.keys.shape[3])
+
     def free(self) -> None:
         """Give the memory back; no slot may be in use."""
         layers, _, heads, _, size = self.keys.shape

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import http.client
 import json
+import socket
 import tempfile
 import threading
 import urllib.parse
@@ -76,10 +77,18 @@ class VllmSampler:
         self._local = threading.local()  # one kept-alive connection per thread
 
     async def sample(self, request: TokenRequest) -> Sampled:
-        """One continuation. Equal seeds give equal samples, as far as vLLM's batching allows."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._sample, request
-        )
+        """One continuation. Equal seeds give equal samples, as far as vLLM's batching allows.
+
+        When the caller is cancelled, the connection is closed, and vLLM aborts the request.
+        """
+        call = _Call()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._sample, request, call
+            )
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
 
     def release(self, session: str) -> None:
         """Nothing to release: vLLM evicts from its prefix cache itself."""
@@ -158,48 +167,85 @@ class VllmSampler:
 
     # --- one request ------------------------------------------------------------------------------
 
-    def _sample(self, request: TokenRequest) -> Sampled:
+    def _sample(self, request: TokenRequest, call: _Call) -> Sampled:
         check_logprobs(request, self.logprobs)
-        choice = self._choice(_completion_body(request))
+        choice = self._choice(_completion_body(request), call)
         ids = tuple(choice["token_ids"])
         logprobs = tuple(choice["logprobs"]["token_logprobs"])
         stopped = bool(ids) and ids[-1] in request.stop_ids
         return Sampled(token_ids=ids, logprobs=logprobs, stopped=stopped)
 
-    def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
-        reply = self._post("/v1/completions", {"model": SERVED_NAME, **body})
+    def _choice(self, body: dict[str, Any], call: _Call | None = None) -> dict[str, Any]:
+        reply = self._post("/v1/completions", {"model": SERVED_NAME, **body}, call=call)
         choice: dict[str, Any] = reply["choices"][0]
         return choice
 
-    def _post(self, path: str, body: dict[str, Any], *, tries: int = TRIES) -> Any:
+    def _post(
+        self, path: str, body: dict[str, Any], *, tries: int = TRIES, call: _Call | None = None
+    ) -> Any:
         """Post a request and return the reply; retry if the connection breaks.
 
-        All requests of this class may be repeated.
+        All requests of this class may be repeated. A call that was cancelled is not.
         """
         failure = ""
         for _ in range(tries):
             try:
-                return self._exchange(path, json.dumps(body))
+                return self._exchange(path, json.dumps(body), call or _Call())
             except (OSError, http.client.HTTPException) as error:
                 failure = f"{type(error).__name__}: {error}"
                 self._local.connection = None
+            if call is not None and call.cancelled:
+                raise EngineError("vllm", f"{path}: the caller has left")
         raise EngineError(
             "vllm", f"{path}: {failure}", f"is the server at {self.host}:{self.port} still running?"
         )
 
-    def _exchange(self, path: str, body: str) -> Any:
+    def _exchange(self, path: str, body: str, call: _Call) -> Any:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
             self._local.connection = connection
-        connection.request("POST", path, body, self._headers)
-        response = connection.getresponse()
-        text = response.read()
+        with call.using(connection):
+            connection.request("POST", path, body, self._headers)
+            response = connection.getresponse()
+            text = response.read()
         if response.status != 200:
             raise EngineError(
                 "vllm", f"{path}: HTTP {response.status}: {text[:500].decode(errors='replace')}"
             )
         return json.loads(text) if text else {}
+
+
+class _Call:
+    """A request in a thread, which another thread may cancel."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._connection: http.client.HTTPConnection | None = None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def using(self, connection: http.client.HTTPConnection) -> Iterator[None]:
+        """Use a connection, which `cancel` breaks; none is used after that."""
+        with self._lock:
+            if self.cancelled:
+                raise ConnectionAbortedError("cancelled")
+            if connection.sock is None:
+                connection.connect()
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+    def cancel(self) -> None:
+        """Break the connection: the server notices, and the thread stops waiting."""
+        with self._lock:
+            self.cancelled = True
+            if self._connection is not None and self._connection.sock is not None:
+                with contextlib.suppress(OSError):  # it is broken already
+                    self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def check_logprobs(request: TokenRequest, logprobs: Literal["raw", "processed"]) -> None:

@@ -58,11 +58,17 @@ BY_HAND = {
         ("653m", ["653 m", "0.65 km", "660 m", "700 m", "653 meters", "653m or 700m"]),
     ],
     "date": [
-        ("March 2, 2022", ["2022-03-02", "03/02/2022", "2 March 2022", "Mar 2nd, 2022", "March 2022"]),
+        (
+            "March 2, 2022",
+            ["2022-03-02", "03/02/2022", "2 March 2022", "Mar 2nd, 2022", "March 2022"],
+        ),
         ("March 2, 2022", ["2022-02-03", "Wednesday, March 2, 2022", "yesterday", "3/2/22"]),
     ],
     "month": [
-        ("May", ["May", "may", "5", "05", 5, "May 2023", "June", "13", "Mayday", "", "May or June"]),
+        (
+            "May",
+            ["May", "may", "5", "05", 5, "May 2023", "June", "13", "Mayday", "", "May or June"],
+        ),
         ("Jan", ["January", "Jan", "1", 1, "Jan.", "Feb"]),
     ],
     "location-name": [
@@ -83,8 +89,14 @@ BY_HAND = {
         )
     ],
     "string": [
-        ("Quest Lumaflex™ Band", ["quest lumaflex band", "Quest  Lumaflex Band.", "Lumaflex", "^.*$"]),
-        ("Quest Lumaflex™ Band", [["Sprite", "Quest Lumaflex Band"], "Quest-Lumaflex Band", "^Q.*$"]),
+        (
+            "Quest Lumaflex™ Band",
+            ["quest lumaflex band", "Quest  Lumaflex Band.", "Lumaflex", "^.*$"],
+        ),
+        (
+            "Quest Lumaflex™ Band",
+            [["Sprite", "Quest Lumaflex Band"], "Quest-Lumaflex Band", "^Q.*$"],
+        ),
         (["Digital Watch", "Band"], ["Band", "digital watch", "Watch", ["Band", "Strap"]]),
         ("^.*@example\\.com$", ["a@example.com", "A@EXAMPLE.COM", "a@example.org", "^.*$"]),
         ("café", ["cafe", "CAFÉ", "caf"]),
@@ -113,7 +125,9 @@ def generated(seed: int = 0) -> list[tuple[str, object, object]]:
     for _ in range(45):
         number = rng.randrange(2000)
         other = number + rng.choice([0, 0, 0, 1, -1, 100])
-        rows.append(("number", number, rng.choice([other, f"{other:,}", f"{other}.0", f" {other} "])))
+        rows.append(
+            ("number", number, rng.choice([other, f"{other:,}", f"{other}.0", f" {other} "]))
+        )
         rows.append(("number", number, f"{rng.choice(['not', 'over', '~', 'no.'])} {number}"))
         money, off = number / 7, rng.choice([0, 0, 0.04, 0.2, 5])
         text = f"{money + off:,.2f}"
@@ -131,11 +145,13 @@ def generated(seed: int = 0) -> list[tuple[str, object, object]]:
         rows.append(("distance", f"{metres}m", rng.choice([*lengths, f"{near}m {near}m"])))
         day, month, year = rng.randrange(1, 29), rng.randrange(1, 13), rng.randrange(2020, 2024)
         shown = day + rng.choice([0, 0, 0, 1])
-        name = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()[month - 1]
+        name = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"][
+            month - 1
+        ]
         dates = [f"{name} {shown}, {year}", f"{shown} {name} {year}", f"{month}/{shown}/{year}"]
         dates += [f"{year}-{month:02d}-{shown:02d}", f"{year}-{month:02d}-{shown:02d} 10:30:00"]
         rows.append(("date", f"{year}-{month:02d}-{day:02d}", rng.choice(dates)))
-        words = [rng.choice("Alpha Beta Gamma Delta Bar Café".split()) for _ in range(3)]
+        words = [rng.choice(["Alpha", "Beta", "Gamma", "Delta", "Bar", "Café"]) for _ in range(3)]
         phrase = " ".join(words)
         forms = [phrase, phrase.upper(), f'"{phrase}"', "-".join(words), f"{phrase}!", words[0]]
         rows.append(("string", phrase, rng.choice([*forms, f"not {phrase}", f" {phrase}\n"])))

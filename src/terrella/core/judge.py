@@ -4,7 +4,7 @@ Which of the two it is, is found by experiment: after a failure the verifier jud
 itself. If it fails there too, the reply is not to blame. If it does not, the reply is judged once
 more, so that a passing fault costs nothing; a second failure is the reply's, and scores 0. A policy
 can therefore not leave the mean by writing replies that break the verifier.
-    verdict = judge(verifier, reply=Text("..."), truth=step.next_observation, before=step.observation)
+    verdict = judge(verifier, reply=reply, truth=step.next_observation, before=step.observation)
 """
 
 from __future__ import annotations

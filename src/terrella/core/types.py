@@ -150,8 +150,8 @@ MASKED = tuple(status for status in Status if status.is_masked)
 class Verdict:
     """A verifier's judgement of a reply: a value in [0, 1], its parts, and the evidence.
 
-    A reply that cannot be parsed is wrong (0), and so is one that makes the verifier fail. A failure
-    that has another cause is masked: its value is None, so that no mean can count it as a zero.
+    A reply that cannot be parsed is wrong (0), and so is one that makes the verifier fail. A
+    failure with another cause is masked: its value is None, so that no mean can count it as a zero.
     `core.judge` tells the two apart; `Tally` counts masked verdicts by cause.
     """
 

@@ -1,9 +1,9 @@
 """Verifier for pages (accessibility trees): scores the difference between two pages.
 
-Nodes are matched from the root down (`tree_match.py`): under a matched parent by role, name and rank
-among equal ones, then by role alone (an update). A node that has moved counts as deleted and new.
-Element ids are ignored: renumbering is not a change, and `apply(diff(a, b), a)` equals `b` except for ids. A
-model may reply with the whole page or with the changes:
+Nodes are matched from the root down (`tree_match.py`): under a matched parent by role, name and
+rank among equal ones, then by role alone (an update). A node that has moved counts as deleted and
+new. Element ids are ignored: renumbering is not a change, and `apply(diff(a, b), a)` equals `b`
+except for ids. A model may reply with the whole page or with the changes:
     ^[3] value="kai" focused -checked    node 3 gains and loses these properties
     ~[3] button "Undo"                   node 3 is replaced by this
     -[5]                                 node 5 is deleted

@@ -114,7 +114,7 @@ def _children(nodes: Sequence[Node]) -> dict[int, list[int]]:
 def _pair_by_name(
     old: Sequence[Node], new: Sequence[Node], a: list[int], b: list[int]
 ) -> tuple[list[tuple[int, int]], list[int], dict[str, Candidates]]:
-    """Pairs of equal role and name, by rank; the other new nodes, and the other old ones by role."""
+    """Pairs of equal role and name, by rank; the other new nodes; the other old ones by role."""
     unmatched: dict[tuple[str, str], list[int]] = {}
     for index in reversed(a):
         unmatched.setdefault((old[index].role, old[index].name), []).append(index)

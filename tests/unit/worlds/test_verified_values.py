@@ -6,8 +6,8 @@
 import json
 
 import pytest
-
 from tests.support.verified_values import TABLE, pairs, upstream_judges, we_judge
+
 from terrella.worlds.webarena.network import answer_fits
 from terrella.worlds.webarena.values import plain, same_scalar
 
@@ -88,7 +88,9 @@ def test_the_data_of_a_task_that_retrieves_nothing_is_not_judged():
         "expected": {"task_type": "mutate", "status": "SUCCESS", "retrieved_data": None},
     }
     assert answer_fits(evaluator, '{"task_type": "mutate", "status": "SUCCESS"}')
-    assert answer_fits(evaluator, '{"task_type": "mutate", "status": "SUCCESS", "retrieved_data": 1}')
+    assert answer_fits(
+        evaluator, '{"task_type": "mutate", "status": "SUCCESS", "retrieved_data": 1}'
+    )
     nothing = {**evaluator, "expected": {**evaluator["expected"], "task_type": "retrieve"}}
     found = '{"task_type": "retrieve", "status": "SUCCESS", "retrieved_data": 0}'
     assert not answer_fits(nothing, found)

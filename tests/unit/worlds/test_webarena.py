@@ -244,7 +244,11 @@ def test_the_agents_address_is_data_and_never_part_of_an_expression():
     """A fragment `#'` broke `func:...('__last_url__')`, and the loss was masked."""
     web_task = page_task("func:reddit_get_post_url('__last_url__')", must_include=["mine"])
     odd = "http://forum.test/f/books/12/title#') + evil('"
-    pages = {"http://forum.test/f/books/12/": "mine", "http://shop.test": "", "http://shop.test/": ""}
+    pages = {
+        "http://forum.test/f/books/12/": "mine",
+        "http://shop.test": "",
+        "http://shop.test/": "",
+    }
     assert verdict(web_task, url=odd, pages=pages) == 1.0
     other = "http://forum.test/f/books/13/title#'"
     assert verdict(web_task, url=other, pages={**pages, "http://forum.test/f/books/13/": ""}) == 0.0

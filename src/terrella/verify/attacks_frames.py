@@ -52,10 +52,17 @@ def _smaller(before: Frames, truth: Frames) -> Frames:
 
 def _blur(images: Pixels, radius: int) -> Pixels:
     """The mean of a square around each pixel."""
-    size = 2 * radius + 1
-    wide = np.pad(images, ((0, 0), (radius, radius), (radius, radius), (0, 0)), mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(wide, (size, size), axis=(1, 2))
-    return windows.mean(axis=(-2, -1))
+    for axis in (1, 2):
+        pads = [(radius, radius) if axis == each else (0, 0) for each in range(4)]
+        wide = np.pad(images, pads, mode="edge")
+        size = images.shape[axis]
+        parts = [np.take(wide, range(k, k + size), axis=axis) for k in range(2 * radius + 1)]
+        images = np.sum(parts, axis=0, dtype=np.float64) / len(parts)
+    return images
+
+
+def _blurred(radius: int) -> FrameAttack:
+    return _on_before(lambda images: _blur(images, radius))
 
 
 def _as_frames(images: Pixels) -> Frames:
@@ -101,9 +108,21 @@ def _mean_of_shifts(reach: int) -> Callable[[Pixels], Pixels]:
 
     def mean(images: Pixels) -> Pixels:
         steps = (-reach, 0, reach)
-        return np.mean([np.roll(images, (dy, dx), (1, 2)) for dy in steps for dx in steps], axis=0)
+        shifted = [np.roll(images, (dy, dx), (1, 2)) for dy in steps for dx in steps]
+        return np.sum(shifted, axis=0, dtype=np.float64) / len(shifted)
 
     return mean
+
+
+def _over_shifts(choose: np.ufunc) -> Callable[[Pixels], Pixels]:
+    """Everything at all places where it might be next, at once."""
+
+    def chosen(images: Pixels) -> Pixels:
+        steps = (-3, 0, 3)
+        shifted = [np.roll(images, (dy, dx), (1, 2)) for dy in steps for dx in steps]
+        return np.asarray(choose.reduce(shifted))
+
+    return chosen
 
 
 def _changed_erased(before: Frames, truth: Frames) -> Frames:
@@ -138,13 +157,10 @@ FRAME_ATTACKS: Mapping[str, FrameAttack] = {
     "mean colour": _mean_colour,
     "noise": _noise,
     "negative": _negative,
-    "mirrored": _mirrored,
     "the truth twice": _twice,
     "the truth, smaller": _smaller,
     "grey": _constant(128),
     "dark": _constant(64),
-    "upside down": _on_before(lambda images: images[:, ::-1]),
-    "turned": _on_before(lambda images: images[:, ::-1, ::-1]),
     "no change": _on_before(lambda images: images),
     "noise on no change": _still_noise,
     "erase, row by row": _on_before(_background),
@@ -153,24 +169,10 @@ FRAME_ATTACKS: Mapping[str, FrameAttack] = {
     "fill with the neighbour's colour": _on_before(_neighbours_colour),
     "ghost": _ghost,
     "faint truth": _faint,
-    **{
-        f"blurred, {radius} pixels": _on_before(lambda images, r=radius: _blur(images, r))
-        for radius in (1, 2, 4)
-    },
+    **{f"blurred, {radius} pixels": _blurred(radius) for radius in (1, 2, 3, 4, 6)},
     **{
         f"mean of shifts by {reach}": _on_before(_mean_of_shifts(reach))
-        for reach in (1, 2, 3, 4, 6)
-    },
-    **{
-        f"shifted {name}": _on_before(lambda images, by=by: np.roll(images, by, (1, 2)))
-        for name, by in {
-            "left": (0, -1),
-            "right": (0, 1),
-            "up": (-1, 0),
-            "down": (1, 0),
-            "far left": (0, -4),
-            "far right": (0, 4),
-        }.items()
+        for reach in (1, 2, 3, 4, 6, 8)
     },
     "brighter": _on_before(lambda images: images + 24),
     "darker": _on_before(lambda images: images * 0.85),
@@ -180,7 +182,22 @@ FRAME_ATTACKS: Mapping[str, FrameAttack] = {
         lambda images: np.broadcast_to(images.mean(-1, keepdims=True), images.shape)
     ),
     "coarse": _on_before(lambda images: np.round(images / 64) * 64),
+    "other colours": _on_before(lambda images: images[..., ::-1]),
+    "sharper": _on_before(lambda images: 2 * images - _blur(images, 1)),
+    "halfway to the mean": _on_before(
+        lambda images: (images + images.mean(axis=(1, 2), keepdims=True)) / 2
+    ),
+    "erased and blurred": _on_before(lambda images: _blur(_empty(images), 2)),
+    "half erased": _on_before(lambda images: (images + _empty(images)) / 2),
+    "brightest of all places": _on_before(_over_shifts(np.maximum)),
+    "darkest of all places": _on_before(_over_shifts(np.minimum)),
 }
+FRAME_GUESSES: Mapping[str, FrameAttack] = {
+    "mirrored": _mirrored,
+    "upside down": _on_before(lambda images: images[:, ::-1]),
+    "everything one pixel to the right": _on_before(lambda images: np.roll(images, 1, 2)),
+}
+"""Predictions without knowledge. They are no exploits: where the guess is right, it may earn."""
 
 
 def _dot(truth: Frames, rng: np.random.Generator) -> Frames:

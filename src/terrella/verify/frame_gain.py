@@ -67,7 +67,8 @@ def _credit(error: Array, change: Array, changed: Mask) -> Array:
     """What each pixel earns: its change times 1 if right, 0 from halfway on, down to -1."""
     relative = np.divide(error, change, out=np.zeros_like(error), where=changed)
     earned = np.clip(1 - relative / HALFWAY, 0.0, 1.0) - np.clip(relative - 1, 0.0, 1.0)
-    return earned * change
+    credit: Array = earned * change
+    return credit
 
 
 def what_appears_and_vanishes(truth: Array, before: Array, changed: Mask) -> tuple[Mask, Mask]:

@@ -57,7 +57,7 @@ def _blur(images: Pixels, radius: int) -> Pixels:
         wide = np.pad(images, pads, mode="edge")
         size = images.shape[axis]
         parts = [np.take(wide, range(k, k + size), axis=axis) for k in range(2 * radius + 1)]
-        images = np.sum(parts, axis=0, dtype=np.float64) / len(parts)
+        images = np.asarray(np.stack(parts).mean(axis=0), np.float64)
     return images
 
 
@@ -109,7 +109,7 @@ def _mean_of_shifts(reach: int) -> Callable[[Pixels], Pixels]:
     def mean(images: Pixels) -> Pixels:
         steps = (-reach, 0, reach)
         shifted = [np.roll(images, (dy, dx), (1, 2)) for dy in steps for dx in steps]
-        return np.sum(shifted, axis=0, dtype=np.float64) / len(shifted)
+        return np.asarray(np.stack(shifted).mean(axis=0), np.float64)
 
     return mean
 

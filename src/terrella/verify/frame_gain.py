@@ -39,13 +39,15 @@ def frame_gain(predicted: Array, truth: Array, before: Array) -> float:
         return NEARLY * max(0.0, 1.0 - float(seen) / WORST_STILL)
     contrast = float((change**2).sum() / change.sum())
     changed = change > max(VISIBLE, CONTRAST_SHARE * contrast)
-    parts = what_appears_and_vanishes(truth, before, changed)
     credit = _credit(error, change, changed)
     # Outside of the region: a difference of half the typical change is a change that is claimed.
     invented = np.clip(2 * np.maximum(0.0, error - VISIBLE) / contrast - 1, 0.0, 1.0) * contrast
     wrong = invented[~changed].sum() - np.minimum(0.0, credit[changed]).sum()
     earned = np.maximum(0.0, credit)
     total = change[changed].sum()
+    if earned.sum() <= wrong:  # no part of it can score more than 0
+        return 0.0
+    parts = what_appears_and_vanishes(truth, before, changed)
     scores = []
     for part, other in (parts, parts[::-1]):
         if change[part].sum() <= SMALL_PART * total:

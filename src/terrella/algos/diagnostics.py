@@ -1,10 +1,11 @@
-"""Early warnings that an agent's training is collapsing (RAGEN's "echo trap").
+"""Early warnings: training collapses (RAGEN's "echo trap"), or masked verdicts become more.
 
 The reward spread inside groups and the entropy fall first; once the reward itself falls, it is too
 late. All inputs are values that a training step computes anyway.
     metrics = spread_metrics(rewards_PG) | {"diversity": diversity(replies)}
     watch = CollapseWatch()
     warning = watch.see_step({"in_group_std": 0.2, "entropy": 0.7, "zero_variance": 0.1})
+    warning = MaskWatch().see_step({"masked": 0.3, "masked/env_error": 0.3})
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+from terrella.core.types import MASKED
 
 WATCHED = ("in_group_std", "entropy", "zero_variance")
 
@@ -27,6 +29,14 @@ def spread_metrics(rewards_PG: Tensor) -> dict[str, float]:
         "in_group_std": float(group_spread(rewards_PG).mean()),
         "zero_variance": float(zero_variance(rewards_PG).float().mean()),
     }
+
+
+def mask_metrics(statuses: Sequence[str]) -> dict[str, float]:
+    """The share of verdicts that are masked, and the share of each cause that occurs."""
+    count = max(len(statuses), 1)
+    shares = {cause: sum(status == cause for status in statuses) / count for cause in MASKED}
+    causes = {f"masked/{cause}": share for cause, share in shares.items() if share}
+    return {"masked": sum(shares.values()), **causes}
 
 
 def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:
@@ -87,3 +97,45 @@ class CollapseWatch:
         """Count consecutive bad steps; 0 while the count is below `patience`."""
         self._low[name] = self._low.get(name, 0) + 1 if bad else 0
         return self._low[name] if self._low[name] >= self.patience else 0
+
+
+@dataclass(slots=True)
+class MaskWatch:
+    """Warns when the share of masked verdicts stays above its starting level.
+
+    A masked verdict is in no mean. A policy that learns to break the world or the verifier is then
+    no longer judged where it would lose, and its reward seems to rise.
+    """
+
+    first: int = 10
+    """Number of initial steps whose mean is the baseline."""
+    patience: int = 3
+    """Number of consecutive bad steps before a warning."""
+    rise: float = 0.05
+    """A share this much above the baseline is bad."""
+    most: float = 0.05
+    """The highest baseline: a run that begins with a higher share is warned about, too."""
+    _seen: list[float] = field(default_factory=list[float])
+    _bad: int = 0
+
+    def see_step(self, metrics: Mapping[str, Any]) -> str | None:
+        """Record a step as an engine reports it; return a warning if a rise has lasted."""
+        share = metrics.get("masked")
+        if share is None:
+            return None
+        if len(self._seen) < self.first:
+            self._seen.append(share)
+        baseline = min(self.most, sum(self._seen) / len(self._seen))
+        self._bad = self._bad + 1 if share > baseline + self.rise else 0
+        if self._bad < self.patience:
+            return None
+        causes = [
+            f"{cause} {metrics[f'masked/{cause}']:.0%}"
+            for cause in MASKED
+            if metrics.get(f"masked/{cause}")
+        ]
+        named = f" ({', '.join(causes)})" if causes else ""
+        return (
+            f"{share:.0%} of the verdicts are masked{named}, "
+            f"it began at {sum(self._seen) / len(self._seen):.0%}, for {self._bad} steps"
+        )

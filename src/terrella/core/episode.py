@@ -138,8 +138,8 @@ class EpisodeRun:
             )
             if verdict is not None:
                 return verdict
-        status = Status.TIMEOUT if stop is Stop.WORLD_TIMEOUT else Status.ERROR
-        return Verdict.failed(status, self.error)
+        # `stop` is the one asked for; a world that cannot judge has ended the episode as broken.
+        return Verdict.failed((self.stop or stop).status, self.error)
 
 
 def play(
@@ -178,7 +178,7 @@ def broken_episode(
         transitions=(),
         stop=Stop.WORLD_ERROR,
         error=what,
-        outcome=Verdict.failed(Status.ERROR, what),
+        outcome=Verdict.failed(Status.ENV_ERROR, what),
     )
 
 

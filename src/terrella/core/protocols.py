@@ -44,7 +44,8 @@ class Verifier(Protocol):
     """Compares a reply with the truth. `before` is the observation before the step.
 
     The reply is untrusted: one that cannot be read gets `Verdict.unparsable`. An exception is a bug
-    in the verifier; callers use `core.judge.judge`, which masks it.
+    in the verifier; callers use `core.judge.judge`, which scores 0 if the reply alone causes it and
+    masks the verdict otherwise.
     """
 
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict: ...
@@ -55,7 +56,10 @@ class BatchVerifier(Verifier, Protocol):
     """A verifier that is faster on many replies together."""
 
     def verify_many(
-        self, replies: Sequence[Observation | None], truths: Sequence[Observation]
+        self,
+        replies: Sequence[Observation | None],
+        truths: Sequence[Observation],
+        befores: Sequence[Observation],
     ) -> list[Verdict]:
         """As `verify`, in order; None is a reply that could not be read."""
         ...

@@ -117,20 +117,42 @@ def same_kind(like: Observation, text: str) -> Observation:
 
 
 class Status(enum.StrEnum):
-    """How a verdict was reached. Only `ok` and `unparsable` say something about the reply."""
+    """How a verdict was reached. `ok` and `unparsable` judge the reply.
+
+    The others name the cause for which a verdict is masked; metrics count them as `masked/STATUS`.
+    """
 
     OK = "ok"
     UNPARSABLE = "unparsable"
     TIMEOUT = "timeout"
+    """The verifier takes too long, for the truth too."""
     ERROR = "error"
+    """The verifier fails, for the truth too."""
+    ENV_TIMEOUT = "env_timeout"
+    ENV_ERROR = "env_error"
+    POLICY_ERROR = "policy_error"
+    NO_JUDGE = "no_judge"
+    """The task needs an opinion, and no judge was given."""
+    NO_OUTCOME = "no_outcome"
+    """A recorded dataset does not say whether the episode succeeded."""
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether a verdict of this status says nothing about the reply."""
+        return self not in (Status.OK, Status.UNPARSABLE)
+
+
+MASKED = tuple(status for status in Status if status.is_masked)
+"""The causes of masked verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A verifier's judgement of a reply: a value in [0, 1], its parts, and the evidence.
 
-    A reply that cannot be parsed is wrong (0). A time-out or an exception is our fault: its value
-    is None (`masked`), so that no mean can count it as a zero. `Tally` counts masked verdicts.
+    A reply that cannot be parsed is wrong (0), and so is one that makes the verifier fail. A
+    failure with another cause is masked: its value is None, so that no mean can count it as a zero.
+    `core.judge` tells the two apart; `Tally` counts masked verdicts by cause.
     """
 
     value: float | None
@@ -150,7 +172,7 @@ class Verdict:
     @property
     def masked(self) -> bool:
         """True if the verdict says nothing about the reply and must be left out of every mean."""
-        return self.status in (Status.TIMEOUT, Status.ERROR)
+        return self.status.is_masked
 
     @classmethod
     def of(cls, value: float, evidence: str = "", **parts: float) -> Verdict:
@@ -164,7 +186,7 @@ class Verdict:
 
     @classmethod
     def failed(cls, status: Status, evidence: str) -> Verdict:
-        """No verdict: our code timed out or raised."""
+        """No verdict: `status` names the cause, `evidence` says more."""
         return cls(value=None, status=status, evidence=evidence)
 
 
@@ -187,7 +209,19 @@ class Stop(enum.StrEnum):
     @property
     def is_broken(self) -> bool:
         """Our code failed: the episode says nothing about the policy and is masked."""
-        return self in (Stop.WORLD_TIMEOUT, Stop.WORLD_ERROR, Stop.POLICY_ERROR)
+        return self in BROKEN_STATUS
+
+    @property
+    def status(self) -> Status:
+        """The status of the outcome of an episode that ended so."""
+        return BROKEN_STATUS.get(self, Status.OK)
+
+
+BROKEN_STATUS = {
+    Stop.WORLD_TIMEOUT: Status.ENV_TIMEOUT,
+    Stop.WORLD_ERROR: Status.ENV_ERROR,
+    Stop.POLICY_ERROR: Status.POLICY_ERROR,
+}
 
 
 class Split(enum.StrEnum):
@@ -310,7 +344,7 @@ class Tally:
     @property
     def masked(self) -> int:
         """Number of masked verdicts."""
-        return self.counts[Status.TIMEOUT] + self.counts[Status.ERROR]
+        return sum(self.counts[status] for status in MASKED)
 
     @property
     def mean(self) -> float | None:

@@ -51,7 +51,7 @@ class EpisodeCounts:
     broken: int = 0
     """Episodes that failed for a technical reason; their outcome is masked."""
     masked: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Episodes with a masked outcome, by its status."""
+    """Episodes with a masked outcome, by its cause (`core.types.Status`)."""
     stops: Mapping[str, int] = field(default_factory=dict[str, int])
     first_error: str = ""
 

@@ -73,7 +73,7 @@ def recorded_episode(recording: Recording) -> Episode:
     success = bool(recording.success)
     instance = instance_id([recording.source, recording.number])
     if recording.success is None:
-        outcome = Verdict.failed(Status.ERROR, UNKNOWN)
+        outcome = Verdict.failed(Status.NO_OUTCOME, UNKNOWN)
     else:
         outcome = Verdict.of(float(success))
     return Episode(

@@ -20,7 +20,7 @@ from terrella.core.judge import judge_steps, mean_verdict
 from terrella.core.protocols import Codec, RolloutCodec, Sampler, Verifier
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Episode, Observation, Situation, Status, Stop, Transition, Verdict
+from terrella.core.types import Episode, Observation, Situation, Stop, Transition, Verdict
 from terrella.core.world import World
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.reward_shaping import RewardShaping
@@ -218,8 +218,7 @@ class Rollout(Configurable):
                 record = await worker.finish(stop)
             except EnvWorkerError as lost:
                 logger.warning("masked: %s", lost)
-                status = Status.TIMEOUT if lost.stop is Stop.WORLD_TIMEOUT else Status.ERROR
-                return buffer.episode(task, Verdict.failed(status, str(lost)), None)
+                return buffer.episode(task, Verdict.failed(lost.stop.status, str(lost)), None)
             finally:
                 sampler.release(session)
         return buffer.episode(task, record.outcome, record)

@@ -25,7 +25,7 @@ def matches(
 ) -> float:
     """1 if two results of a step are the same according to the verifier, else 0.
 
-    Only frames get partial credit.
+    Only frames get partial credit: their similarity (`closeness`), not the gain that is a reward.
     """
     if predicted.terminated != true.terminated or predicted.success != true.success:
         return 0.0
@@ -38,7 +38,9 @@ def matches(
         raise VerifierError(
             type(verifier).__name__, f"no verdict on a prediction: {verdict.evidence}"
         )
-    return verdict.value if isinstance(true.observation, Frames) else float(verdict.value == 1.0)
+    if isinstance(true.observation, Frames):
+        return verdict.parts.get("closeness", verdict.value)
+    return float(verdict.value == 1.0)
 
 
 def predicted_prob(

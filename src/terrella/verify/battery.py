@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from terrella.core.errors import VerifierError
-from terrella.core.judge import judge
+from terrella.core.judge import attempt
 from terrella.core.protocols import Verifier
-from terrella.core.types import Frames, Observation, Verdict, canonical_json, show_text
+from terrella.core.types import Frames, Observation, canonical_json, show_text
 from terrella.verify import attacks_json
 from terrella.verify.attacks import ATTACKS, Attack
 from terrella.verify.state import parse_state
@@ -160,16 +160,10 @@ class Target:
         """The value of a reply, or the failure of its verdict."""
         example = self.example
         began = time.perf_counter()
-        verdict = judge(
+        verdict = attempt(
             self.verifier, reply=self.kind(reply), truth=example.truth, before=example.before
         )
         seconds = time.perf_counter() - began
-        if not isinstance(verdict, Verdict):
-            return Failure(
-                attack=attack,
-                example=example,
-                reason=f"returned {type(verdict).__name__}, not a Verdict",
-            )
         if verdict.value is None:
             return Failure(
                 attack=attack,

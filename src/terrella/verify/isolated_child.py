@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.config import rebuild
-from terrella.core.judge import judge
+from terrella.core.judge import attempt, failure
 from terrella.core.protocols import Verifier
-from terrella.core.types import Status, Verdict
+from terrella.core.types import Verdict
 from terrella.verify.wire import pack, pack_verdict, read_message, unpack_observation
 
 GRACE_SECONDS = 10.0
@@ -75,16 +75,10 @@ def _judge(verifier: Verifier, request: dict[str, Any]) -> Verdict:
     reply, truth, before = (
         unpack_observation(request[name]) for name in ("reply", "truth", "before")
     )
-    name = type(verifier).__name__
     try:
-        verdict = judge(verifier, reply=reply, truth=truth, before=before)
-    except SystemExit:
-        return Verdict.failed(Status.ERROR, f"{name} raised SystemExit")
-    if not isinstance(verdict, Verdict):
-        return Verdict.failed(
-            Status.ERROR, f"{name} returned {type(verdict).__name__}, not a Verdict"
-        )
-    return verdict
+        return attempt(verifier, reply=reply, truth=truth, before=before)
+    except SystemExit as error:
+        return failure(type(verifier).__name__, error)
 
 
 if __name__ == "__main__":

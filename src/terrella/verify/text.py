@@ -18,13 +18,22 @@ from terrella.core.types import Observation, Verdict, show_text
 LENGTH_FACTOR, LENGTH_SLACK = 20, 10_000
 """The longest reply that is read, relative to the texts it is compared with.
 
-A limit on the time that a reply can cost.
+A limit on the time that a reply can cost: one CPU second for every verifier.
 """
+LENGTH_MOST = 150_000
+"""A longer reply is read only if it is at most twice as long as these texts."""
+LINES_FACTOR, LINES_SLACK = 4, 100
+
+
+def longest_reply(truth: str, before: str) -> int:
+    """The length of the longest reply that is read."""
+    longest = max(len(truth), len(before))
+    return max(2 * longest, min(LENGTH_FACTOR * longest + LENGTH_SLACK, LENGTH_MOST))
 
 
 def refuse_unread(reply: str, truth: str, before: str) -> Verdict | None:
     """Verdict on a reply that is empty or too long to read; None for any other reply."""
-    limit = LENGTH_FACTOR * max(len(truth), len(before)) + LENGTH_SLACK
+    limit = longest_reply(truth, before)
     if len(reply) > limit:
         return Verdict.unparsable(f"reply too long: {len(reply)} characters, more than {limit}")
     if not reply.strip() and truth.strip():
@@ -66,6 +75,9 @@ class LineGain(Configurable):
         answer, true, old = (
             text.split("\n") if text else [] for text in without_blank_ends(*texts)
         )
+        most = LINES_FACTOR * max(len(true), len(old)) + LINES_SLACK
+        if len(answer) > most:
+            return Verdict.unparsable(f"reply too long: more than {most} lines")
         return Verdict.of(
             line_gain(answer, true, old), exact=float(answer == true), f1=line_f1(answer, true)
         )

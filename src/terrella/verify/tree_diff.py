@@ -1,9 +1,9 @@
 """Verifier for pages (accessibility trees): scores the difference between two pages.
 
-Nodes are matched from the root down: under a matched parent by role, name and rank among equal
-ones, then by role alone (an update). A node that has moved counts as deleted and new. Element ids
-are ignored: renumbering is not a change, and `apply(diff(a, b), a)` equals `b` except for ids. A
-model may reply with the whole page or with the changes:
+Nodes are matched from the root down (`tree_match.py`): under a matched parent by role, name and
+rank among equal ones, then by role alone (an update). A node that has moved counts as deleted and
+new. Element ids are ignored: renumbering is not a change, and `apply(diff(a, b), a)` equals `b`
+except for ids. A model may reply with the whole page or with the changes:
     ^[3] value="kai" focused -checked    node 3 gains and loses these properties
     ~[3] button "Undo"                   node 3 is replaced by this
     -[5]                                 node 5 is deleted
@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,10 +25,12 @@ from terrella.core.config import Configurable
 from terrella.core.types import Observation, Verdict, show_text
 from terrella.verify.text import refuse_unread
 from terrella.verify.tree import Node, parse, parse_node, quote, write_node
+from terrella.verify.tree_match import Candidates, NameWords, longest_in_order, match
 
 NOTHING = "="
 NEARLY = 0.95
 """The highest score of a reply that is not the truth."""
+SPARE_LINES = 20
 _SET = re.compile(
     r' (?:-(?P<lost>[a-z][\w-]*)|(?P<key>[a-z][\w-]*)(?:=(?P<value>"(?:[^"\\]|\\.)*"))?)'
 )
@@ -54,93 +54,12 @@ class Changes:
 
 def bare(node: Node) -> Node:
     """The node without its id and with sorted properties: its content only."""
-    return replace(node, id=0, properties=tuple(sorted(node.properties)))
+    return Node(node.depth, 0, node.role, node.name, tuple(sorted(node.properties)))
 
 
 def same_page(first: Sequence[Node], second: Sequence[Node]) -> bool:
     """Whether two pages have the same content, apart from ids."""
     return list(map(bare, first)) == list(map(bare, second))
-
-
-# --- matching -------------------------------------------------------------------------------------
-
-
-def _children(nodes: Sequence[Node]) -> dict[int, list[int]]:
-    """Indices of the children of each node; -1 is the page itself."""
-    children: dict[int, list[int]] = {-1: []}
-    path: list[int] = []
-    for index, node in enumerate(nodes):
-        del path[node.depth :]
-        children.setdefault(path[-1] if path else -1, []).append(index)
-        path.append(index)
-    return children
-
-
-def _pair_children(
-    old: Sequence[Node], new: Sequence[Node], a: list[int], b: list[int]
-) -> list[tuple[int, int]]:
-    """Pair the siblings `a` of the old page with the siblings `b` of the new one.
-
-    First by role, name and rank; then the rest by role, most similar names first.
-    """
-    unmatched: dict[tuple[str, str], list[int]] = {}
-    for index in reversed(a):
-        unmatched.setdefault((old[index].role, old[index].name), []).append(index)
-    pairs = []
-    changed = []
-    for index in b:
-        same = unmatched.get((new[index].role, new[index].name))
-        if same:
-            pairs.append((same.pop(), index))
-        else:
-            changed.append(index)
-    by_role: dict[str, list[int]] = {}
-    for index in sorted(index for indices in unmatched.values() for index in indices):
-        by_role.setdefault(old[index].role, []).append(index)
-    for index in changed:
-        candidates = by_role.get(new[index].role, [])
-        if candidates:
-            best = _most_similar_name(old, candidates, new[index].name)
-            candidates.remove(best)
-            pairs.append((best, index))
-    return pairs
-
-
-def _most_similar_name(nodes: Sequence[Node], candidates: Sequence[int], name: str) -> int:
-    """The candidate whose name is most similar; the first of equals."""
-    return max(candidates, key=lambda index: words_f1(nodes[index].name, name))
-
-
-def match(old: Sequence[Node], new: Sequence[Node]) -> list[tuple[int, int]]:
-    """Pairs (index in old, index in new) of matched nodes, in page order."""
-    old_children, new_children = _children(old), _children(new)
-    pairs: list[tuple[int, int]] = []
-    parents = [(-1, -1)]
-    while parents:
-        a, b = parents.pop()
-        matched = _pair_children(old, new, old_children.get(a, []), new_children.get(b, []))
-        pairs += matched
-        parents += matched
-    pairs.sort(key=lambda pair: pair[1])
-    return _longest_in_order(pairs)
-
-
-def _longest_in_order(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest subsequence that increases on both sides; the other nodes have moved."""
-    tails: list[int] = []
-    ends: list[int] = []
-    previous: list[int] = []
-    for index, (a, _) in enumerate(pairs):
-        length = bisect_left(tails, a)
-        previous.append(ends[length - 1] if length else -1)
-        tails[length : length + 1] = [a]
-        ends[length : length + 1] = [index]
-    chosen = []
-    index = ends[-1] if ends else -1
-    while index >= 0:
-        chosen.append(pairs[index])
-        index = previous[index]
-    return chosen[::-1]
 
 
 # --- difference and its inverse -------------------------------------------------------------------
@@ -280,27 +199,19 @@ def read_page(text: str, before: Sequence[Node]) -> list[Node]:
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-def words_f1(first: str, second: str) -> float:
-    """Similarity of two texts: F1 over their words, in any order and case."""
-    if first == second:
-        return 1.0
-    a, b = Counter(first.lower().split()), Counter(second.lower().split())
-    total = a.total() + b.total()
-    return 2 * (a & b).total() / total if total else 0.0
-
-
-def likeness(predicted: Node, true: Node) -> float:
+def likeness(predicted: Node, true: Node, words: NameWords | None = None) -> float:
     """Similarity of two nodes: 1 for equal ones, 0 for another role or depth.
 
     In between, a weighted sum over the words of the name and the properties.
     """
+    words = words or NameWords()
     if predicted == true:
         return 1.0
     if predicted.role != true.role or predicted.depth != true.depth:
         return 0.0
     ours, theirs = set(predicted.properties), set(true.properties)
     shared = 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours or theirs else 1.0
-    return NEARLY * (0.7 * words_f1(predicted.name, true.name) + 0.3 * shared)
+    return NEARLY * (0.7 * words.f1(predicted.name, true.name) + 0.3 * shared)
 
 
 def credit_updates(predicted: Changes, true: Changes, before: Sequence[Node]) -> float:
@@ -316,30 +227,55 @@ def credit_updates(predicted: Changes, true: Changes, before: Sequence[Node]) ->
 def credit_new(predicted: Changes, true: Changes) -> float:
     """Credit for new nodes: equal ones are paired first, then the most similar.
 
-    Each true node is used once, and only pairs in page order count.
+    Each true node is used once, and only pairs in page order count. As in `tree_match`, a node is
+    compared with as many of the true ones near its place as the limit allows.
     """
-    goals = list(range(len(true.new)))
+    equal: dict[tuple[int, Node], list[int]] = {}
+    for goal in reversed(range(len(true.new))):
+        equal.setdefault(true.new[goal], []).append(goal)
     pairs: list[tuple[int, int]] = []
     credit: dict[int, float] = {}
     inexact = []
     for index, addition in enumerate(predicted.new):
-        equal = next((goal for goal in goals if true.new[goal] == addition), None)
-        if equal is None:
+        same = equal.get(addition)
+        if same:
+            pairs.append((same.pop(), index))
+            credit[index] = 1.0
+        else:
             inexact.append(index)
-            continue
-        goals.remove(equal)
-        pairs.append((equal, index))
-        credit[index] = 1.0
-    for index in inexact:
-        node = predicted.new[index][1]
-        scored = [(NEARLY * likeness(node, true.new[goal][1]), -goal) for goal in goals]
-        best, goal = max(scored, default=(0.0, 0))
-        if best > 0.5:
-            goals.remove(-goal)
-            pairs.append((-goal, index))
-            credit[index] = best
+    goals = sorted(goal for left in equal.values() for goal in left)
+    for goal, index, value in _pair_similar(predicted, inexact, true, goals):
+        pairs.append((goal, index))
+        credit[index] = value
     pairs.sort(key=lambda pair: pair[1])
-    return sum(credit[index] for _, index in _longest_in_order(pairs))
+    return sum(credit[index] for _, index in longest_in_order(pairs))
+
+
+def _pair_similar(
+    predicted: Changes, inexact: Sequence[int], true: Changes, goals: Sequence[int]
+) -> list[tuple[int, int, float]]:
+    """(true node, predicted node, credit) of new nodes that are similar, but not equal."""
+    words = NameWords()
+    window = words.window([predicted.new[index][1].name for index in inexact])
+    by_place: dict[tuple[str, int], list[int]] = {}
+    for goal in goals:
+        node = true.new[goal][1]
+        by_place.setdefault((node.role, node.depth), []).append(goal)
+    candidates = {place: Candidates(own) for place, own in by_place.items()}
+    pairs = []
+    for rank, index in enumerate(inexact):
+        node = predicted.new[index][1]
+        near = candidates.get((node.role, node.depth))
+        if near is None:
+            continue
+
+        def similarity(goal: int, node: Node = node) -> float:
+            return NEARLY * likeness(node, true.new[goal][1], words)
+
+        best = near.take_best(rank / len(inexact), window, similarity, least=0.5)
+        if best is not None:
+            pairs.append((best[0], index, best[1]))
+    return pairs
 
 
 def score(predicted: Changes, true: Changes, before: Sequence[Node]) -> tuple[float, float]:
@@ -376,6 +312,10 @@ class TreeDiff(Configurable):
             return rejection
         old = parse(texts[2])
         true = read_page(texts[1], old)
+        # Such a reply has more new nodes than there are, and would score 0 in any case.
+        most = len(old) + len(true) + SPARE_LINES
+        if texts[0].count("\n") > most:
+            return Verdict.unparsable(f"more than {most} lines")
         try:
             page = read_page(texts[0].strip("\r\n"), old)
         except ValueError as error:

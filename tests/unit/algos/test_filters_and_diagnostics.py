@@ -5,7 +5,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from terrella.algos.auxiliary import world_token_loss
-from terrella.algos.diagnostics import CollapseWatch, diversity, spread_metrics
+from terrella.algos.diagnostics import (
+    CollapseWatch,
+    MaskWatch,
+    diversity,
+    mask_metrics,
+    spread_metrics,
+)
 from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
 
 NAN = float("nan")
@@ -142,3 +148,31 @@ def test_a_step_without_what_is_watched_is_left_out():
     assert watch.see_step(step) is None
     assert watch.see_step({"loss": 3.0}) is None
     assert "in_group_std" in watch.see_step({**step, "in_group_std": 0.0})
+
+
+def test_a_rising_share_of_masked_verdicts_is_named_with_its_causes():
+    watch = MaskWatch(first=5, patience=3)
+    assert all(watch.see_step({"masked": 0.02}) is None for _ in range(20))
+    rising = {"masked": 0.3, "masked/env_error": 0.25, "masked/timeout": 0.05}
+    warnings = [watch.see_step(rising) for _ in range(4)]
+    assert warnings[:2] == [None] * 2
+    assert warnings[2] == (
+        "30% of the verdicts are masked (timeout 5%, env_error 25%), it began at 2%, for 3 steps"
+    )
+    assert watch.see_step({"masked": 0.02}) is None and watch.see_step({}) is None
+
+
+def test_a_run_that_begins_with_many_masked_verdicts_is_warned_about_too():
+    watch = MaskWatch()
+    warnings = [watch.see_step({"masked": 0.4}) for _ in range(4)]
+    assert warnings[1] is None and "40% of the verdicts are masked" in warnings[2]
+    few = MaskWatch()
+    assert [few.see_step({"masked": 0.09}) for _ in range(9)] == [None] * 9
+
+
+def test_masked_verdicts_are_counted_by_cause():
+    metrics = mask_metrics(["ok", "unparsable", "env_error", "env_error", "no_judge", "ok"])
+    assert metrics == pytest.approx(
+        {"masked": 0.5, "masked/env_error": 1 / 3, "masked/no_judge": 1 / 6}
+    )
+    assert mask_metrics([]) == {"masked": 0}

@@ -93,7 +93,7 @@ def test_members_of_a_group_share_the_instance_and_differ_in_noise():
 def test_a_policy_that_raises_ends_its_episode_masked_and_named(after):
     episode = play(Counter.Config().build(), Raising(after), seed=0)
     assert episode.stop is Stop.POLICY_ERROR and len(episode.transitions) == after
-    assert episode.outcome.value is None and episode.outcome.status is Status.ERROR
+    assert episode.outcome.value is None and episode.outcome.status is Status.POLICY_ERROR
     assert (
         episode.error
         == "raising raised ConnectionError: endpoint is down"
@@ -128,7 +128,7 @@ def test_a_world_that_cannot_judge_its_episode_is_masked():
 
     episode = play(Undecided.Config().build(), expert, seed=0)
     assert (
-        episode.outcome.status is Status.ERROR
+        episode.outcome.status is Status.ENV_ERROR
         and episode.outcome.evidence == "undecided raised ArithmeticError: cannot tell"
     )
     assert episode.stop is Stop.WORLD_ERROR
@@ -200,7 +200,7 @@ def test_a_world_that_cannot_be_reset_is_masked_and_named():
     episode = play(Empty.Config().build(), random_policy, seed=3, noise_seed=4, split=Split.TEST)
     assert (
         episode.stop is Stop.WORLD_ERROR
-        and episode.outcome.status is Status.ERROR
+        and episode.outcome.status is Status.ENV_ERROR
         and episode.transitions == ()
     )
     assert (episode.seed, episode.noise_seed, episode.split) == (3, 4, Split.TEST)

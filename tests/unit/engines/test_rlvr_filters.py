@@ -10,7 +10,7 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 import torch
 from tests.support.tiny_run import curve, tiny_trainer
 
-from terrella.algos.diagnostics import CollapseWatch
+from terrella.algos.diagnostics import CollapseWatch, MaskWatch
 from terrella.algos.episode_batch import chosen_groups
 from terrella.core.errors import ConfigError
 from terrella.engines.budget import EnvStepBudget
@@ -92,3 +92,13 @@ def test_the_alarm_warns_once(caplog: pytest.LogCaptureFixture):
         )
     alarm.on_log(None, state, None, logs={"train_runtime": 1.0})
     assert len(caplog.records) == 1 and "collapsing: in_group_std is 0.01" in caplog.text
+
+
+def test_the_alarm_names_a_rise_of_masked_verdicts_once(caplog: pytest.LogCaptureFixture):
+    alarm = CollapseAlarm(mask_watch=MaskWatch(first=2, patience=2))
+    state = SimpleNamespace(global_step=7)
+    for share in (0.0, 0.0, 0.5, 0.5, 0.5):
+        logs = {"masked": share, "masked/env_error": share}
+        alarm.on_log(None, state, None, logs=logs)
+    assert len(caplog.records) == 1 and "masked (env_error 50%)" in caplog.text
+    assert alarm.masks is not None and alarm.warning is None

@@ -30,6 +30,7 @@ REAL = [True] * 7 + [False]
 def record(value: float | None) -> dict[str, Any]:
     return {
         "masked": value is None,
+        "status": "env_error" if value is None else "ok",
         "length": 4,
         "turn_rewards": [] if value is None else [0.0, value],
         "world_rewards": [] if value is None else [value, 0.0],
@@ -163,6 +164,7 @@ def test_metrics_leave_masked_verdicts_out_of_the_mean():
     result = batch_metrics(train_batch("grpo").rewards_PG, RECORDS[:7], facts)
     assert result["tokens"] == 3
     assert result["reward"] == pytest.approx(4.5 / 6) and result["masked"] == pytest.approx(1 / 7)
+    assert result["masked/env_error"] == pytest.approx(1 / 7) and "masked/timeout" not in result
     assert result["zero_variance"] == pytest.approx(2 / 3)
     assert result["prefix_hits"] == pytest.approx(0.4)
 

@@ -200,4 +200,4 @@ def test_the_driver_samples_the_same_tokens_inline_and_on_ray(two_workers):
             other.logprobs, abs=1e-5
         )  # batches differ, and with them the last bits
     hung = tokens("ray", troubled_worlds.Hanging.Config())
-    assert [e.outcome.status for e in hung] == [Status.OK] * 9 + [Status.TIMEOUT] * 3
+    assert [e.outcome.status for e in hung] == [Status.OK] * 9 + [Status.ENV_TIMEOUT] * 3

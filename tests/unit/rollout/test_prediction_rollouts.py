@@ -72,7 +72,8 @@ def test_an_episode_alternates_written_frames_and_forced_actions():
         )
         assert episode.turn_ends == (2, 5, 8, 11) and len(episode.turn_rewards) == HORIZON
         assert episode.outcome.value == pytest.approx(sum(episode.turn_rewards) / HORIZON)
-        assert episode.outcome.parts["mae"] == pytest.approx(2 * (1 - episode.outcome.value))
+        closeness = episode.outcome.parts["closeness"]
+        assert episode.outcome.parts["mae"] == pytest.approx(2 * (1 - closeness))
 
 
 def test_a_groups_prompt_is_read_once_and_the_cache_outlives_forced_actions():

@@ -138,7 +138,7 @@ def test_a_world_that_raises_costs_its_own_episodes(caplog: pytest.LogCaptureFix
     episodes = breaking.run(
         LocalSampler(MODEL), [AgentTasks()(0), AgentTasks()(1)], group_size=4, seed=3
     )
-    assert [episode.outcome.status for episode in episodes[4:]] == [Status.ERROR] * 4
+    assert [episode.outcome.status for episode in episodes[4:]] == [Status.ENV_ERROR] * 4
     assert all(episode.outcome.value is None for episode in episodes[4:])
     assert all(episode.outcome.value is not None for episode in episodes[:4])
     assert "the world fell apart" in caplog.text

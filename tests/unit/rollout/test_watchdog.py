@@ -82,7 +82,7 @@ def test_a_hanging_world_is_named_and_masked(tmp_path: Path, caplog: pytest.LogC
     ((name, waited),) = hang.worlds
     assert name == "Stuck (seed 7, member 0): act 'up'" and 0.2 < waited < 1.0
     assert "rank 3 hangs in generate" in caplog.text and "seed 7" in caplog.text
-    assert odd.outcome.status is Status.TIMEOUT and even.outcome.value is not None
+    assert odd.outcome.status is Status.ENV_TIMEOUT and even.outcome.value is not None
 
 
 def test_worlds_that_answer_are_no_hang(tmp_path: Path):

@@ -14,14 +14,15 @@ from terrella.verify.tree_diff import (
     credit_updates,
     diff,
     likeness,
-    match,
     read_changes,
     read_page,
     same_page,
     score,
-    words_f1,
     write_changes,
 )
+from terrella.verify.tree_match import NameWords, match
+
+words_f1 = NameWords().f1
 
 FORM = '[1] textbox "Name"\n[2] checkbox "New"\n[3] button "Ok"'
 

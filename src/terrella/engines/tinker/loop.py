@@ -8,6 +8,7 @@ engines; the endpoint samples tokens and moves an adapter.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrella.algos.diagnostics import CollapseWatch
+from terrella.algos.diagnostics import CollapseWatch, MaskWatch
 from terrella.algos.episode_batch import (
     chosen_groups,
     informative_groups,
@@ -46,6 +47,8 @@ from terrella.engines.trl.rlvr_batch import (
     train_example,
 )
 from terrella.rollout.rollout import Rollout
+
+logger = logging.getLogger("terrella")
 
 Recorder = Callable[[int, Sequence[TokenEpisode], Sequence[ScoredEpisode]], None]
 
@@ -90,12 +93,15 @@ class RlvrLoop:
         self.recorder = recorder
         self.watch = CollapseWatch()
         self.collapse: str | None = None
+        self.mask_watch = MaskWatch()
+        self.masks: str | None = None
+        """The first warning that masked verdicts have become more."""
         self.batch: Batch | None = None
         self.metrics: dict[str, float] = {}
         if saved.step:
             budget.spent = saved.env_steps
             for row in saved.curve:
-                self._watch_collapse(row)
+                self._watch(row)
 
     def run(self, show: Show) -> int:
         """Train from the saved step to the end or to the budget's; returns the steps done."""
@@ -104,7 +110,7 @@ class RlvrLoop:
             row = self._step(step)
             step += 1
             self.saved.curve.append(row)
-            self._watch_collapse(row)
+            self._watch(row)
             show(step, row)
             if config.save_every and step % config.save_every == 0:
                 self.saved.save(self.trainer.adapter, step, env_steps=self.budget.total)
@@ -154,7 +160,7 @@ class RlvrLoop:
         config, size = self.config, self.config.group_size
         episodes, rewards = self._play(sampler, indices)
         # Before the refills: they would flatter the metrics.
-        self.metrics |= episode_metrics(episodes, rewards).gather(OneProcess())
+        self.metrics |= episode_metrics(episodes, rewards, OneProcess())
         refilled = 0
         for extra in range(1, config.refill_rounds + 1):
             empty = (~informative_groups(rewards, config.algorithm)).nonzero().flatten().tolist()
@@ -261,13 +267,16 @@ class RlvrLoop:
         key = f"seconds/{name}"
         self.metrics[key] = self.metrics.get(key, 0.0) + time.perf_counter() - began
 
-    def _watch_collapse(self, row: dict[str, Any]) -> None:
-        reason = self.watch.see_step(row)
-        self.collapse = self.collapse or reason
+    def _watch(self, row: dict[str, Any]) -> None:
+        collapse, masks = self.watch.see_step(row), self.mask_watch.see_step(row)
+        self.collapse = self.collapse or collapse
+        if masks and self.masks is None:
+            self.masks = masks
+            logger.warning("%s", masks)
 
 
 class OneProcess:
-    """Stands for an accelerator in `MetricAccumulator.gather`: there are no other processes."""
+    """Stands for an accelerator in `episode_metrics`: there are no other processes."""
 
     device = "cpu"
 

@@ -1,6 +1,6 @@
-"""Warns when a run collapses: in-group spread or entropy has fallen and stays low.
+"""Warns when a run collapses (in-group spread or entropy has fallen), or masks become more.
 
-The warning goes to the `terrella` log, once per run.
+Each warning goes to the `terrella` log, once per run.
     RlvrTrainer(..., callbacks=[CollapseAlarm()])
 """
 
@@ -11,18 +11,23 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from terrella.algos.diagnostics import CollapseWatch
+from terrella.algos.diagnostics import CollapseWatch, MaskWatch
 
 logger = logging.getLogger("terrella")
 
 
 class CollapseAlarm(TrainerCallback):  # type: ignore[misc]
-    """Passes the metrics that the trainer logs to a `CollapseWatch`."""
+    """Passes the metrics that the trainer logs to a `CollapseWatch` and a `MaskWatch`."""
 
-    def __init__(self, watch: CollapseWatch | None = None) -> None:
+    def __init__(
+        self, watch: CollapseWatch | None = None, mask_watch: MaskWatch | None = None
+    ) -> None:
         self.watch = watch or CollapseWatch()
+        self.mask_watch = mask_watch or MaskWatch()
         self.warning: str | None = None
-        """The warning, once there was one."""
+        """The warning of a collapse, once there was one."""
+        self.masks: str | None = None
+        """The warning that masked verdicts have become more."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -31,3 +36,7 @@ class CollapseAlarm(TrainerCallback):  # type: ignore[misc]
         if reason and self.warning is None:
             self.warning = reason
             logger.warning("step %d: this run is collapsing: %s", state.global_step, reason)
+        masks = self.mask_watch.see_step(logs or {})
+        if masks and self.masks is None:
+            self.masks = masks
+            logger.warning("step %d: %s", state.global_step, masks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from terrella.algos.episode_batch import (
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread
 from terrella.core.tokens import TokenEpisode, TrainExample
+from terrella.core.types import MASKED
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packs import Pack
@@ -130,11 +131,16 @@ def efficiency(batch: Batch) -> dict[str, float]:
     }
 
 
-def episode_metrics(episodes: Sequence[TokenEpisode], rewards: Tensor) -> MetricAccumulator:
-    """Metrics of a batch of episodes, to be gathered over processes."""
-    totals = MetricAccumulator(
-        ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
-    )
+def episode_metrics(
+    episodes: Sequence[TokenEpisode], rewards: Tensor, accelerator: Any
+) -> dict[str, float]:
+    """Metrics of a batch of episodes, over all processes.
+
+    Masked verdicts are counted together and by cause (`masked/env_error`); of the causes, only
+    those that occur are returned.
+    """
+    names = ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
+    totals = MetricAccumulator((*names, *(f"masked/{cause}" for cause in MASKED)))
     totals.add("reward", rewards[~rewards.isnan()])
     totals.add("zero_variance", zero_variance(rewards).float())
     totals.add("in_group_std", group_spread(rewards))
@@ -143,6 +149,10 @@ def episode_metrics(episodes: Sequence[TokenEpisode], rewards: Tensor) -> Metric
     groups = [replies[start : start + size] for start in range(0, len(replies), size)]
     totals.add("diversity", torch.tensor([diversity([group]) for group in groups]))
     totals.add("masked", rewards.isnan().float())
+    for cause in MASKED:
+        masked = [float(episode.outcome.status is cause) for episode in episodes]
+        totals.add(f"masked/{cause}", torch.tensor(masked))
     totals.add("tokens", torch.tensor([float(sum(episode.model_mask)) for episode in episodes]))
     totals.add("turns", torch.tensor([float(len(episode.turn_ends)) for episode in episodes]))
-    return totals
+    metrics = totals.gather(accelerator)
+    return {name: value for name, value in metrics.items() if name in names or value}

@@ -113,7 +113,7 @@ class SyncSchedule:
         trainer, rlvr = self.trainer, self.trainer.rlvr
         episodes, rewards = self.play(indices)
         # Before the refills: they would flatter the metrics.
-        trainer.add_metrics(**episode_metrics(episodes, rewards).gather(trainer.accelerator))
+        trainer.add_metrics(**episode_metrics(episodes, rewards, trainer.accelerator))
         size, run_tasks = rlvr.group_size, rlvr.steps * rlvr.groups
         refilled = 0
         for extra in range(1, rlvr.refill_rounds + 1):
@@ -194,7 +194,7 @@ class AsyncSchedule:
         trainer.add_metrics(**{"seconds/generate": time.perf_counter() - began})
         episodes = [episode for group in groups for episode in group.episodes]
         rewards = group_rewards(episodes, trainer.rlvr)
-        trainer.add_metrics(**episode_metrics(episodes, rewards).gather(trainer.accelerator))
+        trainer.add_metrics(**episode_metrics(episodes, rewards, trainer.accelerator))
         ages = torch.tensor([float(self.version - group.oldest) for group in groups])
         everyone = trainer.accelerator.gather(ages.to(trainer.accelerator.device))
         trainer.add_metrics(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from terrella.algos.advantages import gae, whiten
-from terrella.algos.diagnostics import spread_metrics
+from terrella.algos.diagnostics import mask_metrics, spread_metrics
 from terrella.algos.episode_batch import (
     MISSING,
     EpisodeFacts,
@@ -220,7 +220,7 @@ def batch_metrics(
     return {
         "reward": float(rewards_PG[known].mean()) if known.any() else math.nan,
         **spread_metrics(rewards_PG),
-        "masked": sum(bool(record["masked"]) for record in records) / count,
+        **mask_metrics([record["status"] for record in records]),
         "tokens": sum(written) / count,
         "turns": sum(len(record["turn_ends"]) for record in records) / count,
         "prefix_hits": sum(record["prompt_cached"] for record in records) / max(read, 1),

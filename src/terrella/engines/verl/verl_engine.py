@@ -145,12 +145,18 @@ class VerlEngine:
 
 
 def _collapse(rows: list[dict[str, float]]) -> str | None:
-    """The first warning that the curve gives; verl's own process knows no alarm."""
-    from terrella.algos.diagnostics import CollapseWatch
+    """The first warning of a collapse; one about masked verdicts is only logged.
 
-    watch = CollapseWatch()
+    verl's own process knows no alarm, so the curve is read at the end.
+    """
+    from terrella.algos.diagnostics import CollapseWatch, MaskWatch
+
+    watch, mask_watch = CollapseWatch(), MaskWatch()
     warnings = [watch.see_step(row) for row in rows]
     first = next((warning for warning in warnings if warning), None)
     if first:
         logger.warning("this run seems to have collapsed: %s", first)
+    masks = next((warning for row in rows if (warning := mask_watch.see_step(row))), None)
+    if masks:
+        logger.warning("%s", masks)
     return first

@@ -11,16 +11,19 @@ other checks.
 from __future__ import annotations
 
 import html
+import json
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlparse
 
 from terrella.browser.events import NetworkEvent
 from terrella.core.errors import WorldError
+from terrella.core.judge import failure, find_cause
 from terrella.core.types import Status, Verdict
 from terrella.worlds.webarena.expressions import PAGE, parse_call
 from terrella.worlds.webarena.network import judge_verified
@@ -75,7 +78,28 @@ class NeedsJudgeError(Exception):
 
 
 def evaluate(task: WebTask, ending: Ending) -> Verdict:
-    """The verdict on a task: the product of its checks, each reported as a part."""
+    """The verdict on a task: the product of its checks, each reported as a part.
+
+    A check that fails is run on an empty ending too. If it works there, the agent's answer, address
+    or requests broke it, and the task is lost; otherwise the verdict is masked.
+    """
+    return find_cause(partial(_evaluate, task), ending, control=empty_ending(task, ending))
+
+
+def empty_ending(task: WebTask, ending: Ending) -> Ending:
+    """The ending of an agent that answers nothing where the task begins."""
+    start = next(iter(task.start_urls), "")
+    return replace(ending, answer="", url=ending.resolve(start), events=())
+
+
+def _evaluate(task: WebTask, ending: Ending) -> Verdict:
+    try:
+        return _product_of_checks(task, ending)
+    except Exception as error:  # noqa: BLE001  any failure is counted, and its cause is looked for
+        return failure("webarena", error)
+
+
+def _product_of_checks(task: WebTask, ending: Ending) -> Verdict:
     checks: dict[str, Callable[[], float]] = {
         "string_match": lambda: match_answer(task, ending),
         "url_match": lambda: match_url(task, ending),
@@ -96,7 +120,7 @@ def evaluate(task: WebTask, ending: Ending) -> Verdict:
     judge_free = math.prod(parts.values())
     parts["judge_free"] = judge_free
     if missing and judge_free > 0:
-        return Verdict(value=None, parts=parts, status=Status.ERROR, evidence=missing)
+        return Verdict(value=None, parts=parts, status=Status.NO_JUDGE, evidence=missing)
     return Verdict(value=judge_free, parts=parts)
 
 
@@ -224,16 +248,20 @@ def match_url(task: WebTask, ending: Ending) -> float:
 
 def check_page(check: PageCheck, task: WebTask, ending: Ending) -> bool:
     """Check the content of a page after the episode."""
-    address = ending.resolve(check.url).replace(LAST_URL, ending.url)
+    address = ending.resolve(check.url)
     if address.startswith("func:"):
         address = str(call_helper(address, ending))
-    ending.page.open(ending.url if address == "last" else address)
+    elif address == "last":
+        address = ending.url
+    else:
+        address = address.replace(LAST_URL, ending.url)
+    ending.page.open(address)
     for expression in check.prepare:
         ending.page.read(expression)
     if not check.locator.strip():
         shown = ending.page.content()
     elif check.locator.startswith("func:"):
-        shown = str(call_helper(check.locator.replace(LAST_URL, ending.url), ending))
+        shown = str(call_helper(check.locator, ending))
     else:
         shown = ending.page.read(check.locator)
     shown = html.unescape(shown) if task.dialect == "webarena" else shown
@@ -259,14 +287,20 @@ def check_rows(query: Query, ending: Ending) -> bool:
 
 
 def call_helper(expression: str, ending: Ending) -> Any:
-    """Evaluate a `func:` expression; only the helpers below can be called."""
+    """Evaluate a `func:` expression; only the helpers below can be called.
+
+    The expression is the task file's. The agent's address is data: it takes the place of an
+    argument after the expression has been parsed.
+    """
     call = parse_call(expression)
     if call.name not in HELPERS:
         raise WorldError(
             "webarena", f"unknown helper {call.name!r}", f"known: {', '.join(HELPERS)}"
         )
-    arguments = [argument for argument in call.arguments if argument != PAGE]
-    return HELPERS[call.name](ending, *map(str, arguments))
+    arguments = [str(argument) for argument in call.arguments if argument != PAGE]
+    return HELPERS[call.name](
+        ending, *(argument.replace(LAST_URL, ending.url) for argument in arguments)
+    )
 
 
 def post_url(ending: Ending, url: str) -> str:
@@ -282,7 +316,7 @@ def member_role(ending: Ending, account: str) -> str:
     """The role of a project member on the members page."""
     selector = "td[data-label='Account'] span.gl-avatar-labeled-sublabel"
     accounts = f'[...document.querySelectorAll("{selector}")]'
-    index = f"{accounts}.findIndex(one => one.outerText === '@' + {account!r})"
+    index = f"{accounts}.findIndex(one => one.outerText === '@' + {json.dumps(account)})"
     return ending.page.read(f"document.querySelectorAll('td.col-max-role span')[{index}].outerText")
 
 

@@ -1,8 +1,7 @@
 """The evaluators of WebArena-Verified: the agent's structured answer and its browser's requests.
 
 An answer is JSON: {"task_type": ..., "status": ..., "retrieved_data": ...}. Its values are compared
-by the task's schema (numbers, money, dates, durations, plain text). Requests are compared by
-address, method, parameters and status.
+by the task's schema (`values.py`). Requests are compared by address, method, parameters and status.
     judge_verified(task.evaluators, answer, url, events, resolve)
 """
 
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from terrella.browser.events import NetworkEvent
+from terrella.worlds.webarena.values import kind_of, same_scalar
 
 MAX_ANSWER_LENGTH = 100_000
 
@@ -48,23 +48,35 @@ def judge_verified(
 
 def answer_fits(evaluator: Mapping[str, Any], answer: str) -> bool:
     """Whether the structured answer is the expected one."""
-    try:
-        reply = json.loads(answer) if len(answer) <= MAX_ANSWER_LENGTH else None
-    except ValueError:
-        return False
+    reply = _read_answer(answer)
     if not isinstance(reply, dict):
         return False
     expected = evaluator["expected"]
-    if str(reply.get("status", "")).upper() != expected["status"]:
+    kind = reply.get("task_type", reply.get("performed_operation"))
+    if not _is_word(reply.get("status"), expected["status"]):
         return False
-    if str(reply.get("task_type", "")).lower() != expected["task_type"]:
+    if not _is_word(kind, expected["task_type"]):
         return False
+    if expected["task_type"].lower() != "retrieve":
+        return True  # only tasks that retrieve something are judged by their data
     wanted, given = expected.get("retrieved_data"), reply.get("retrieved_data")
-    if expected["status"] != "SUCCESS" or wanted is None:
-        return given in (None, [], "")
+    if wanted is None:
+        return given in (None, [], "", {}) and not isinstance(given, bool | int | float)
     schema = evaluator["results_schema"].get("items", {})
     given = given if isinstance(given, list) else [given]
     return _same_list(wanted, given, schema, bool(evaluator.get("ordered", False)))
+
+
+def _read_answer(answer: str) -> Any:
+    """The JSON of an answer, alone or in one code fence; None for any other text."""
+    if len(answer) > MAX_ANSWER_LENGTH:
+        return None
+    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", answer.strip(), re.DOTALL)
+    return _json(fenced[1] if fenced else answer)
+
+
+def _is_word(given: Any, wanted: str) -> bool:
+    return isinstance(given, str) and given.strip().casefold() == wanted.casefold()
 
 
 def _same_list(
@@ -76,58 +88,33 @@ def _same_list(
         return all(same_value(w, g, schema) for w, g in zip(wanted, given, strict=True))
     unmatched = list(given)
     for value in wanted:
-        matches = [i for i, other in enumerate(unmatched) if same_value(value, other, schema)]
-        if not matches:
+        match = next((i for i, g in enumerate(unmatched) if same_value(value, g, schema)), None)
+        if match is None:
             return False
-        del unmatched[matches[0]]
+        del unmatched[match]
     return True
 
 
 def same_value(wanted: Any, given: Any, schema: Mapping[str, Any]) -> bool:
     """Whether two values are equal under the schema.
 
-    A list in place of a single value lists alternatives.
+    A list in the task, in place of a single value, lists alternatives. In an answer it does not.
     """
-    if isinstance(wanted, Mapping):
+    if wanted is None or given is None:
+        return wanted is None and given is None
+    if isinstance(wanted, Mapping) and kind_of(schema) != "coordinates":
         kinds = schema.get("properties", {})
-        return isinstance(given, Mapping) and all(
-            same_value(value, given.get(key), kinds.get(key, {})) for key, value in wanted.items()
+        return (
+            isinstance(given, Mapping)
+            and wanted.keys() == given.keys()
+            and all(same_value(wanted[key], given[key], kinds.get(key, {})) for key in wanted)
         )
     if isinstance(wanted, list):
         if schema.get("type") == "array":
-            return isinstance(given, list) and _same_list(
-                wanted, given, schema.get("items", {}), False
-            )
+            items = schema.get("items", {})
+            return isinstance(given, list) and _same_list(wanted, given, items, False)
         return any(same_value(alternative, given, schema) for alternative in wanted)
-    return bool(normalize(wanted, schema) == normalize(given, schema))
-
-
-def normalize(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Convert a value to the form in which it is compared."""
-    if schema.get("type") == "number" or schema.get("format") == "currency":
-        number = re.search(r"-?\d+(?:\.\d+)?", str(value).replace(",", ""))
-        return float(number.group()) if number else str(value)
-    if schema.get("type") == "boolean":
-        return str(value).strip().lower() in ("true", "yes", "1")
-    if schema.get("format") in ("duration", "distance"):
-        return _amount(str(value))
-    return " ".join(re.sub(r"[^\w.%$€£/:+-]+", " ", str(value).casefold()).split())
-
-
-def _amount(text: str) -> Any:
-    """Parse minutes or metres in common notations; the text itself when it has no number."""
-    clock = re.fullmatch(r"\s*(\d+):(\d{2})(?::\d{2})?\s*(h|hours?)?\s*", text)
-    if clock:
-        return float(60 * int(clock[1]) + int(clock[2]))
-    scale = {"h": 60.0, "d": 1440.0, "s": 1 / 60, "km": 1000.0, "mi": 1609.344}
-    pattern = r"(-?\d+(?:\.\d+)?)\s*(km|mi(?!n)|[a-z])?"
-    amounts = re.findall(pattern, text.lower().replace(",", ""))
-    if not amounts:
-        return text.strip().casefold()
-    total = 0.0
-    for number, unit in amounts:
-        total += float(number) * scale.get(unit, 1.0)
-    return round(total, 3)
+    return same_scalar(wanted, given, schema)
 
 
 # --- the requests ---------------------------------------------------------------------------------
@@ -227,9 +214,10 @@ def _fields(data: str) -> Any:
 
 
 def _json(text: str) -> Any:
+    """The value of an untrusted JSON text; None for any other text, however deeply nested."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -255,7 +243,7 @@ def _holds(key: str, value: Any, body: Any) -> bool:
     if isinstance(value, str) and isinstance(current, str | int | float):
         return _text_fits(value, str(current))
     if isinstance(value, int | float) and isinstance(current, str):
-        return bool(normalize(current, {"type": "number"}) == float(value))
+        return same_scalar(value, current, {"type": "number"})
     return bool(current == value)
 
 

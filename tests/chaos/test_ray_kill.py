@@ -79,6 +79,7 @@ def two_workers():
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
+        address="local",  # not one that another test has started
         _node_ip_address="127.0.0.1",
         object_store_memory=100_000_000,
     )

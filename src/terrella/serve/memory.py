@@ -14,8 +14,9 @@ import resource
 from pathlib import Path
 
 PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 20.0
 GROWTH = 1.03
-"""Memory is given back when this much more is in use than after the last time."""
+"""Memory is given back when this much more is in use than at the smallest."""
 STATM = Path("/proc/self/statm")
 
 
@@ -37,11 +38,18 @@ def give_back() -> None:
 
 
 async def keep_giving_back() -> None:
-    """Look every few seconds; the task is cancelled when the server stops."""
-    floor = resident_bytes()
+    """Look every few seconds; the task is cancelled when the server stops.
+
+    What is compared is the smallest size so far: a size in the middle of a flood says nothing.
+    Memory that is in use stays in use, so the pause grows while nothing can be given back.
+    """
+    smallest = resident_bytes()
+    pause = PAUSE_SECONDS
     while True:
-        await asyncio.sleep(PAUSE_SECONDS)
-        if resident_bytes() > GROWTH * floor:
+        await asyncio.sleep(pause)
+        before = resident_bytes()
+        if before > GROWTH * smallest:
             give_back()
-            floor = resident_bytes()
-        floor = min(floor, resident_bytes())
+        after = resident_bytes()
+        smallest = min(smallest, after)
+        pause = PAUSE_SECONDS if after * GROWTH < before else min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -210,7 +210,8 @@ def corpus(name):
 
 # --- mutation -------------------------------------------------------------------------------------
 
-VALUES = [None, True, 0, -1, 2**63, 1e308, "", "x", "../..", [], {}, "\ud800", "9" * 50]
+HUGE = "1e999"
+VALUES = [None, True, 0, -1, 2**63, 1e308, HUGE, "", "x", "../..", [], {}, "\ud800", "9" * 50]
 
 
 def mutate_json(value, rng):
@@ -233,11 +234,14 @@ def mutate_json(value, rng):
 def mutate(data, max_size, seed):
     """A custom mutator: half of the inputs that hold JSON are changed as JSON."""
     rng = random.Random(seed)
-    start = 1 if data[:1] in (b"s", b"t") else 0
     if rng.random() < 0.5:
+        start = 1 if data[:1] in (b"s", b"t", b"x") else 0
+        lines = data[start:].split(b"\n")
+        index = rng.randrange(len(lines))
         try:
-            changed = json.dumps(mutate_json(json.loads(data[start:]), rng)).encode()
-            return (data[:start] + changed)[:max_size]
+            changed = json.dumps(mutate_json(json.loads(lines[index]), rng)).encode()
+            lines[index] = changed.replace(f'"{HUGE}"'.encode(), HUGE.encode())
+            return (data[:start] + b"\n".join(lines))[:max_size]
         except (ValueError, RecursionError):
             pass  # not JSON, or too deep to be changed here
     if atheris is not None:

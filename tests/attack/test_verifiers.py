@@ -179,13 +179,13 @@ def table_videos(count):
         for world, policy in itertools.product(worlds, POLICIES):
             episode = play(world, policy, seed=seed)
             seen = [episode.first, *(step.next_observation for step in episode.transitions)]
-            # What an agent can know of the ground: the frames up to the step.
-            for index in range(2, len(seen)):
-                past = np.concatenate([frame.array for frame in seen[:index]])
+            for index, depth in itertools.product(range(3, len(seen)), (1, 4)):
+                known = seen[: index - depth + 1]  # what was seen when the prediction is made
+                if len(known) < 3:
+                    continue
+                past = np.concatenate([frame.array for frame in known])
                 ground = Frames.of(np.median(past, 0).round().astype(np.uint8)[None])
-                pairs.append((seen[index - 1], seen[index], ground))
-                if index >= 5:
-                    pairs.append((seen[index - 4], seen[index], ground))
+                pairs.append((known[-1], seen[index], ground))
         changed = [pair for pair in pairs if pair[0] != pair[1]]
         if len(changed) >= count:
             return changed[:count]

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.core.tokens import Sampled, TokenRequest
-from terrella.engines.local import local_sampler
+from terrella.engines.local import local_sampler, rows
 from terrella.engines.local.local_sampler import LocalSampler
 
 MODEL, _ = tiny_model()
@@ -54,7 +54,7 @@ def test_same_seed_same_sample_whatever_the_batch():
 def test_prompts_that_are_read_in_several_passes_keep_their_caches(monkeypatch):
     requests = [request((5 + i, *range(6, 12)), seed=i, max_new_tokens=6) for i in range(24)]
     together = tokens(requests)
-    monkeypatch.setattr(local_sampler, "READ_TOKENS", 40)  # four or five prompts a pass
+    monkeypatch.setattr(rows, "READ_TOKENS", 40)  # four or five prompts a pass
     assert tokens(requests) == together == [tokens([each])[0] for each in requests]
     assert tokens(mixed(24)) == [tokens([each])[0] for each in mixed(24)]
 
@@ -63,7 +63,7 @@ def test_a_long_prompt_is_read_in_pieces_and_its_memory_is_given_back(monkeypatc
     long = [request(tuple(range(5, 45)), seed=seed) for seed in range(4)]
     requests = [*long, *mixed(6), request(tuple(range(6, 30)), seed=9)]
     expected = tokens(requests)
-    monkeypatch.setattr(local_sampler, "READ_LENGTH", 7)
+    monkeypatch.setattr(rows, "READ_LENGTH", 7)
     monkeypatch.setattr(local_sampler, "KEPT_COLUMNS", 32)
     sampler = LocalSampler(MODEL)
     assert tokens(requests, sampler) == expected

@@ -1,11 +1,10 @@
 """Certify plays the policy of a store's manifest, which may come from anywhere (finding 4)."""
 
-import json
-
 import pytest
 
 from terrella.core.config import dump
 from terrella.core.errors import ConfigError
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.pipelines.certify.pipeline import data_policy
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Mixture, Random
@@ -24,9 +23,10 @@ def store(tmp_path_factory):
 
 
 def says(store, policy):
-    manifest = json.loads((store / "manifest.json").read_text())
+    """What a stranger's store would say: its hash is right, too."""
+    manifest = read_sealed(store / "manifest.json")
     manifest["config"]["policy"] = dump(policy)
-    (store / "manifest.json").write_text(json.dumps(manifest))
+    write_sealed(store / "manifest.json", manifest)
     return data_policy(store)
 
 

@@ -38,14 +38,16 @@ def test_the_random_value_is_not_compared_with_nothing(monkeypatch):
 
 
 class BuggyVerifier:
-    """Raises each `every` times it is asked; full marks otherwise."""
+    """Raises on each `every`-th step, whatever the reply; full marks otherwise."""
 
     def __init__(self, every):
-        self.every, self.asked = every, 0
+        self.every, self.steps = every, []
 
     def verify(self, reply, truth, before):
-        self.asked += 1
-        if self.asked % self.every == 0:
+        if not any(truth is step for step in self.steps):
+            self.steps.append(truth)
+        number = [truth is step for step in self.steps].index(True) + 1
+        if number % self.every == 0:
             raise RuntimeError("a bug in the verifier")
         return Verdict.of(1.0)
 

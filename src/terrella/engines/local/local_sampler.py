@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,51 +20,13 @@ from torch import Tensor
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.configs import LARGEST_MODEL
+from terrella.engines.local.rows import Row, batches_of, common_prefix, is_long, next_piece
 from terrella.engines.local.sample_tokens import sample_tokens
 from terrella.engines.local.slot_cache import SlotCache
 from terrella.models.device import default_device
 
-READ_TOKENS = 8192
-"""Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
-READ_LENGTH = 1024
-"""Tokens of one row in one prefill pass. A longer prompt is read in several steps.
-
-Attention needs memory for each pair of tokens; and between two steps others are served, and callers
-that have left are noticed.
-"""
 KEPT_COLUMNS = 2048
 """A cache with more columns than this is freed when nothing is left to sample."""
-
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    """A sequence in a slot of the cache, and the request it serves while it is busy."""
-
-    slot: int
-    session: str | None
-    request: TokenRequest
-    done: asyncio.Future[Sampled]
-    busy: bool = True
-    cached: list[int] = field(default_factory=list[int])
-    pending: list[int] = field(default_factory=list[int])
-    uniforms: Any = None
-    tokens: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    fresh: bool = True
-    """Whether nothing of the prompt was cached when the request started."""
-    leader: _Row | None = None
-    """The row that is computed in place of this one: same prompt, same tokens so far.
-
-    A leader has no leader itself.
-    """
-
-    @property
-    def stopped(self) -> bool:
-        return self.tokens[-1] in self.request.stop_ids
-
-    @property
-    def ended(self) -> bool:
-        return self.stopped or len(self.tokens) == self.request.max_new_tokens
 
 
 def local_sampler(model: Any, **options: Any) -> LocalSampler:
@@ -113,8 +74,8 @@ class LocalSampler:
         weight = next(model.parameters())
         self.device = torch.device(device or weight.device)
         self.cache = SlotCache(model.config, device=self.device, dtype=dtype or weight.dtype)
-        self.rows: list[_Row] = []  # rows[i].slot == i
-        self.sessions: dict[str, _Row] = {}
+        self.rows: list[Row] = []  # rows[i].slot == i
+        self.sessions: dict[str, Row] = {}
         self.waiting: list[tuple[TokenRequest, asyncio.Future[Sampled]]] = []
         self._pump: asyncio.Task[None] | None = None
         self.prefilled = 0
@@ -190,21 +151,21 @@ class LocalSampler:
                 row = self._new_row(request, done)
             self._start(row, request, done)
 
-    def _new_row(self, request: TokenRequest, done: asyncio.Future[Sampled]) -> _Row:
+    def _new_row(self, request: TokenRequest, done: asyncio.Future[Sampled]) -> Row:
         if len(self.rows) >= self.max_rows:
             # An evicted session is read again in full at its next turn.
             idle = next(row for row in self.rows if not row.busy)
             self.sessions.pop(idle.session or "", None)
             self._drop(idle)
-        row = _Row(slot=len(self.rows), session=request.session, request=request, done=done)
+        row = Row(slot=len(self.rows), session=request.session, request=request, done=done)
         self.rows.append(row)
         if request.session:
             self.sessions[request.session] = row
         return row
 
-    def _start(self, row: _Row, request: TokenRequest, done: asyncio.Future[Sampled]) -> None:
+    def _start(self, row: Row, request: TokenRequest, done: asyncio.Future[Sampled]) -> None:
         """Start a request on a row: keep the cached prefix, read the rest."""
-        common = _common_prefix(row.cached, request.prompt_ids)
+        common = common_prefix(row.cached, request.prompt_ids)
         # The last token is read again for its logits.
         common = min(common, len(request.prompt_ids) - 1)
         del row.cached[common:]
@@ -232,10 +193,10 @@ class LocalSampler:
             if row.session is None:
                 self._drop(row)
 
-    def _busy(self) -> list[_Row]:
+    def _busy(self) -> list[Row]:
         return [row for row in self.rows if row.busy]
 
-    def _to_front(self, rows: Sequence[_Row]) -> list[_Row]:
+    def _to_front(self, rows: Sequence[Row]) -> list[Row]:
         """Move these rows to the first slots with the fewest swaps; return them in slot order."""
         wanted = {id(row) for row in rows}
         late = [row for row in rows if row.slot >= len(rows)]
@@ -244,12 +205,12 @@ class LocalSampler:
             self._exchange(row, hole)
         return self.rows[: len(rows)]
 
-    def _exchange(self, row: _Row, other: _Row) -> None:
+    def _exchange(self, row: Row, other: Row) -> None:
         self.cache.swap(row.slot, other.slot, max(len(row.cached), len(other.cached)))
         self.rows[row.slot], self.rows[other.slot] = other, row
         row.slot, other.slot = other.slot, row.slot
 
-    def _finish(self, row: _Row, stopped: bool) -> None:
+    def _finish(self, row: Row, stopped: bool) -> None:
         if not row.done.done():
             row.done.set_result(
                 Sampled(token_ids=tuple(row.tokens), logprobs=tuple(row.logprobs), stopped=stopped)
@@ -258,7 +219,7 @@ class LocalSampler:
         if row.session is None:
             self._drop(row)
 
-    def _drop(self, row: _Row) -> None:
+    def _drop(self, row: Row) -> None:
         last = self.rows[-1]
         if last is not row:
             self.cache.copy(last.slot, row.slot, len(last.cached))
@@ -273,7 +234,7 @@ class LocalSampler:
         if reading:
             self._follow(reading)
             self._read_ahead([row for row in reading if row.leader is None])
-            self._read([row for row in reading if not _is_long(row.leader or row)])
+            self._read([row for row in reading if not is_long(row.leader or row)])
         rows = self._to_front([row for row in self._busy() if row.leader is None and row.tokens])
         if rows:
             logits = self._forward(rows)
@@ -282,33 +243,32 @@ class LocalSampler:
             self._write([row for row in self._busy() if row.tokens], rows, logits)
         self.beat()
 
-    def _follow(self, reading: list[_Row]) -> None:
+    def _follow(self, reading: list[Row]) -> None:
         """Let rows with the same uncached prompt follow a leader, which reads it once."""
-        leaders: dict[tuple[int, ...], _Row] = {}
+        leaders: dict[tuple[int, ...], Row] = {}
         # One that has begun to read stays the leader.
         for row in sorted(reading, key=lambda row: -len(row.cached)):
             first = leaders.setdefault(row.request.prompt_ids, row) if row.fresh else row
             row.leader = None if first is row else first
 
-    def _read_ahead(self, rows: list[_Row]) -> None:
+    def _read_ahead(self, rows: list[Row]) -> None:
         """Read the next piece of one long prompt: the one with the least left to read."""
-        long = [row for row in rows if _is_long(row)]
+        long = [row for row in rows if is_long(row)]
         if not long:
             return
         row = min(long, key=lambda row: len(row.pending))
-        rest = row.pending[READ_LENGTH:]
-        row.pending = row.pending[:READ_LENGTH]
-        self.prefilled += READ_LENGTH
+        row.pending, rest = next_piece(row.pending)
+        self.prefilled += len(row.pending)
         self._forward(self._to_front([row]))
         row.cached.extend(row.pending)
         row.pending = rest
 
-    def _read(self, reading: list[_Row]) -> None:
+    def _read(self, reading: list[Row]) -> None:
         """Read the (rest of the) prompts of these rows, and sample their first tokens."""
-        read: list[_Row] = []
+        read: list[Row] = []
         logits: list[Tensor] = []
         computed = [row for row in reading if row.leader is None]
-        for rows in _batches(sorted(computed, key=lambda row: len(row.pending))):
+        for rows in batches_of(sorted(computed, key=lambda row: len(row.pending))):
             batch = self._to_front(rows)
             self.prefilled += sum(len(row.pending) for row in batch)
             logits.append(self._forward(batch))
@@ -319,7 +279,7 @@ class LocalSampler:
         if read:
             self._write(reading, read, torch.cat(logits))
 
-    def _forward(self, rows: Sequence[_Row]) -> Tensor:
+    def _forward(self, rows: Sequence[Row]) -> Tensor:
         """Logits after the last pending token of each row. Adds the tokens to the cache."""
         counts = torch.tensor([len(row.pending) for row in rows], device=self.device)
         starts = torch.tensor([len(row.cached) for row in rows], device=self.device)
@@ -345,7 +305,7 @@ class LocalSampler:
             ).logits
             return logits[torch.arange(len(rows), device=self.device), which].float()
 
-    def _write(self, rows: Sequence[_Row], computed: Sequence[_Row], logits: Tensor) -> None:
+    def _write(self, rows: Sequence[Row], computed: Sequence[Row], logits: Tensor) -> None:
         """Sample one token per row, from its own logits or its leader's; finish rows that end."""
         index = {id(row): position for position, row in enumerate(computed)}
         scores = logits[[index[id(row.leader or row)] for row in rows]]
@@ -362,12 +322,12 @@ class LocalSampler:
             if row.ended:
                 self._finish(row, row.stopped)
 
-    def _split(self, rows: Sequence[_Row]) -> None:
+    def _split(self, rows: Sequence[Row]) -> None:
         """Separate rows whose last token differs from their leader's.
 
         The first row with a new token becomes the leader of the others with the same token.
         """
-        first: dict[tuple[int, int], _Row] = {}
+        first: dict[tuple[int, int], Row] = {}
         for row in rows:
             leader = row.leader
             if leader is None:
@@ -379,7 +339,7 @@ class LocalSampler:
                 if row.leader is row:
                     self._detach(row, leader)
 
-    def _detach(self, row: _Row, leader: _Row) -> None:
+    def _detach(self, row: Row, leader: Row) -> None:
         """Give a row its own copy of its leader's cache."""
         self.cache.copy(leader.slot, row.slot, len(leader.cached))
         row.cached = list(leader.cached)
@@ -399,26 +359,3 @@ class CopySampler(LocalSampler):
             for name, weight in weights:
                 own[name].copy_(weight)
         self.forget()
-
-
-def _is_long(row: _Row) -> bool:
-    return len(row.pending) > READ_LENGTH
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    count = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
-def _batches(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """Batches of rows sorted by length, each of at most `READ_TOKENS` padded tokens."""
-    batches: list[list[_Row]] = []
-    for row in rows:
-        if not batches or (len(batches[-1]) + 1) * len(row.pending) > READ_TOKENS:
-            batches.append([])
-        batches[-1].append(row)
-    return batches

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from terrella.core.tokens import TrainExample
-from terrella.engines.local.local_sampler import READ_TOKENS
+from terrella.engines.local.rows import READ_LENGTH, READ_TOKENS
 from terrella.engines.local.slot_cache import SlotCache
 from terrella.engines.memory.live_bytes import LiveBytes, fake_tensors, to_fake
 from terrella.engines.memory.model_spec import ModelSpec, make_model
@@ -204,8 +204,9 @@ def _follow_sampling(spec: ModelSpec, rows: int, columns: int, bf16: bool) -> Sa
         cache = SlotCache(model.config, device=torch.device("cpu"), dtype=dtype)
         cache.reserve(rows, columns)
         kept = cache.keys.untyped_storage().nbytes() + cache.values.untyped_storage().nbytes()
-        prompts = max(1, min(rows, READ_TOKENS // columns))
-        passes = [(rows, 1), (prompts, min(columns, READ_TOKENS))]
+        # Rows of a piece's length fill a pass; what is before them is in the cache.
+        piece = min(columns, READ_LENGTH)
+        passes = [(rows, 1), (max(1, min(rows, READ_TOKENS // piece)), piece)]
         peaks = [_follow_pass(model, cache, *shape, columns, bf16) for shape in passes]
     drawing = rows * spec.config.vocab_size * SAMPLED_BYTES
     return SampleBytes(cache=float(kept), passing=float(max(*peaks, drawing)))

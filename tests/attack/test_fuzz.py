@@ -18,7 +18,11 @@ import pytest
 from campaign import ROOT, record, trials
 from fuzz_targets import MAX_LENGTH, TARGETS, atheris, corpus, mutate, run_once
 
-SECONDS = int(os.environ.get("TERRELLA_FUZZ_SECONDS", trials(commit=3, nightly=1200)))
+SECONDS = int(os.environ.get("TERRELLA_FUZZ_SECONDS", trials(commit=30, nightly=1200)))
+RUNS = trials(commit=2000, nightly=-1)
+"""Inputs of a target. At each commit they are the same: only a change can fail."""
+SEED = trials(commit=1, nightly=0)
+"""Of the mutations; 0 is another one each time."""
 FINDINGS = {}
 SCRIPT = Path(__file__).with_name("fuzz_targets.py")
 
@@ -42,6 +46,7 @@ def _guided(name, folder):
     inputs = folder / "corpus"
     inputs.mkdir()
     command = [sys.executable, str(SCRIPT), name, str(inputs), f"-max_total_time={SECONDS}"]
+    command += [f"-runs={RUNS}", f"-seed={SEED}"]
     command += ["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1"]
     command += [f"-artifact_prefix={folder}/"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -64,6 +69,6 @@ def _blind(name):
     end = time.monotonic() + SECONDS
     known = corpus(name)
     for count in itertools.count():
-        if time.monotonic() > end:
+        if time.monotonic() > end or count == RUNS:
             return {"seconds": SECONDS, "inputs": count}
         run_once(name, mutate(known[count % len(known)], MAX_LENGTH, seed=count))

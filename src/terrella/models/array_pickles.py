@@ -11,6 +11,7 @@ refused after bounded work.
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,11 +165,12 @@ def read_array_pickle(path: Path) -> Any:
     machine = _Machine()
     position = 0
     try:
-        for number, (code, argument, start) in enumerate(pickletools.genops(data)):
-            position = start or position
-            if number > MAX_OPCODES:
-                raise ValueError(f"more than {MAX_OPCODES:,} opcodes")
-            machine.run(code.name, argument)
+        with warnings.catch_warnings(action="ignore"):  # of odd escapes in texts
+            for number, (code, argument, start) in enumerate(pickletools.genops(data)):
+                position = start or position
+                if number > MAX_OPCODES:
+                    raise ValueError(f"more than {MAX_OPCODES:,} opcodes")
+                machine.run(code.name, argument)
         (value,) = machine.stack
         return _Tree(len(data)).of(value)
     except CONTENT_ERRORS as error:

@@ -64,10 +64,10 @@ def test_a_long_prompt_is_read_in_pieces_and_its_memory_is_given_back(monkeypatc
     requests = [*long, *mixed(6), request(tuple(range(6, 30)), seed=9)]
     expected = tokens(requests)
     monkeypatch.setattr(rows, "READ_LENGTH", 7)
-    monkeypatch.setattr(local_sampler, "KEPT_COLUMNS", 32)
+    monkeypatch.setattr(local_sampler, "KEPT_BYTES", 1000)
     sampler = LocalSampler(MODEL)
     assert tokens(requests, sampler) == expected
-    assert sampler.cache.columns_held == 0
+    assert sampler.cache.nbytes == 0
     assert sampler.prefilled == 40 + 24 + sum(len(set(r.prompt_ids)) for r in mixed(6)[::3])
 
 

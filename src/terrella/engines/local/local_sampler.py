@@ -25,8 +25,8 @@ from terrella.engines.local.sample_tokens import sample_tokens
 from terrella.engines.local.slot_cache import SlotCache
 from terrella.models.device import default_device
 
-KEPT_COLUMNS = 2048
-"""A cache with more columns than this is freed when nothing is left to sample."""
+KEPT_BYTES = 2**25
+"""A cache that is larger than this is freed when nothing is left to sample."""
 
 
 def local_sampler(model: Any, **options: Any) -> LocalSampler:
@@ -124,7 +124,7 @@ class LocalSampler:
                 self._admit()
                 if self._busy():
                     self._step()
-            if not self.rows and self.cache.columns_held > KEPT_COLUMNS:
+            if not self.rows and self.cache.nbytes > KEPT_BYTES:
                 self.cache.free()
         except Exception as error:  # noqa: BLE001  the callers that wait get it
             self._fail(error)

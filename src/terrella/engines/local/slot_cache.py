@@ -52,9 +52,9 @@ class SlotCache:
             setattr(self, name, new)
 
     @property
-    def columns_held(self) -> int:
-        """Columns that memory is reserved for."""
-        return int(self.keys.shape[3])
+    def nbytes(self) -> int:
+        """Memory that is reserved."""
+        return self.keys.nbytes + self.values.nbytes
 
     def free(self) -> None:
         """Give the memory back; no slot may be in use."""

@@ -290,7 +290,7 @@ def test_small_chunks_and_short_runs_are_judged_too(tmp_path):
 @pytest.mark.parametrize("at_reset", [False, True])
 def test_one_broken_episode_in_ten_is_masked_and_counted(tmp_path, at_reset):
     manifest = collect(tmp_path, episodes=200, world=Fragile.Config(every=10, at_reset=at_reset))
-    assert manifest["counts"]["broken"] == 20 and manifest["counts"]["masked"] == {"error": 20}
+    assert manifest["counts"]["broken"] == 20 and manifest["counts"]["masked"] == {"env_error": 20}
     episodes = list(EpisodeStore.open(tmp_path).episodes())
     broken = [episode for episode in episodes if episode.stop is Stop.WORLD_ERROR]
     assert [episode.seed for episode in broken] == list(range(0, 200, 10)) and len(episodes) == 200

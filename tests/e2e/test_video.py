@@ -61,4 +61,5 @@ def check_the_folder(folder):
     assert all(0 <= step["predicted"]["verdict"]["value"] < 1 for step in steps)
     assert len(metrics["reward"]) == 2 and all(0 <= reward < 1 for reward in metrics["reward"])
     # What was sampled is what was trained on.
-    assert all(row["mismatch/max"] < 1e-3 for row in run.curve)
+    # Where no prediction earns anything, a step trains on nothing, and compares nothing.
+    assert all(row.get("mismatch/max", 0.0) < 1e-3 for row in run.curve)

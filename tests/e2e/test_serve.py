@@ -18,7 +18,7 @@ for module in ("starlette", "uvicorn", "websockets"):
     pytest.importorskip(module, reason="needs the extra: pip install 'terrella[serve]'")
 
 import gymnasium
-from tests.support.served import LAKE, TOKEN, lying_service, running
+from tests.support.served import LAKE, TOKEN, lying_service, running, untrained_model
 
 from terrella.core.errors import WorldError
 from terrella.core.types import Text
@@ -147,24 +147,13 @@ def tokens():
     pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
     from tests.support.made_models import certified_model_of
 
-    from terrella.codecs.choose import codec_for
-    from terrella.engines.local.local_sampler import LocalSampler
-    from terrella.models.presets import load_model
-    from terrella.world_models.language import LearnedWorldModel
-
-    world = LAKE.build()
-    world.reset(seed=0)
-    model, tokenizer = load_model("tiny-0.3m", vocabulary=world.vocabulary(), seed=0)
-    learned = LearnedWorldModel(
-        LocalSampler(model.eval()),
-        codec_for(tokenizer),
-        tokenizer,
-        samples=4,
-        turn_tokens=12,
-        cache_limit=0,  # every query is sampled
-    )
+    learned = untrained_model(samples=4, turn_tokens=12, cache_limit=0)  # every query is sampled
     service = InferenceService(
-        certified_model_of(learned), LAKE, ServeSettings.Config(), tokenizer=tokenizer, name="tiny"
+        certified_model_of(learned),
+        LAKE,
+        ServeSettings.Config(),
+        tokenizer=learned.tokenizer,
+        name="tiny",
     )
     with running(service) as address:
         yield address, learned

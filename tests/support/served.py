@@ -44,6 +44,20 @@ def lying_service(limits=None, lies=0.2):
     )
 
 
+def untrained_model(*, beat=lambda: None, **options):
+    """A tiny language model of the lake that has learned nothing; `beat` is called after a pass."""
+    from terrella.codecs.choose import codec_for
+    from terrella.engines.local.local_sampler import LocalSampler
+    from terrella.models.presets import load_model
+    from terrella.world_models.language import LearnedWorldModel
+
+    world = LAKE.build()
+    world.reset(seed=0)
+    model, tokenizer = load_model("tiny-0.3m", vocabulary=world.vocabulary(), seed=0)
+    sampler = LocalSampler(model.eval(), beat=beat)
+    return LearnedWorldModel(sampler, codec_for(tokenizer), tokenizer, **options)
+
+
 async def call(app, method, path, body=b"", token=TOKEN, headers=(), query=b""):
     """Send one request without a socket; returns status, headers and body of the reply."""
     if not isinstance(body, bytes):

@@ -11,18 +11,14 @@ for module in ("starlette", "uvicorn", "websockets"):
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
 from tests.support.made_models import certified_model_of
-from tests.support.served import LAKE, TOKEN, call, running
+from tests.support.served import LAKE, TOKEN, call, running, untrained_model
 from tests.support.slow_clients import exchange, post
 
-from terrella.codecs.choose import codec_for
-from terrella.engines.local.local_sampler import LocalSampler
-from terrella.models.presets import load_model
 from terrella.serve.admission import Waiting
 from terrella.serve.app import make_app
 from terrella.serve.inference import InferenceService
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
-from terrella.world_models.language import LearnedWorldModel
 
 ENDLESS = 29
 """With this seed the model writes 400 tokens and more without an end."""
@@ -30,19 +26,12 @@ ENDLESS = 29
 
 def service_of(turn_tokens=12, beat=lambda: None, **limits):
     """An untrained model; `beat` is called after every forward pass."""
-    world = LAKE.build()
-    world.reset(seed=0)
-    model, tokenizer = load_model("tiny-0.3m", vocabulary=world.vocabulary(), seed=0)
-    learned = LearnedWorldModel(
-        LocalSampler(model.eval(), beat=beat),
-        codec_for(tokenizer),
-        tokenizer,
-        samples=4,
-        turn_tokens=turn_tokens,
-    )
+    learned = untrained_model(beat=beat, samples=4, turn_tokens=turn_tokens)
     learned.codec.stop_ids = ()  # a sample ends with its last token only
     settings = ServeSettings.Config(**limits)
-    return InferenceService(certified_model_of(learned), LAKE, settings, tokenizer=tokenizer)
+    return InferenceService(
+        certified_model_of(learned), LAKE, settings, tokenizer=learned.tokenizer
+    )
 
 
 def chat(text, **options):

@@ -15,8 +15,8 @@ from pathlib import Path
 import common
 
 SHAPES = (
-    {"prompt": 128, "answer": 64, "requests": 64, "shared": 1},
-    {"prompt": 1500, "answer": 32, "requests": 32, "shared": 8},
+    {"prompt": 128, "answer": 32, "requests": 32, "shared": 1},
+    {"prompt": 1024, "answer": 16, "requests": 16, "shared": 8},
 )
 """Requests with their tokens; `shared` of them ask the same prompt, as a group does."""
 MAX_TOKENS = 2048
@@ -44,6 +44,7 @@ def bare_engine(folder):
         max_num_seqs=SEQUENCES,
         enforce_eager=True,
         enable_prefix_caching=True,
+        enable_chunked_prefill=False,  # as our server on a CPU, see engines/vllm/server.py
         generation_config="vllm",
         disable_log_stats=True,
     )

@@ -117,6 +117,22 @@ def test_ids_in_ids_and_logprobs_out(tiny):
     assert sample(sampler).token_ids != sample(sampler, seed=2).token_ids
 
 
+def test_prompts_that_outgrow_one_pass_are_answered(tiny):
+    served, model = tiny
+    sampler = served.sampler()
+    sampler.load_weights(MergedWeights(model))
+    prompts = [(20 + first,) * 500 for first in range(24)]
+
+    async def ask_all():
+        requests = [
+            TokenRequest(prompt_ids=prompt, max_new_tokens=4, seed=seed)
+            for seed, prompt in enumerate(prompts)
+        ]
+        return await asyncio.gather(*(sampler.sample(request) for request in requests))
+
+    assert [len(reply.token_ids) for reply in asyncio.run(ask_all())] == [4] * len(prompts)
+
+
 def test_stop_ids_and_allowed_ids(tiny):
     served, model = tiny
     sampler = served.sampler()

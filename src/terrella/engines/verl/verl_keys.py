@@ -195,6 +195,8 @@ def _rollout(job: Job) -> dict[str, Any]:
         f"{rollout}.tensor_model_parallel_size": job.verl.tensor_parallel,
         f"{rollout}.gpu_memory_utilization": job.verl.server_memory,
         f"{rollout}.max_model_len": job.longest,
+        # Requests have seeds; on a CPU these and split prompts end the server (vllm/server.py).
+        f"{rollout}.enable_chunked_prefill": job.device != "cpu",
         f"{rollout}.agent.default_agent_loop": "terrella",
         f"{rollout}.agent.agent_loop_config_path": str(job.loop_config),
         f"{rollout}.agent.num_workers": job.verl.episode_workers,

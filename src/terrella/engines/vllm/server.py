@@ -35,6 +35,9 @@ END_SECONDS = 20.0
 """How long a server may take to end after SIGTERM."""
 SHARED_MEMORY = 0.4
 """Share of a device that a server takes where a trainer needs the rest."""
+WHOLE_PROMPTS = ("--no-enable-chunked-prefill",)
+"""On a CPU a seeded request whose prompt is split over two passes ends vLLM's engine: it rewinds
+the request's generator, which a CPU's cannot do."""
 LAUNCH = ("-m", "terrella.engines.vllm.launch")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LAUNCHERS = (
@@ -167,6 +170,8 @@ class VllmServer(Configurable):
         self._process = None
 
     def _command(self, port: int) -> list[str]:
+        import torch
+
         config = self.config
         return [
             sys.executable,
@@ -181,6 +186,7 @@ class VllmServer(Configurable):
             f"--tensor-parallel-size={config.tensor_parallel}",
             *([f"--gpu-memory-utilization={config.memory}"] if config.memory else []),
             "--enable-prefix-caching",
+            *([] if torch.cuda.is_available() else WHOLE_PROMPTS),
             f"--logprobs-mode={config.logprobs}_logprobs",
             "--no-trust-remote-code",
             "--generation-config=vllm",  # no sampling defaults from the model's folder

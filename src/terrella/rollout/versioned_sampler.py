@@ -27,6 +27,7 @@ class VersionedSampler:
         self._open.set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._released: list[str] = []
 
     async def sample(self, request: TokenRequest) -> Sampled:
         await self._open.wait()
@@ -42,7 +43,11 @@ class VersionedSampler:
         return replace(sampled, version=version)
 
     def release(self, session: str) -> None:
-        self.inner.release(session)
+        """Forget a session; while paused, later: another thread may be loading weights."""
+        if self._open.is_set():
+            self.inner.release(session)
+        else:
+            self._released.append(session)
 
     async def pause(self) -> None:
         """Start no further request, and wait for those under way."""
@@ -53,3 +58,6 @@ class VersionedSampler:
         """Continue with the next version of the weights."""
         self.version += 1
         self._open.set()
+        for session in self._released:
+            self.inner.release(session)
+        self._released.clear()

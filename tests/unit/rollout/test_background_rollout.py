@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -11,6 +12,7 @@ from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.tokens import Sampled, Task
 from terrella.core.types import Split
 from terrella.rollout.background_rollout import BackgroundRollout
+from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
 from terrella.worlds.counter import Counter
 
@@ -42,9 +44,24 @@ def task(number):
     return Task(seed=number, noise_seed=number, split=Split.TRAIN)
 
 
-def playing(staleness, seconds=0.02, tasks=task, sampler=None):
+class SlowCounter(Counter):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Counter.Config):
+        pass
+
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+
+
+def playing(staleness, seconds=0.02, tasks=task, sampler=None, world=Counter, pool=None):
     rollout = Rollout(
-        Rollout.Config(world=Counter.Config(goals=3, max_steps=3), max_turns=3, turn_tokens=4),
+        Rollout.Config(
+            world=world.Config(goals=3, max_steps=3),
+            max_turns=3,
+            turn_tokens=4,
+            env_pool=pool or EnvPool.Config(),
+        ),
         InterleavedCodec(character_tokenizer(())),
     )
     return BackgroundRollout(
@@ -94,6 +111,32 @@ def test_weights_are_loaded_between_turns_only():
             rollouts.take()
             rollouts.publish(lambda: at_work.append(sampler.at_work))
     assert at_work == [0] * 10
+
+
+def test_an_episode_that_ends_while_weights_are_loaded_waits_with_its_release():
+    class Watched(SlowSampler):
+        loading = False
+        released = ()
+        at_a_bad_time = ()
+
+        def release(self, session):
+            self.released = (*self.released, session)
+            if self.loading:
+                self.at_a_bad_time = (*self.at_a_bad_time, session)
+
+    sampler = Watched(0.01)
+
+    def load():
+        sampler.loading = True
+        time.sleep(0.03)
+        sampler.loading = False
+
+    pool = EnvPool.Config(place="thread", workers=32)
+    with playing(staleness=1, sampler=sampler, world=SlowCounter, pool=pool) as rollouts:
+        for _ in range(10):
+            rollouts.take()
+            rollouts.publish(load)
+    assert len(sampler.released) >= 10 * PER_STEP * 2 and not sampler.at_a_bad_time
 
 
 def test_a_resumed_run_plays_again_what_was_under_way_and_loses_nothing():

@@ -199,7 +199,8 @@ def share(folder):
             pass
 
     out = folder / "share"
-    run("tiny_counter", out, "rlvr.steps=6", "rlvr.groups=16", "rlvr.group_size=8")
+    sizes = ("rlvr.groups=16", "rlvr.group_size=8", "warmup_examples=512", "evaluate_on=32")
+    run("tiny_counter", out, "rlvr.steps=6", *sizes)
     tokenizer = load_model(str(out / "warm"))[1]
     context = WorkerContext(str(out / "model-rlvr" / "rollout_spec.json"), tokenizer)
     settings = context.settings

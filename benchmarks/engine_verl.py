@@ -200,7 +200,9 @@ def share(folder):
 
     out = folder / "share"
     sizes = ("rlvr.groups=16", "rlvr.group_size=8", "warmup_examples=512", "evaluate_on=32")
-    run("tiny_counter", out, "rlvr.steps=6", *sizes)
+    *_, ended = run("tiny_counter", out, "rlvr.steps=6", *sizes)
+    if ended["exit"]:
+        raise SystemExit(out.with_suffix(".log").read_text()[-4000:])
     tokenizer = load_model(str(out / "warm"))[1]
     context = WorkerContext(str(out / "model-rlvr" / "rollout_spec.json"), tokenizer)
     settings = context.settings

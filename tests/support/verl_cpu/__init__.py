@@ -23,7 +23,6 @@ ENGINE_SETTINGS = (
     "verl.actor_rollout_ref.rollout.free_cache_engine=false",
     "verl.+actor_rollout_ref.rollout.enable_sleep_mode=false",
     "verl.actor_rollout_ref.rollout.load_format=auto",
-    "verl.actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "verl.actor_rollout_ref.rollout.max_num_seqs=64",
     # 128 on CPUs: longer than these prompts
     "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",

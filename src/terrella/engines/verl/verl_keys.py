@@ -25,6 +25,8 @@ from terrella.models.foreign_code import refuse_code
 from terrella.rollout.rollout import Rollout
 
 PACKAGE = "terrella.engines.verl"
+PASS_TOKENS = 8192
+"""verl's default of `max_num_batched_tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,12 +197,22 @@ def _rollout(job: Job) -> dict[str, Any]:
         f"{rollout}.tensor_model_parallel_size": job.verl.tensor_parallel,
         f"{rollout}.gpu_memory_utilization": job.verl.server_memory,
         f"{rollout}.max_model_len": job.longest,
-        # Requests have seeds; on a CPU these and split prompts end the server (vllm/server.py).
-        f"{rollout}.enable_chunked_prefill": job.device != "cpu",
+        **(_whole_prompts(rollout, job) if job.device == "cpu" else {}),
         f"{rollout}.agent.default_agent_loop": "terrella",
         f"{rollout}.agent.agent_loop_config_path": str(job.loop_config),
         f"{rollout}.agent.num_workers": job.verl.episode_workers,
         "reward.num_workers": 0,  # verdicts come with the episodes
+    }
+
+
+def _whole_prompts(rollout: str, job: Job) -> dict[str, Any]:
+    """Requests have seeds; on a CPU these and split prompts end a server (vllm/server.py).
+
+    A pass must then hold the longest sequence. verl would raise its limit, if it were not frozen.
+    """
+    return {
+        f"{rollout}.enable_chunked_prefill": False,
+        f"{rollout}.max_num_batched_tokens": max(PASS_TOKENS, job.longest),
     }
 
 

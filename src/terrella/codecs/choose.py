@@ -34,12 +34,16 @@ class TaggedCodecConfig(CodecConfig):
     """Replies with tags, over a chat model's template or over the interleaved format."""
 
     form: Form = "worldmodel"
+    think: bool = True
+    """Whether the prompt of a chat model asks for thoughts beside the states."""
 
     def make(self, tokenizer: Any) -> TaggedCodec:
-        if self.form == "steps":
-            return StepsCodec(_brief_codec(tokenizer, self.max_actions))
+        if self.form in ("steps", "steps_predicted"):
+            inner = _brief_codec(tokenizer, self.max_actions)
+            return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):
-            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=reply_form(self.form))
+            form = reply_form(self.form, think=self.think)
+            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=form)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
 

@@ -4,7 +4,8 @@
     Left > P20 hole
 The form `steps` of SPA for language models. An episode is one short reply: the model states the
 result of each action as it goes, as a forward model does, and only the lines of a state that the
-action changes. Prompts are the state alone, without rules: length decides what a CPU can train.
+action changes. `steps_predicted` puts the prediction in front of the action, as SPA published it.
+Prompts are the state alone, without rules: length decides what a CPU can train.
     codec = StepsCodec(BriefChatCodec(tokenizer))
     ids, spans = codec.answer(("Up",), ["P31\nG10", "P21\nG10"])    # Up > P21
 """
@@ -12,6 +13,7 @@ action changes. Prompts are the state alone, without rules: length decides what 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from terrella.codecs.chat import MAX_REPLY_CHARS
 from terrella.codecs.chat_tokens import ChatCodec
@@ -19,7 +21,7 @@ from terrella.codecs.tagged import Span, TaggedCodec, TextCodec, TextRange, True
 from terrella.core.types import Situation, show_text
 
 ARROW = " >"
-"""Between an action and what it changes; no action contains it."""
+"""Between an action and what it changes; no action and no state contains it."""
 UNCHANGED = "same"
 
 
@@ -31,6 +33,14 @@ def change(before: str, after: str) -> str:
         return "; ".join(new)
     changed = [line for line, was in zip(new, old, strict=True) if line != was]
     return "; ".join(changed) or UNCHANGED
+
+
+class _Line(NamedTuple):
+    """Where a line of a reply begins, and where its parts stand."""
+
+    line: int
+    action: TextRange
+    state: TextRange
 
 
 class BriefChatCodec(ChatCodec):
@@ -49,8 +59,9 @@ class BriefChatCodec(ChatCodec):
 class StepsCodec(TaggedCodec):
     """`core.protocols.Codec` over a text codec; a reply is a line per action."""
 
-    def __init__(self, inner: TextCodec) -> None:
-        super().__init__(inner, form="steps")
+    def __init__(self, inner: TextCodec, *, prediction_first: bool = False) -> None:
+        super().__init__(inner, form="steps_predicted" if prediction_first else "steps")
+        self.prediction_first = prediction_first
 
     @property
     def states_in_replies(self) -> bool:
@@ -65,12 +76,13 @@ class StepsCodec(TaggedCodec):
         ids: list[int] = []
         spans: list[Span] = []
         for number, action in enumerate(actions):
-            before, after = states[number : number + 2]
             line_end = "\n" if number else ""
-            pieces = (
-                (f"{line_end}{action}{ARROW}", Span.TEXT),
-                (f" {change(before, after)}", Span.PREDICTION),
-            )
+            state = change(*states[number : number + 2])
+            if self.prediction_first:
+                pieces = [(line_end, Span.TEXT), (state, Span.PREDICTION)]
+                pieces.append((f"{ARROW} {action}", Span.TEXT))
+            else:
+                pieces = [(f"{line_end}{action}{ARROW}", Span.TEXT), (f" {state}", Span.PREDICTION)]
             for text, span in pieces:
                 written = self._write(text)
                 ids += written
@@ -112,39 +124,46 @@ class StepsCodec(TaggedCodec):
             return ids, spans
         text = self.inner.text(ids)
         body, _ = self._without_stop(ids)
-        kept = self._cut(body, self._edges(body), text, 0, lines[executed - 1].end)
+        end = lines[executed].line - 1
+        kept = self._cut(body, self._edges(body), text, 0, end)
         return (*kept, self.stop_ids[0]), (*spans[: len(kept)], Span.TEXT)
 
     def _state_ranges(
         self, text: str, states: Sequence[str] | None
     ) -> list[tuple[TextRange, Span, str | None]]:
         found: list[tuple[TextRange, Span, str | None]] = []
-        for number, place in enumerate(self._ranges(text)):
+        blank = "" if self.prediction_first else " "
+        for number, line in enumerate(self._ranges(text)):
             known = states is not None and number + 1 < len(states)
-            new = f" {change(*states[number : number + 2])}" if states and known else None
-            found.append((place, Span.PREDICTION, new))
+            new = f"{blank}{change(*states[number : number + 2])}" if states and known else None
+            found.append((line.state, Span.PREDICTION, new))
         return found
 
     def _lines(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
         """Each action with the change that the reply states after it."""
-        text = self.inner.text(self._without_stop(token_ids)[0])[:MAX_REPLY_CHARS]
-        lines: list[tuple[str, str]] = []
-        start = 0
-        for place in self._ranges(text):
-            action = text[start : place.start - len(ARROW)].strip()
-            lines.append((action, text[place.start : place.end].strip()))
-            start = place.end + 1
-        return lines
+        text = self.inner.text(self._without_stop(token_ids)[0])
+        return [
+            (
+                text[line.action.start : line.action.end].strip(),
+                text[line.state.start : line.state.end].strip(),
+            )
+            for line in self._ranges(text)
+        ]
 
-    def _ranges(self, text: str) -> list[TextRange]:
-        """Where the changes stand, line by line, up to the first line that is not of the form."""
-        found: list[TextRange] = []
+    def _ranges(self, text: str) -> list[_Line]:
+        """The lines up to the first one that is not of the form."""
+        found: list[_Line] = []
         start = 0
         for line in text[:MAX_REPLY_CHARS].split("\n"):
-            action, arrow, state = line.partition(ARROW)
-            if not (action.strip() and arrow and state.strip()):
+            left, arrow, right = line.partition(ARROW)
+            if not (left.strip() and arrow and right.strip()):
                 break
-            found.append(TextRange(start + len(action) + len(arrow), start + len(line)))
+            halves = (
+                TextRange(start, start + len(left)),
+                TextRange(start + len(left) + len(arrow), start + len(line)),
+            )
+            state, action = halves if self.prediction_first else halves[::-1]
+            found.append(_Line(start, action, state))
             start += len(line) + 1
         return found
 

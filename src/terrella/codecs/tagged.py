@@ -6,6 +6,7 @@ Forms of a reply, where each tag is written as `<observation> state </observatio
     plain                 answer
     shown                 Up          (no tags: the world shows the states between replies)
     steps                 Up > P21    (a line per action with what it changes; `codecs/steps.py`)
+    steps_predicted       P21 > Up    (the same with the prediction first, SPA's published order)
 Tags are found by plain search. States are replaced on token ids, so that sampled tokens outside a
 state stay as they are; see `with_states`.
     codec = TaggedCodec(InterleavedCodec(tokenizer), form="worldmodel")
@@ -25,7 +26,7 @@ from terrella.codecs.chat import SEPARATOR, read_answer
 from terrella.core.protocols import Codec
 from terrella.core.types import Observation, Situation
 
-Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown", "steps"]
+Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown", "steps", "steps_predicted"]
 OBSERVATION, PREDICTION, ANSWER = "observation", "prediction", "answer"
 ORDERS: dict[str, tuple[str, ...]] = {
     "plain": (ANSWER,),
@@ -33,6 +34,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "worldmodel_forward": (OBSERVATION, ANSWER, PREDICTION),
     "shown": (),
     "steps": (),
+    "steps_predicted": (),
 }
 TAG_TOKENS = (
     *(f"<{slash}{tag}>" for tag in (OBSERVATION, PREDICTION, ANSWER) for slash in ("", "/")),
@@ -87,14 +89,16 @@ def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     return TextRange(start + len(opening), end) if start >= 0 and end >= 0 else None
 
 
-def reply_form(form: Form) -> str:
-    """The reply format in a chat model's system message."""
+def reply_form(form: Form, *, think: bool = True) -> str:
+    """The reply format in a chat model's system message; without `think`, no thoughts are asked."""
     contents = {
         OBSERVATION: "the current state",
         PREDICTION: "the state after your actions",
         ANSWER: "your actions",
     }
     tags = {tag: f"<{tag}> {contents[tag]} </{tag}>" for tag in contents}
+    if not think:
+        return "".join(tags[tag] for tag in ORDERS[form] or (ANSWER,))
     if form == "worldmodel":
         return f"<think>{tags[OBSERVATION]} your thoughts {tags[PREDICTION]}</think>{tags[ANSWER]}"
     if form == "worldmodel_forward":

@@ -61,6 +61,20 @@ def test_true_changes_replace_the_models_and_its_actions_stay(codec):
     assert codec.with_states(sampled, None)[0] == sampled
 
 
+def test_the_published_order_states_the_change_first():
+    inner = BriefChatCodec(small_tokenizer("chatml"), max_actions=3)
+    codec = StepsCodec(inner, prediction_first=True)
+    ids, spans = codec.answer(ACTIONS, STATES)
+    assert inner.text(ids[:-1]) == "P10 ice > Down\nsame > Left\nP11 hole > Right"
+    assert codec.well_formed(ids) and codec.read_actions(ids) == ACTIONS
+    assert codec.true_states(ids, STATES).predictions == (True, True, True)
+    assert codec.with_states(ids, STATES) == (ids, spans)
+    untrue = (*inner.write("P22 ice > Down\nP10 ice > Left\nsame > Right"), codec.stop_ids[0])
+    assert codec.true_states(untrue, STATES).predictions == (False, False, False)
+    assert inner.text(codec.with_states(untrue, STATES)[0][:-1]) == inner.text(ids[:-1])
+    assert inner.text(codec.with_states(untrue, STATES[:2])[0][:-1]) == "P10 ice > Down"
+
+
 def test_lines_after_the_end_of_the_episode_are_left_out(codec):
     sampled = (
         *codec.inner.write("Down > P22 ice\nLeft > P21 goal\nRight > same"),

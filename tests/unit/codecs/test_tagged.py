@@ -116,3 +116,12 @@ def test_the_form_is_in_the_prompt_of_a_chat_model():
 def test_the_first_complete_tag_counts(text, content):
     position = find_tag(text, "a")
     assert (text[position.start : position.end] if position else None) == content
+
+
+def test_thoughts_are_asked_for_unless_they_are_off():
+    assert "<think>" in reply_form("worldmodel")
+    assert reply_form("worldmodel", think=False) == (
+        "<observation> the current state </observation>"
+        "<prediction> the state after your actions </prediction><answer> your actions </answer>"
+    )
+    assert reply_form("plain", think=False) == "<answer> your actions </answer>"

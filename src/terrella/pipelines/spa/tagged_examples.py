@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from terrella.codecs.steps import StepsCodec
 from terrella.codecs.tagged import Span, TaggedCodec
 from terrella.core.episode import EpisodeRun
 from terrella.core.seeds import (
@@ -124,7 +125,7 @@ def scripted_examples(
     write = write or _scripted_example
     world_played: World = world.build()
     world_invented: World = world.build()
-    walk = script.max_actions if codec.form == "steps" else 0
+    walk = script.max_actions if isinstance(codec, StepsCodec) else 0
     examples: list[TrainExample] = []
     env_steps = 0
     first = instance_seed(seed, WARMUP_FIRST)

@@ -60,6 +60,7 @@ def spa_smollm2_lake() -> Reproduce.Config:
         "base": state.replace(rlvr=spa.rlvr.replace(steps=0)),
         "vanilla": state,
         "spa": spa,
+        "spa_predicted": spa.replace(form="steps_predicted"),
     }
     claims = (("spa", "vanilla", 1, False), ("spa", "base", 8, True))
     return Reproduce.Config(

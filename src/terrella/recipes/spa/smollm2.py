@@ -28,7 +28,7 @@ PACK = 1024
     expect="being measured",
 )
 def spa_smollm2_lake() -> Reproduce.Config:
-    """FrozenLake 3x3, firm ice, five actions in one reply."""
+    """FrozenLake 3x3, firm ice, five actions in one reply; two cores."""
     sft = SftConfig(batch_size=8, learning_rate=2e-4, pack_tokens=PACK)
     spa = Spa.Config(
         world=FrozenLake.Config(size=3, view="compact", max_steps=5),

@@ -252,8 +252,8 @@ def test_honest_clients_are_answered_and_memory_comes_back():
 
 
 def test_every_route_needs_the_token_over_a_real_socket():
-    """The sixty probes of tests/unit/serve/test_server.py, as a client would send them."""
-    from tests.unit.serve.test_server import ROUTES
+    """The sixty probes of tests/unit/serve/test_serve_app.py, as a client would send them."""
+    from tests.unit.serve.test_serve_app import ROUTES
 
     async def probe(port):
         for method, path in ROUTES:

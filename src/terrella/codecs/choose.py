@@ -12,7 +12,8 @@ from typing import Any
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.codecs.tagged import Form, TaggedCodec, reply_form
+from terrella.codecs.steps import BriefChatCodec, StepsCodec
+from terrella.codecs.tagged import Form, TaggedCodec, TextCodec, reply_form
 from terrella.core.config import Configurable
 from terrella.core.protocols import Codec
 
@@ -33,12 +34,24 @@ class TaggedCodecConfig(CodecConfig):
     """Replies with tags, over a chat model's template or over the interleaved format."""
 
     form: Form = "worldmodel"
+    think: bool = True
+    """Whether the prompt of a chat model asks for thoughts beside the states."""
 
     def make(self, tokenizer: Any) -> TaggedCodec:
+        if self.form in ("steps", "steps_predicted"):
+            inner = _brief_codec(tokenizer, self.max_actions)
+            return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):
-            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=reply_form(self.form))
+            form = reply_form(self.form, think=self.think)
+            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=form)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
+
+
+def _brief_codec(tokenizer: Any, max_actions: int) -> TextCodec:
+    if getattr(tokenizer, "chat_template", None):
+        return BriefChatCodec(tokenizer, max_actions=max_actions)
+    return InterleavedCodec(tokenizer)
 
 
 def codec_for(tokenizer: Any, *, max_actions: int = 1) -> Codec:

@@ -5,10 +5,12 @@ Forms of a reply, where each tag is written as `<observation> state </observatio
     worldmodel_forward    observation, answer, prediction     (a forward model)
     plain                 answer
     shown                 Up          (no tags: the world shows the states between replies)
+    steps                 Up > P21    (a line per action with what it changes; `codecs/steps.py`)
+    steps_predicted       P21 > Up    (the same with the prediction first, SPA's published order)
 Tags are found by plain search. States are replaced on token ids, so that sampled tokens outside a
 state stay as they are; see `with_states`.
     codec = TaggedCodec(InterleavedCodec(tokenizer), form="worldmodel")
-    ids, spans = codec.with_states(sampled.token_ids, before="P_G", after="__√")
+    ids, spans = codec.with_states(sampled.token_ids, ["P_G", "__√"])
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from terrella.codecs.chat import SEPARATOR, read_answer
 from terrella.core.protocols import Codec
 from terrella.core.types import Observation, Situation
 
-Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown"]
+Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown", "steps", "steps_predicted"]
 OBSERVATION, PREDICTION, ANSWER = "observation", "prediction", "answer"
 ORDERS: dict[str, tuple[str, ...]] = {
     "plain": (ANSWER,),
     "worldmodel": (OBSERVATION, PREDICTION, ANSWER),
     "worldmodel_forward": (OBSERVATION, ANSWER, PREDICTION),
     "shown": (),
+    "steps": (),
+    "steps_predicted": (),
 }
 TAG_TOKENS = (
     *(f"<{slash}{tag}>" for tag in (OBSERVATION, PREDICTION, ANSWER) for slash in ("", "/")),
@@ -67,6 +71,16 @@ class TextRange:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class TrueStates:
+    """Whether the states in a reply are true."""
+
+    observation: bool | None
+    """What was seen when it was written; None where the form does not state it."""
+    predictions: tuple[bool, ...]
+    """What is seen after its actions: one in all, or one for each action."""
+
+
 def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     """The content of the first complete tag of this name; None without one."""
     opening, closing = f"<{tag}>", f"</{tag}>"
@@ -75,14 +89,16 @@ def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     return TextRange(start + len(opening), end) if start >= 0 and end >= 0 else None
 
 
-def reply_form(form: Form) -> str:
-    """The reply format in a chat model's system message."""
+def reply_form(form: Form, *, think: bool = True) -> str:
+    """The reply format in a chat model's system message; without `think`, no thoughts are asked."""
     contents = {
         OBSERVATION: "the current state",
         PREDICTION: "the state after your actions",
         ANSWER: "your actions",
     }
     tags = {tag: f"<{tag}> {contents[tag]} </{tag}>" for tag in contents}
+    if not think:
+        return "".join(tags[tag] for tag in ORDERS[form] or (ANSWER,))
     if form == "worldmodel":
         return f"<think>{tags[OBSERVATION]} your thoughts {tags[PREDICTION]}</think>{tags[ANSWER]}"
     if form == "worldmodel_forward":
@@ -130,18 +146,21 @@ class TaggedCodec:
 
     def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:
         """The reply with these actions and empty states, because the states are unknown here."""
-        return self.answer(actions, before="", after="")[0]
+        return self.answer(actions, ["", ""])[0]
 
     def answer(
-        self, actions: Sequence[str], *, before: str, after: str
+        self, actions: Sequence[str], states: Sequence[str]
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
-        """The canonical reply with these states, and the span of each of its tokens."""
+        """The canonical reply, and the span of each of its tokens.
+
+        `states` begins with the one before the actions; the last one is after all of them.
+        """
         if not ORDERS[self.form]:
             bare = self.inner.answer_action(actions)
             return bare, (Span.TEXT,) * len(bare)
         contents = {
-            OBSERVATION: f"{self.blank}{before}{self.blank}",
-            PREDICTION: f"{self.blank}{after}{self.blank}",
+            OBSERVATION: f"{self.blank}{states[0]}{self.blank}",
+            PREDICTION: f"{self.blank}{states[-1]}{self.blank}",
             ANSWER: SEPARATOR.join(actions),
         }
         ids: list[int] = []
@@ -170,6 +189,11 @@ class TaggedCodec:
         text = self.inner.text(token_ids)
         return self._read_state(text, OBSERVATION), self._read_state(text, PREDICTION)
 
+    def true_states(self, token_ids: Sequence[int], states: Sequence[str]) -> TrueStates:
+        """Which of the states in a reply are true, given those before and after each action."""
+        observed, predicted = self.read_states(token_ids)
+        return TrueStates(observed == states[0].strip(), (predicted == states[-1].strip(),))
+
     def _read_state(self, text: str, tag: str) -> str | None:
         content = find_tag(text, tag) if tag in ORDERS[self.form] else None
         return None if content is None else text[content.start : content.end].strip()
@@ -188,12 +212,12 @@ class TaggedCodec:
         return True
 
     def with_states(
-        self, token_ids: Sequence[int], *, before: str | None, after: str | None
+        self, token_ids: Sequence[int], states: Sequence[str] | None
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
         """Replace the states in a reply; returns its ids and the span of each token.
 
-        None leaves a state as it is; a missing tag is not added. A token that straddles the edge
-        of a tag is tokenized again, as two.
+        `states` are those before and after each action; None leaves the reply as it is. A missing
+        tag is not added. A token that straddles the edge of a state is tokenized again, as two.
         """
         body, end = self._without_stop(token_ids)
         edges = self._edges(body)
@@ -201,12 +225,12 @@ class TaggedCodec:
         ids: list[int] = []
         spans: list[Span] = []
         position = 0
-        for content, span, new in self._state_ranges(text, before, after):
+        for content, span, new in self._state_ranges(text, states):
             outside = self._cut(body, edges, text, position, content.start)
             if new is None:
                 state = self._cut(body, edges, text, content.start, content.end)
             else:
-                state = self._write(f"{self.blank}{new}{self.blank}")
+                state = self._write(new)
             ids += [*outside, *state]
             spans += [*[Span.TEXT] * len(outside), *[span] * len(state)]
             position = content.end
@@ -214,19 +238,20 @@ class TaggedCodec:
         return (*ids, *rest), (*spans, *[Span.TEXT] * len(rest))
 
     def _state_ranges(
-        self, text: str, before: str | None, after: str | None
+        self, text: str, states: Sequence[str] | None
     ) -> list[tuple[TextRange, Span, str | None]]:
         """The states in a reply and their replacements, in the order of the text."""
-        states = []
-        for tag, new in ((OBSERVATION, before), (PREDICTION, after)):
+        found: list[tuple[TextRange, Span, str | None]] = []
+        for tag, place in ((OBSERVATION, 0), (PREDICTION, -1)):
             content = find_tag(text, tag) if tag in ORDERS[self.form] else None
             if content is not None:
-                states.append((content, Span[tag.upper()], new))
-        states.sort(key=lambda state: state[0].start)
+                new = None if states is None else f"{self.blank}{states[place]}{self.blank}"
+                found.append((content, Span[tag.upper()], new))
+        found.sort(key=lambda state: state[0].start)
         # A tag inside a tag is the model's mistake: only the outer one counts.
-        if len(states) == 2 and states[1][0].start < states[0][0].end:
-            return states[:1]
-        return states
+        if len(found) == 2 and found[1][0].start < found[0][0].end:
+            return found[:1]
+        return found
 
     def _without_stop(self, token_ids: Sequence[int]) -> tuple[list[int], list[int]]:
         ids = list(token_ids)

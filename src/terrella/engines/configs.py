@@ -40,6 +40,8 @@ class MemoryConfig(Configurable.Config):
     attention: Attention = "auto"
     lora_rank: int = 0
     """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
+    top_layers: int = 0
+    """Train only the last layers, up to half of the time for the same tokens; 0 trains all. TRL."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,12 +124,10 @@ def reply_metrics(
 
 
 def _true_states(played: Sequence[Turn], codec: TaggedCodec) -> dict[str, float]:
-    states = [codec.read_states(turn.reply) for turn in played]
-    pairs = list(zip(states, played, strict=True))
-    return {
-        "true_observations": _fraction([seen == turn.before.strip() for (seen, _), turn in pairs]),
-        "true_predictions": _fraction([next_ == turn.after.strip() for (_, next_), turn in pairs]),
-    }
+    found = [codec.true_states(turn.reply, turn.states) for turn in played]
+    metrics = {"true_predictions": _fraction([each for turn in found for each in turn.predictions])}
+    observations = [turn.observation for turn in found if turn.observation is not None]
+    return metrics | ({"true_observations": _fraction(observations)} if observations else {})
 
 
 def true_continuations(config: Evaluate.Config, rollout: Rollout, sampler: Sampler) -> float:

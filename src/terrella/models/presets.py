@@ -8,6 +8,7 @@ model, tokenizer = load_model("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16, device=
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def load_config(name: str | Path) -> Any:
         return AutoConfig.from_pretrained(source, **options, **SAFE)
 
 
+@functools.cache
 def parameter_count(name: str | Path) -> int:
     """Parameters of a model in a folder or on the hub; no weights are loaded."""
     with torch.device("meta"):

@@ -72,6 +72,6 @@ def shaped_rewards(
 def _state_reward(turn: Turn, codec: TaggedCodec, config: RewardShaping.Config) -> float:
     if not (config.observation or config.prediction):
         return 0.0
-    observed, predicted = codec.read_states(turn.reply)
-    reward = config.observation * (observed == turn.before.strip())
-    return reward + config.prediction * (predicted == turn.after.strip())
+    found = codec.true_states(turn.reply, turn.states)
+    predicted = sum(found.predictions) / len(found.predictions)
+    return config.observation * bool(found.observation) + config.prediction * predicted

@@ -30,6 +30,11 @@ class Turn:
         return show_text(self.steps[0].observation)
 
     @property
+    def states(self) -> list[str]:
+        """What was seen before the actions and after each of them."""
+        return [self.before, *(show_text(step.next_observation) for step in self.steps)]
+
+    @property
     def after(self) -> str:
         """What was seen when its actions were done."""
         return show_text(self.steps[-1].next_observation)

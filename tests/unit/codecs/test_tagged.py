@@ -26,7 +26,7 @@ CODECS = {
     },
 }
 # The second state has the group references of a regular expression.
-STATES = {"before": "P_\n√G", "after": "1 \\1 \\g<0>\n_P"}
+STATES = ("P_\n√G", "1 \\1 \\g<0>\n_P")
 
 
 def text_tokens(ids, spans):
@@ -41,15 +41,12 @@ def make(request):
 @pytest.mark.parametrize("form", ["worldmodel", "worldmodel_forward"])
 def test_replacing_states_changes_exactly_their_spans(make, form):
     codec = make(form)
-    ids, spans = codec.answer(("Up", "Up"), before="P_\n_G", after="__\nPG")
-    changed, kinds = codec.with_states(ids, **STATES)
-    assert isinstance(codec, Codec) and codec.read_states(changed) == (
-        STATES["before"],
-        STATES["after"],
-    )
+    ids, spans = codec.answer(("Up", "Up"), ("P_\n_G", "__\nPG"))
+    changed, kinds = codec.with_states(ids, STATES)
+    assert isinstance(codec, Codec) and codec.read_states(changed) == STATES
     assert codec.read_actions(changed) == ("Up", "Up") == codec.read_actions(ids)
     assert text_tokens(ids, spans) == text_tokens(changed, kinds)
-    again, same = codec.with_states(ids, before="P_\n_G", after="__\nPG")
+    again, same = codec.with_states(ids, ("P_\n_G", "__\nPG"))
     assert (again, same) == (ids, spans)
 
 
@@ -57,14 +54,14 @@ def test_replacing_states_changes_exactly_their_spans(make, form):
 def test_sampled_tokens_outside_the_tags_stay_as_sampled(make, form):
     """A reply that was tokenized differently (one character at a time) keeps its other ids."""
     codec = make(form)
-    text = codec.inner.text(codec.answer(("Up",), before="P_\n_G", after="__\nPG")[0][:-1])
+    text = codec.inner.text(codec.answer(("Up",), ("P_\n_G", "__\nPG"))[0][:-1])
     text = text.replace("<answer>", "hm, I go √ then <answer>")
     sampled = [token for character in text for token in codec.inner.write(character)]
-    changed, kinds = codec.with_states(sampled, **STATES)
-    unchanged, sampled_kinds = codec.with_states(sampled, before=None, after=None)
+    changed, kinds = codec.with_states(sampled, STATES)
+    unchanged, sampled_kinds = codec.with_states(sampled, None)
     assert list(unchanged) == sampled
     assert text_tokens(changed, kinds) == text_tokens(sampled, sampled_kinds)
-    assert codec.read_states(changed) == (STATES["before"], STATES["after"])
+    assert codec.read_states(changed) == STATES
 
 
 def test_a_token_across_the_edge_of_a_tag_is_tokenized_again_as_two():
@@ -76,7 +73,7 @@ def test_a_token_across_the_edge_of_a_tag_is_tokenized_again_as_two():
         "<observation>P_</observation><prediction>P_</prediction><answer>Up</answer>"
     )
     assert ">P" in [codec.inner.text([token]) for token in reply]
-    changed, kinds = codec.with_states(reply, before="GG", after="G")
+    changed, kinds = codec.with_states(reply, ("GG", "G"))
     assert (
         codec.inner.text(changed)
         == "<observation>GG</observation><prediction>G</prediction><answer>Up</answer>"
@@ -92,14 +89,14 @@ def test_a_token_across_the_edge_of_a_tag_is_tokenized_again_as_two():
 def test_a_reply_without_tags_passes_unchanged_and_is_not_well_formed(make):
     codec = make("worldmodel")
     reply = (*codec.inner.write("I do not know <answer>Up</answer>"), codec.stop_ids[0])
-    assert codec.with_states(reply, **STATES)[0] == reply and not codec.well_formed(reply)
+    assert codec.with_states(reply, STATES)[0] == reply and not codec.well_formed(reply)
     assert codec.read_states(reply) == (None, None) and codec.read_actions(reply) == ("Up",)
-    whole, _ = codec.answer(("Up",), before="P", after="G")
+    whole, _ = codec.answer(("Up",), ("P", "G"))
     assert codec.well_formed(whole) and not codec.well_formed(whole[:-1])
 
 
 def test_the_order_of_the_tags_is_part_of_the_form(make):
-    ids, _ = make("worldmodel").answer(("Up",), before="P", after="G")
+    ids, _ = make("worldmodel").answer(("Up",), ("P", "G"))
     assert not make("worldmodel_forward").well_formed(ids)
 
 
@@ -119,3 +116,12 @@ def test_the_form_is_in_the_prompt_of_a_chat_model():
 def test_the_first_complete_tag_counts(text, content):
     position = find_tag(text, "a")
     assert (text[position.start : position.end] if position else None) == content
+
+
+def test_thoughts_are_asked_for_unless_they_are_off():
+    assert "<think>" in reply_form("worldmodel")
+    assert reply_form("worldmodel", think=False) == (
+        "<observation> the current state </observation>"
+        "<prediction> the state after your actions </prediction><answer> your actions </answer>"
+    )
+    assert reply_form("plain", think=False) == "<answer> your actions </answer>"

@@ -131,6 +131,7 @@ def checkpoints(out):
     [
         {},
         {"lora_rank": 2},
+        {"top_layers": 1},
         {"updates": 3, "save_every": 3, "algorithm": "dr_grpo"},
         {"updates": 2, "algorithm": "ppo", "critic": "separate", "lora_rank": 2},
         {"algorithm": "ppo", "kl": 0.1, "refill": 1},
@@ -138,6 +139,7 @@ def checkpoints(out):
     ids=[
         "plain",
         "adapter",
+        "top layer",
         "three updates a batch",
         "adapter with a critic",
         "critic, reference, refill",

@@ -207,8 +207,14 @@ def test_clipping_and_decay_are_those_of_the_step():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lora_rank": 2, "gradient_checkpointing": True}, {"head": "value"}, {"bf16": True}],
-    ids=["all", "lora", "value", "bf16"],
+    [
+        {},
+        {"lora_rank": 2, "gradient_checkpointing": True},
+        {"head": "value"},
+        {"bf16": True},
+        {"top_layers": 1},
+    ],
+    ids=["all", "lora", "value", "bf16", "top"],
 )
 def test_a_loaded_state_goes_on_bit_by_bit(tmp_path, options):
     loss = "bce" if options.get("head") == "value" else "policy"

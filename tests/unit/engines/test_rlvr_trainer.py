@@ -98,6 +98,18 @@ def test_with_adapters_the_reference_is_the_adapter_switched_off(tmp_path: Path)
     assert first == pytest.approx(0.0, abs=1e-6) and all(value > 0 for value in later)
 
 
+def test_with_top_layers_only_these_move(tmp_path: Path):
+    model, _ = tiny_model()
+    start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    trainer = tiny_trainer(tmp_path, model=model, steps=2, top_layers=1)
+    trainer.train()
+    last = f"layers.{len(model.get_decoder().layers) - 1}."
+    moved = {
+        name for name, weight in model.named_parameters() if not torch.equal(weight, start[name])
+    }
+    assert moved and all(last in name or name == "model.norm.weight" for name in moved)
+
+
 def test_kl_holds_the_policy_back(tmp_path: Path):
     moved = []
     for kl in (0.0, 5.0):

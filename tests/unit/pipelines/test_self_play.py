@@ -61,7 +61,7 @@ def random_reply(codec):
 
     def reply(rng):
         actions = [ACTIONS[i] for i in rng.integers(4, size=int(rng.integers(1, 4)))]
-        ids, _ = codec.answer(actions, before="P__\n_G_\n___", after="__P\n_G_\n___")
+        ids, _ = codec.answer(actions, ("P__\n_G_\n___", "__P\n_G_\n___"))
         choice = rng.random()
         if choice < 0.1:
             return (*codec.inner.write("hm"), codec.stop_ids[0])
@@ -278,7 +278,7 @@ def test_true_states_earn_their_price_and_the_verdict_stays_the_worlds():
 
     shaping = Honest(RewardShaping.Config(observation=0.5, prediction=0.5))
     rollout = Rollout(Rollout.Config(world=WORLD, **LIMITS), codec, shaping=shaping)
-    reply = codec.answer(("Up",), before="P__\n_G_\n___", after="__P\n_G_\n___")[0]
+    reply = codec.answer(("Up",), ("P__\n_G_\n___", "__P\n_G_\n___"))[0]
     tasks = [AgentTasks(split=Split.TRAIN, seed=0)(index) for index in range(5)]
     for episode in rollout.run(ScriptedSampler(lambda rng: reply), tasks, group_size=1, seed=0):
         assert sum(episode.turn_rewards) == pytest.approx(1.0 + episode.outcome.value)

@@ -79,6 +79,22 @@ def one_gpu_per_process() -> None:
         )
 
 
+def freeze_below(model: Any, top_layers: int) -> None:
+    """Leave only the last layers trainable, and what stands behind them; 0 changes nothing.
+
+    The backward pass then ends there. Embeddings stay as they are, also as the tied output.
+    """
+    if not top_layers:
+        return
+    trunk = model.get_decoder()
+    if top_layers > len(trunk.layers):
+        raise ConfigError("top_layers", f"{top_layers} of a model with {len(trunk.layers)} layers")
+    for weight in trunk.get_input_embeddings().parameters():
+        weight.requires_grad_(False)
+    for layer in trunk.layers[: len(trunk.layers) - top_layers]:
+        layer.requires_grad_(False)
+
+
 def lora(rank: int) -> Any:
     """LoRA adapters of this rank on all linear layers; None (full training) for rank 0."""
     if not rank:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
+from terrella.core.files import read_json
 from terrella.engines.checkpoints import (
     PREFIX,
     listed_file,
@@ -36,7 +37,6 @@ from terrella.engines.trl.checkpoint_files import (
     plain_tensors,
     random_file,
     random_states,
-    read_json,
     restore_random_states,
     save_optimizer,
     write_json,

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
+from terrella.core.files import read_json
 from terrella.engines.checkpoints import listed_file
 
 OPTIMIZER = "optimizer"
@@ -116,7 +117,3 @@ def write_json(path: Path, value: Any) -> None:
         path.write_text(json.dumps(value), "utf-8")
     except TypeError as error:
         raise EngineError(path.name, f"cannot be written as JSON: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))

@@ -30,7 +30,7 @@ from terrella.engines.configs import LearnerConfig
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.local.local_sampler import LocalSampler, check_size
 from terrella.engines.trl import learner_state
-from terrella.engines.trl.arguments import lora, one_gpu_per_process
+from terrella.engines.trl.arguments import freeze_below, lora, one_gpu_per_process
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.pack_passes import (
@@ -281,6 +281,7 @@ def _counted_loss(
 def _trainable(model: Any, config: LearnerConfig, head: Head, folder: Path, seed: int) -> Any:
     """The model with adapters and value head, without dropout: what is read is what is trained."""
     use_attention(model, config.attention)
+    freeze_below(model, config.top_layers)
     if config.gradient_checkpointing:
         # The reentrant kind ignores keyword arguments, and a pack's attention is one.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

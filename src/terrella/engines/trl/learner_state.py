@@ -17,7 +17,7 @@ from accelerate.utils import DistributedType
 from safetensors.torch import load_file, save_file
 
 from terrella.core.errors import EngineError
-from terrella.core.files import SCRATCH, replace_folder
+from terrella.core.files import SCRATCH, read_json, replace_folder
 from terrella.engines.checkpoints import (
     MANIFEST,
     checkpoint_damage,
@@ -29,7 +29,6 @@ from terrella.engines.trl import sharded_state
 from terrella.engines.trl.checkpoint_files import (
     load_optimizer,
     plain_tensors,
-    read_json,
     save_optimizer,
     write_json,
 )

@@ -37,7 +37,7 @@ from terrella.core.run_folder import processes
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
-from terrella.engines.trl.arguments import lora, training_arguments
+from terrella.engines.trl.arguments import freeze_below, lora, training_arguments
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps
@@ -90,6 +90,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.tasks = tasks
         self.seed = seed
         use_attention(model, config.attention)
+        freeze_below(model, config.top_layers)
         # Copied before TRL patches the model's forward: a copy of a patched model would run the
         # original one.
         reference = copy.deepcopy(model) if config.kl and not config.lora_rank else None

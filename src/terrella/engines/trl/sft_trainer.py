@@ -23,7 +23,7 @@ from trl import SFTConfig, SFTTrainer
 from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
-from terrella.engines.trl.arguments import lora, precision_and_memory
+from terrella.engines.trl.arguments import freeze_below, lora, precision_and_memory
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
@@ -50,6 +50,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         self.items = items
         self.settings = config
         use_attention(model, config.attention)
+        freeze_below(model, config.top_layers)
         super().__init__(
             model=model,
             args=_arguments(config, len(items), out, seed),

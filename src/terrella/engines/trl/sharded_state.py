@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from terrella.core.errors import EngineError
+from terrella.core.files import read_json
 from terrella.engines.checkpoints import listed_file, listed_names, write_digests
 from terrella.engines.trl.checkpoint_files import (
     pack_optimizer,
-    read_json,
     unpack_optimizer,
     write_json,
 )

@@ -111,6 +111,8 @@ def _weights(role: str, model: Path) -> dict[str, Any]:
 
 def model_keys(settings: MemoryConfig, model: Path) -> dict[str, Any]:
     """The model, with adapters if there are any."""
+    if settings.top_layers:
+        raise ConfigError("top_layers", "verl trains all layers", "set 0, or use engine=trl")
     return {
         **_weights("actor_rollout_ref.model", model),
         "actor_rollout_ref.model.lora_rank": settings.lora_rank,

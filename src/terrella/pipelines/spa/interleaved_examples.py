@@ -133,7 +133,7 @@ def script_of_form(
 
 
 def scripted_shown_example(
-    run: EpisodeRun, codec: TaggedCodec, script: Script, invented: Iterator[str]
+    run: EpisodeRun, codec: TaggedCodec, script: Script, invented: Iterator[list[str]]
 ) -> TrainExample:
     """Random actions; the states are true, or those of other instances: well formed, and wrong."""
     policy = Random.Config().build()
@@ -142,7 +142,7 @@ def scripted_shown_example(
     for _ in range(script.max_turns):
         action = policy.act(run.moment)
         run.advance(action)
-        state = show_text(run.observation) if script.truthful else next(invented)
+        state = show_text(run.observation) if script.truthful else next(invented)[0]
         builder.turn(codec.answer_action([action]), state)
         if run.over:
             break

@@ -92,6 +92,8 @@ class Spa(ModelPipeline[SpaResult]):
         model: Local[str] = "tiny-0.3m"
         form: Form = "worldmodel"
         """How replies and states are written; see `codecs/tagged.py`."""
+        think: bool = True
+        """Whether a chat model is asked for thoughts, too (RAGEN's `enable_think`)."""
         max_turns: int = 5
         max_actions: int = 5
         turn_tokens: int = 64
@@ -270,7 +272,10 @@ class Spa(ModelPipeline[SpaResult]):
         return self.codec_config().make(load_tokenizer(model))
 
     def codec_config(self) -> TaggedCodecConfig:
-        return TaggedCodecConfig(form=self.config.form, max_actions=self.config.max_actions)
+        config = self.config
+        return TaggedCodecConfig(
+            form=config.form, think=config.think, max_actions=config.max_actions
+        )
 
     def episode_source(self) -> EpisodeSource:
         config = self.config

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from terrella.codecs.steps import StepsCodec
 from terrella.codecs.tagged import Span, TaggedCodec
 from terrella.core.episode import EpisodeRun
 from terrella.core.seeds import (
@@ -52,7 +53,7 @@ def played_example(
     before = 0
     for turn in turns(episode, codec, max_actions=max_actions):
         forced = episode.completion_ids[before : turn.start]
-        reply, spans = codec.with_states(turn.reply, **_states_of(turn, states, seed=len(ids)))
+        reply, spans = codec.with_states(turn.reply, _states_of(turn, states, seed=len(ids)))
         ids += [*forced, *reply]
         mask += [False] * len(forced) + [counts(span, loss) for span in spans]
         before = turn.end
@@ -66,16 +67,13 @@ def counts(span: Span, loss: Loss) -> bool:
     return loss == "reply" or (span is Span.TEXT) == (loss == "no_states")
 
 
-def _states_of(turn: Turn, states: States, *, seed: int) -> dict[str, str | None]:
+def _states_of(turn: Turn, states: States, *, seed: int) -> list[str] | None:
     if states == "believed":
-        return {"before": None, "after": None}
+        return None
     if states == "true":
-        return {"before": turn.before, "after": turn.after}
+        return turn.states
     rng = stream(TASK_STREAM, seed)
-    return {
-        "before": random_coordinates(turn.before, rng),
-        "after": random_coordinates(turn.after, rng),
-    }
+    return [random_coordinates(state, rng) for state in turn.states]
 
 
 def random_coordinates(text: str, rng: np.random.Generator) -> str:
@@ -110,7 +108,7 @@ class Script:
     loss: Loss = "reply"
 
 
-WriteExample = Callable[[EpisodeRun, TaggedCodec, Script, Iterator[str]], TrainExample]
+WriteExample = Callable[[EpisodeRun, TaggedCodec, Script, Iterator[list[str]]], TrainExample]
 """Writes one example from a fresh episode, the codec, the script and made-up states."""
 
 
@@ -127,18 +125,19 @@ def scripted_examples(
     write = write or _scripted_example
     world_played: World = world.build()
     world_invented: World = world.build()
+    walk = script.max_actions if isinstance(codec, StepsCodec) else 0
     examples: list[TrainExample] = []
     env_steps = 0
     first = instance_seed(seed, WARMUP_FIRST)
     for number in range(first, first + count):
         run = EpisodeRun(world_played, seed=number, split=Split.TRAIN, policy="random")
-        examples.append(write(run, codec, script, _invented_states(world_invented, number)))
+        examples.append(write(run, codec, script, _invented_states(world_invented, number, walk)))
         env_steps += len(run.transitions)
     return Collected(examples, env_steps, count)
 
 
 def _scripted_example(
-    run: EpisodeRun, codec: TaggedCodec, script: Script, invented: Iterator[str]
+    run: EpisodeRun, codec: TaggedCodec, script: Script, invented: Iterator[list[str]]
 ) -> TrainExample:
     prompt = codec.ask_action(run.situation)
     ids: list[int] = []
@@ -148,12 +147,12 @@ def _scripted_example(
             forced = codec.world_turn(run.situation)
             ids += forced
             mask += [False] * len(forced)
-        before = show_text(run.observation)
-        actions = _random_turn(run, int(run.rng.integers(1, script.max_actions + 1)))
-        after = show_text(run.observation)
+        states = [show_text(run.observation)]
+        actions = _random_turn(run, int(run.rng.integers(1, script.max_actions + 1)), states)
         if not script.truthful:
-            before = after = next(invented)
-        reply, spans = codec.answer(actions, before=before, after=after)
+            untrue = next(invented)
+            states = untrue * 2 if len(untrue) == 1 else untrue
+        reply, spans = codec.answer(actions, states)
         ids += reply
         mask += [counts(span, script.loss) for span in spans]
         if run.over:
@@ -161,21 +160,34 @@ def _scripted_example(
     return TrainExample(prompt_ids=prompt, completion_ids=ids, mask=mask)
 
 
-def _random_turn(run: EpisodeRun, length: int) -> Sequence[str]:
-    """Random actions for one turn; those after the end of the episode are written, not done."""
+def _random_turn(run: EpisodeRun, length: int, states: list[str]) -> Sequence[str]:
+    """Random actions for one turn; those after the end of the episode are written, not done.
+
+    What is seen after each of them is appended to `states`.
+    """
     policy = Random.Config().build()
     actions: list[str] = []
     for _ in range(length):
         actions.append(policy.act(run.moment))
         if not run.over:
             run.advance(actions[-1])
+        states.append(show_text(run.observation))
     return actions
 
 
-def _invented_states(world: World, seed: int) -> Iterator[str]:
-    """First observations of other instances."""
+def _invented_states(world: World, seed: int, walk: int) -> Iterator[list[str]]:
+    """First observations of other instances, each with those of a random walk of `walk` steps."""
+    policy = Random.Config().build()
     for number in itertools.count():
-        observation, _ = world.reset(
-            seed=seed + (number + 1) * SEED_STRIDE * 64, options={"split": Split.TRAIN}
+        run = EpisodeRun(
+            world,
+            seed=seed + (number + 1) * SEED_STRIDE * 64,
+            split=Split.TRAIN,
+            policy="random",
         )
-        yield show_text(observation)
+        states = [show_text(run.observation)]
+        for _ in range(walk):
+            if not run.over:
+                run.advance(policy.act(run.moment))
+            states.append(show_text(run.observation))
+        yield states

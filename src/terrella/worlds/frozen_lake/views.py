@@ -1,4 +1,4 @@
-"""Views of a lake: a grid of symbols, coordinates, or both.
+"""Views of a lake: a grid of symbols, coordinates, both, or a compact form.
 
 `read` accepts exact renderings only: it renders the lake it parsed again and compares the texts.
     view = LAKE_VIEWS["grid"](size=4)
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import View
 from terrella.core.types import Observation, Text
 from terrella.worlds.frozen_lake.maps import GOAL, HOLE, ICE, Lake
@@ -108,6 +110,57 @@ class LakeCoordinatesView:
         return None
 
 
+class LakeCompactView:
+    """Player with its tile, goal and holes in a line each, cells as two digits: `P31 ice`.
+
+    For language models on small machines: a step changes one line of four tokens.
+    """
+
+    TILES: ClassVar[dict[str, str]] = {ICE: "ice", HOLE: "hole", GOAL: "goal"}
+
+    def __init__(self, size: int) -> None:
+        if size > 10:
+            raise ConfigError("frozen_lake.view", f"compact has one digit a row, and {size} rows")
+        self.size = size
+        self.vocabulary = (*self.TILES.values(),)
+        self.legend = (
+            "P is you with what is under you, G the goal, H the holes; all other cells are ice. "
+            "A cell is its row and its column, counted from 00 at the top left."
+        )
+
+    def show(self, state: Lake) -> Text:
+        tiles = state.tiles
+        holes = [cell for cell, tile in enumerate(tiles) if tile == HOLE]
+        return Text(
+            f"P{self._cell(state.player)} {self.TILES[tiles[state.player]]}\n"
+            f"G{self._cell(tiles.index(GOAL))}\n"
+            f"H{' '.join(map(self._cell, holes)) or '-'}"
+        )
+
+    def _cell(self, cell: int) -> str:
+        return f"{cell // self.size}{cell % self.size}"
+
+    def read(self, observation: Observation) -> Lake | None:
+        if not isinstance(observation, Text) or len(observation.text) > 32 + 3 * self.size**2:
+            return None
+        lines = [self._read_cells(line) for line in observation.text.split("\n")]
+        match lines:
+            case [[player], [goal], list(holes)]:
+                tiles = [ICE] * (self.size * self.size)
+                for hole in holes:
+                    tiles[hole] = HOLE
+                tiles[goal] = GOAL
+                lake = Lake("".join(tiles), player)
+                return lake if self.show(lake) == observation else None
+        return None
+
+    def _read_cells(self, line: str) -> list[int] | None:
+        positions = [(int(row), int(col)) for row, col in re.findall("([0-9])([0-9])", line)]
+        if any(row >= self.size or col >= self.size for row, col in positions):
+            return None
+        return [row * self.size + col for row, col in positions]
+
+
 class LakeGridCoordinatesView:
     """The grid, followed by the coordinates."""
 
@@ -132,4 +185,5 @@ LAKE_VIEWS: dict[str, Callable[[int], View[Lake]]] = {
     "grid": LakeGridView,
     "coordinates": LakeCoordinatesView,
     "grid_coordinates": LakeGridCoordinatesView,
+    "compact": LakeCompactView,
 }

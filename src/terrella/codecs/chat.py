@@ -1,32 +1,18 @@
-"""Chat messages for language agents, and the parser of their replies.
+"""Chat messages for language models: agents and world models.
 
-The reply format is `<think>...</think><answer>Up || Left</answer>`: one or more actions, separated
-by `||`.
+The reply format is `<answer>Up || Left</answer>`: one or more actions, separated by `||`. A model
+that thinks writes `<think>...</think>` before it; `answers.py` reads replies.
     messages = chat_messages(situation, max_actions=5)
-    read_answer("<answer>Up || Left</answer>") == ("Up", "Left")
 """
 
 from __future__ import annotations
 
+from terrella.codecs.answers import CLOSE, OPEN, SEPARATOR, answer_text
 from terrella.core.types import Situation, Transition, show_text
 
-SEPARATOR = "||"
-OPEN, CLOSE = "<answer>", "</answer>"
-MAX_REPLY_CHARS = 100_000
 REPLY_FORM = f"<think> your thoughts </think>{OPEN} your action {CLOSE}"
 
 Message = dict[str, str]
-
-
-def read_answer(reply: str) -> tuple[str, ...]:
-    """The actions in the last complete answer tag; empty if there is no such tag or action."""
-    text = reply[-MAX_REPLY_CHARS:]
-    start = text.rfind(OPEN)
-    end = text.find(CLOSE, start)
-    if start < 0 or end < 0:
-        return ()
-    parts = (part.strip() for part in text[start + len(OPEN) : end].split(SEPARATOR))
-    return tuple(part for part in parts if part)
 
 
 def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
@@ -66,27 +52,6 @@ def prediction_messages(situation: Situation, action: str) -> list[Message]:
         {"role": "system", "content": f"{situation.instruction}\n{task}"},
         {"role": "user", "content": state_and_action},
     ]
-
-
-def answer_text(content: str, blank: str = " ") -> str:
-    """A reply with this content and nothing else.
-
-    For drawings, `blank` is a line end: they need lines of their own.
-    """
-    return f"{OPEN}{blank}{content}{blank}{CLOSE}"
-
-
-def read_prediction(reply: str) -> str | None:
-    """The text between the first opening and the last closing tag; None without both."""
-    text = reply[-MAX_REPLY_CHARS:]
-    start, end = text.find(OPEN), text.rfind(CLOSE)
-    if start < 0 or end < start:
-        return None
-    inside = text[start + len(OPEN) : end]
-    # One space or line end on either side belongs to the format; more of them may be the edge of a
-    # drawing.
-    inside = inside[1:] if inside[:1] in (" ", "\n") else inside
-    return inside[:-1] if inside[-1:] in (" ", "\n") else inside
 
 
 def _assistant(step: Transition) -> Message:

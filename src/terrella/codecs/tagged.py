@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from terrella.codecs.chat import SEPARATOR, read_answer
+from terrella.codecs.answers import SEPARATOR, read_answer
 from terrella.core.protocols import Codec
 from terrella.core.types import Observation, Situation
 

@@ -9,7 +9,8 @@ import pytest
 transformers = pytest.importorskip("transformers")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from terrella.codecs.chat import answer_text, chat_messages, prediction_messages
+from terrella.codecs.answers import answer_text
+from terrella.codecs.chat import chat_messages, prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec

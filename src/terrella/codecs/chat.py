@@ -7,15 +7,22 @@ that thinks writes `<think>...</think>` before it; `answers.py` reads replies.
 
 from __future__ import annotations
 
-from terrella.codecs.answers import CLOSE, OPEN, SEPARATOR, answer_text
+from terrella.codecs.answers import CLOSE, END_THINK, OPEN, SEPARATOR, THINK, answer_text
 from terrella.core.types import Situation, Transition, show_text
-
-REPLY_FORM = f"<think> your thoughts </think>{OPEN} your action {CLOSE}"
 
 Message = dict[str, str]
 
 
-def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
+def reply_form(*, thinks: bool) -> str:
+    """The reply format of an agent, as the prompt states it."""
+    thought = f"{THINK} your thoughts {END_THINK}" if thinks else ""
+    return f"{thought}{OPEN} your action {CLOSE}"
+
+
+THOUGHTFUL_FORM = reply_form(thinks=True)
+
+
+def system_message(instruction: str, max_actions: int, form: str = THOUGHTFUL_FORM) -> Message:
     """The system message: the rules of the world and the reply format."""
     several = (
         f"You may give up to {max_actions} actions, separated by {SEPARATOR}. "
@@ -31,7 +38,7 @@ def state_message(text: str, steps_left: int) -> Message:
 
 
 def chat_messages(
-    situation: Situation, max_actions: int = 1, form: str = REPLY_FORM
+    situation: Situation, max_actions: int = 1, form: str = THOUGHTFUL_FORM
 ) -> list[Message]:
     """The conversation so far: a user turn per observation, an assistant turn per action."""
     messages = [system_message(situation.instruction, max_actions, form)]
@@ -44,9 +51,13 @@ def chat_messages(
     return messages
 
 
-def prediction_messages(situation: Situation, action: str) -> list[Message]:
+def prediction_messages(
+    situation: Situation, action: str, *, thinks: bool = False
+) -> list[Message]:
     """The prompt of a world model: the observation, the action, and a request for the next one."""
-    task = f"Predict what is seen after the action. Reply as:\n{OPEN}\nthe next state\n{CLOSE}"
+    thought = f"{THINK}\nyour thoughts\n{END_THINK}\n" if thinks else ""
+    form = f"{thought}{OPEN}\nthe next state\n{CLOSE}"
+    task = f"Predict what is seen after the action. Reply as:\n{form}"
     state_and_action = f"State:\n{show_text(situation.observation)}\nAction: {action}"
     return [
         {"role": "system", "content": f"{situation.instruction}\n{task}"},

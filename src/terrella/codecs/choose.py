@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.tagged import Form, TaggedCodec, reply_form
@@ -23,9 +24,11 @@ class CodecConfig(Configurable.Config):
 
     max_actions: int = 1
     """Actions that one reply may hold."""
+    thinking: Thinking = "auto"
+    """Whether a chat model thinks before it answers; auto follows its template."""
 
     def make(self, tokenizer: Any) -> Codec:
-        return codec_for(tokenizer, max_actions=self.max_actions)
+        return codec_for(tokenizer, max_actions=self.max_actions, thinking=self.thinking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +39,14 @@ class TaggedCodecConfig(CodecConfig):
 
     def make(self, tokenizer: Any) -> TaggedCodec:
         if getattr(tokenizer, "chat_template", None):
-            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=reply_form(self.form))
+            chat = ChatCodec(tokenizer, max_actions=self.max_actions, thinking=self.thinking)
+            chat.form = reply_form(self.form, thinks=chat.thinks)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
 
 
-def codec_for(tokenizer: Any, *, max_actions: int = 1) -> Codec:
+def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "auto") -> Codec:
     """Chat models use their template; models made from scratch use the interleaved format."""
     if getattr(tokenizer, "chat_template", None):
-        return ChatCodec(tokenizer, max_actions=max_actions)
+        return ChatCodec(tokenizer, max_actions=max_actions, thinking=thinking)
     return InterleavedCodec(tokenizer)

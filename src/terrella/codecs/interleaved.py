@@ -21,6 +21,9 @@ SEPARATOR = "||"
 class InterleavedCodec:
     """Observations and actions as tagged spans, each closed by the one stop token."""
 
+    opens_thought = False
+    thought_marks = ("", "")
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         """The tokenizer must have the three tags as single tokens."""
         self.tokenizer = tokenizer

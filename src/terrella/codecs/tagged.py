@@ -50,6 +50,16 @@ class Span(enum.IntEnum):
 class TextCodec(Codec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
 
+    @property
+    def opens_thought(self) -> bool:
+        """Whether a prompt ends inside a thought."""
+        ...
+
+    @property
+    def thought_marks(self) -> tuple[str, str]:
+        """What stands before and after a thought in a reply; empty for models without one."""
+        ...
+
     def write(self, text: str) -> list[int]:
         """Tokenize plain text; it cannot contain special tokens."""
         ...
@@ -75,14 +85,16 @@ def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     return TextRange(start + len(opening), end) if start >= 0 and end >= 0 else None
 
 
-def reply_form(form: Form) -> str:
-    """The reply format in a chat model's system message."""
+def reply_form(form: Form, *, thinks: bool = True) -> str:
+    """The reply format in a chat model's system message; states stand inside a thought."""
     contents = {
         OBSERVATION: "the current state",
         PREDICTION: "the state after your actions",
         ANSWER: "your actions",
     }
     tags = {tag: f"<{tag}> {contents[tag]} </{tag}>" for tag in contents}
+    if not thinks:
+        return "".join(tags[tag] for tag in ORDERS[form] or (ANSWER,))
     if form == "worldmodel":
         return f"<think>{tags[OBSERVATION]} your thoughts {tags[PREDICTION]}</think>{tags[ANSWER]}"
     if form == "worldmodel_forward":
@@ -144,12 +156,14 @@ class TaggedCodec:
             PREDICTION: f"{self.blank}{after}{self.blank}",
             ANSWER: SEPARATOR.join(actions),
         }
-        ids: list[int] = []
-        spans: list[Span] = []
+        begin_thought, end_thought = self.inner.thought_marks
+        ids: list[int] = self._write(begin_thought)
+        spans: list[Span] = [Span.TEXT] * len(ids)
         for tag in ORDERS[self.form]:
             kind = Span[tag.upper()] if tag != ANSWER else Span.TEXT
+            opening = f"{end_thought if tag == ANSWER else ''}<{tag}>"
             pieces = (
-                (f"<{tag}>", Span.TEXT),
+                (opening, Span.TEXT),
                 (contents[tag], kind),
                 (f"</{tag}>", Span.TEXT),
             )
@@ -163,7 +177,7 @@ class TaggedCodec:
         """The actions in the last complete answer tag; without tags, in the whole reply."""
         if not ORDERS[self.form]:
             return self.inner.read_actions(token_ids)
-        return read_answer(self.inner.text(token_ids))
+        return read_answer(self.inner.text(token_ids), opened=self.inner.opens_thought)
 
     def read_states(self, token_ids: Sequence[int]) -> tuple[str | None, str | None]:
         """The current and the next state that the reply states, stripped; None for no tag."""

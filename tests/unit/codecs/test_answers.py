@@ -129,8 +129,11 @@ def test_text_after_the_sentence_is_the_prediction():
 
 @pytest.mark.parametrize(
     "piece",
-    ["<answer>", "</answer>", "<think>", "</think>", "{", "[", '{"a":', "```json\n", "final answer"]
-    + ["<\\\\\\\\", "final answer is: ", "<answer></answer>", '{"answer": "', "```\n{"],
+    [
+        *("<answer>", "</answer>", "<answer></answer>", "<think>", "</think>", "<\\\\\\\\"),
+        *("{", "[", '{"a":', '{"answer": "', "```json\n", "```\n{"),
+        *("final answer", "final answer is: "),
+    ],
 )
 def test_hostile_replies_are_read_in_bounded_time(piece):
     reply = piece * (2_000_000 // len(piece))

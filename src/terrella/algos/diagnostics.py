@@ -18,6 +18,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+from terrella.core.tokens import ReplyFacts
 from terrella.core.types import MASKED
 
 WATCHED = ("in_group_std", "entropy", "zero_variance")
@@ -37,6 +38,26 @@ def mask_metrics(statuses: Sequence[str]) -> dict[str, float]:
     shares = {cause: sum(status == cause for status in statuses) / count for cause in MASKED}
     causes = {f"masked/{cause}": share for cause, share in shares.items() if share}
     return {"masked": sum(shares.values()), **causes}
+
+
+def reply_values(replies: Sequence[ReplyFacts]) -> dict[str, list[float]]:
+    """The form of replies as values to average, by metric.
+
+    Those of thoughts have a value per reply with a thought, and so may have none.
+    """
+    thoughts = [reply for reply in replies if reply.thought_tokens is not None]
+    return {
+        "reply/format_errors": [float(not reply.readable) for reply in replies],
+        "reply/truncated": [float(reply.truncated) for reply in replies],
+        "thought/tokens": [float(reply.thought_tokens or 0) for reply in thoughts],
+        "thought/truncated": [float(reply.thought_truncated) for reply in thoughts],
+    }
+
+
+def reply_metrics(replies: Sequence[ReplyFacts]) -> dict[str, float]:
+    """Means of `reply_values`; one without values is left out."""
+    values = reply_values(replies)
+    return {name: sum(each) / len(each) for name, each in values.items() if each}
 
 
 def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:

@@ -46,6 +46,8 @@ class ChatTemplate:
             for index, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
+        self.end_of_thought: int | None = tokenizer.get_vocab().get(END_THINK)
+        """The tag as a token of its own, where the tokenizer has one."""
         self._special_ids = frozenset(specials.values())
         thought_tags = {specials[tag] for tag in (THINK, END_THINK) if tag in specials}
         self._hidden_ids = self._special_ids - thought_tags

@@ -11,10 +11,17 @@ as they are, thoughts included (`ChatTemplate.after_reply`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from terrella.codecs.answers import SEPARATOR, answer_text, read_answer, read_prediction
+from terrella.codecs.answers import (
+    SEPARATOR,
+    answer_text,
+    read_answer,
+    read_prediction,
+    split_reply,
+)
 from terrella.codecs.chat import (
     chat_messages,
     prediction_messages,
@@ -107,6 +114,20 @@ class ChatCodec:
             self.text(token_ids), opened=self.opens_thought, as_json=isinstance(like, State)
         )
         return None if text is None else same_kind(like, text)
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """The thought's tokens, and whether it was not ended; None for a reply without one."""
+        text = self.text(token_ids)
+        reply = split_reply(text, opened=self.opens_thought)
+        if reply.thought is None:
+            return None
+        if reply.truncated:
+            return len(token_ids), True
+        if self.template.end_of_thought in token_ids:
+            return len(token_ids) - list(token_ids)[::-1].index(self.template.end_of_thought), False
+        end = len(text) - len(reply.rest)
+        lengths = range(len(token_ids) + 1)
+        return bisect_left(lengths, end, key=lambda n: len(self.text(token_ids[:n]))), False
 
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply; it cannot contain special tokens."""

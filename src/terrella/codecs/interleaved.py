@@ -86,6 +86,9 @@ class InterleavedCodec:
         """The predicted observations, of the same kind as the situation's."""
         return [self.read_observation(reply, like=situation.observation) for reply in replies]
 
+    def read_thought(self, token_ids: Sequence[int]) -> None:
+        """There are no thoughts in this format."""
+
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply."""
         return self.tokenizer.encode(text, add_special_tokens=False)

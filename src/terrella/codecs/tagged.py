@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from terrella.codecs.answers import SEPARATOR, read_answer
-from terrella.core.protocols import Codec
+from terrella.core.protocols import ThinkingCodec
 from terrella.core.types import Observation, Situation
 
 Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown"]
@@ -47,7 +47,7 @@ class Span(enum.IntEnum):
     PREDICTION = 2
 
 
-class TextCodec(Codec, Protocol):
+class TextCodec(ThinkingCodec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
 
     @property
@@ -178,6 +178,10 @@ class TaggedCodec:
         if not ORDERS[self.form]:
             return self.inner.read_actions(token_ids)
         return read_answer(self.inner.text(token_ids), opened=self.inner.opens_thought)
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """As the inner codec's; states inside a thought count as its tokens."""
+        return self.inner.read_thought(token_ids)
 
     def read_states(self, token_ids: Sequence[int]) -> tuple[str | None, str | None]:
         """The current and the next state that the reply states, stripped; None for no tag."""

@@ -153,6 +153,15 @@ class Codec(Protocol):
 
 
 @runtime_checkable
+class ThinkingCodec(Codec, Protocol):
+    """A codec whose replies may hold a thought before the answer."""
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """The thought's tokens, and whether it was not ended; None for a reply without one."""
+        ...
+
+
+@runtime_checkable
 class RolloutCodec(Codec, Protocol):
     """A codec that predicts several steps in a row, with actions forced in between."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from terrella.core.types import Episode, Situation, Split, Transition, Verdict
 
@@ -43,6 +43,19 @@ class Sampled:
     """The version of the weights that wrote it; a sampler whose weights change counts them."""
 
 
+class ReplyFacts(NamedTuple):
+    """The form of one reply; training metrics count it (`algos.diagnostics.reply_values`)."""
+
+    readable: bool
+    """Whether it holds an answer that could be read."""
+    truncated: bool
+    """Whether the token limit ended it."""
+    thought_tokens: int | None = None
+    """Tokens of its thought; None for a reply without one."""
+    thought_truncated: bool = False
+    """Whether the thought was not ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEpisode:
     """An episode as an engine trains on it: model tokens and world tokens, interleaved.
@@ -71,6 +84,8 @@ class TokenEpisode:
 
     Empty where all tokens are of one version.
     """
+    replies: tuple[ReplyFacts, ...] = ()
+    """The form of each reply."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}

@@ -17,10 +17,10 @@ from typing import Self
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
-from terrella.core.protocols import Codec, RolloutCodec, Sampler, Verifier
+from terrella.core.protocols import Codec, RolloutCodec, Sampler, ThinkingCodec, Verifier
 from terrella.core.seeds import SAMPLE_STREAM, stream
-from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Episode, Observation, Situation, Stop, Transition, Verdict
+from terrella.core.tokens import ReplyFacts, Sampled, Task, TokenEpisode, TokenRequest
+from terrella.core.types import Episode, Observation, Situation, Status, Stop, Transition, Verdict
 from terrella.core.world import World
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.reward_shaping import RewardShaping
@@ -41,6 +41,7 @@ class TokenBuffer:
     turn_ends: list[int] = field(default_factory=list[int])
     turn_rewards: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
+    replies: list[ReplyFacts] = field(default_factory=list[ReplyFacts])
 
     def model_writes(self, sampled: Sampled) -> None:
         self.ids += sampled.token_ids
@@ -70,6 +71,7 @@ class TokenBuffer:
             group=f"{task.seed}/{task.noise_seed}",
             record=record,
             versions=tuple(self.versions),
+            replies=tuple(self.replies),
         )
 
 
@@ -162,13 +164,15 @@ class Rollout(Configurable):
         buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
         session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
         try:
-            replies = await self._write_steps(sampler, buffer, steps, seeds, session)
+            written = await self._write_steps(sampler, buffer, steps, seeds, session)
         finally:
             if session:
                 sampler.release(session)
-        verdicts = judge_steps(
-            self.verifier, self._read_steps(task.situation, replies, steps), steps
-        )
+        predicted = self._read_steps(task.situation, [each.token_ids for each in written], steps)
+        verdicts = judge_steps(self.verifier, predicted, steps)
+        for sampled, verdict in zip(written, verdicts, strict=True):
+            readable = verdict.status is not Status.UNPARSABLE
+            buffer.replies.append(self._reply_facts(sampled, readable=readable))
         buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts]
         return buffer.episode(task, mean_verdict(verdicts), None)
 
@@ -179,17 +183,17 @@ class Rollout(Configurable):
         steps: Sequence[Transition],
         seeds: Sequence[int],
         session: str | None,
-    ) -> list[tuple[int, ...]]:
+    ) -> list[Sampled]:
         """The model's prediction of each step, the next action forced in between."""
-        replies = []
+        written = []
         for index, (step, seed) in enumerate(zip(steps, seeds, strict=False)):
             if index:
                 buffer.world_writes(self._rollout_codec.go_on(step.action))
             sampled = await sampler.sample(self._request(buffer, seed, session))
             buffer.model_writes(sampled)
             buffer.end_turn(0.0)
-            replies.append(sampled.token_ids)
-        return replies
+            written.append(sampled)
+        return written
 
     def _read_steps(
         self, situation: Situation, replies: Sequence[tuple[int, ...]], steps: Sequence[Transition]
@@ -258,15 +262,23 @@ class Rollout(Configurable):
         self, worker: EnvWorker, buffer: TokenBuffer, sampled: Sampled
     ) -> tuple[bool, Situation]:
         """Carry out the actions of one reply. A reply without one costs an invalid step."""
-        actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions] or ("",)
+        actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions]
+        buffer.replies.append(self._reply_facts(sampled, readable=bool(actions)))
         reward = 0.0
-        for action in actions:
+        for action in actions or ("",):
             result = await worker.act(action)
             reward += result.step.reward
             if result.over:
                 break
         buffer.end_turn(reward)
         return result.over, result.situation
+
+    def _reply_facts(self, sampled: Sampled, *, readable: bool) -> ReplyFacts:
+        thought = None
+        if isinstance(self.codec, ThinkingCodec):
+            thought = self.codec.read_thought(sampled.token_ids)
+        tokens, truncated = thought or (None, False)
+        return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
 
     def _request(self, buffer: TokenBuffer, seed: int, session: str | None = None) -> TokenRequest:
         room = max(1, min(self.config.turn_tokens, self.config.episode_tokens - len(buffer.ids)))

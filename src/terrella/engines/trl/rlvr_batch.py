@@ -7,6 +7,7 @@ Bookkeeping only; nothing here touches a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.credit import rewards_by_turn
-from terrella.algos.diagnostics import diversity
+from terrella.algos.diagnostics import diversity, reply_values
 from terrella.algos.episode_batch import (
     EpisodeFacts,
     Score,
@@ -137,16 +138,20 @@ def episode_metrics(
     """Metrics of a batch of episodes, over all processes.
 
     Masked verdicts are counted together and by cause (`masked/env_error`); of the causes, only
-    those that occur are returned.
+    those that occur are returned. Metrics of thoughts are returned where there are thoughts.
     """
+    replies = reply_values([reply for episode in episodes for reply in episode.replies])
     names = ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
-    totals = MetricAccumulator((*names, *(f"masked/{cause}" for cause in MASKED)))
+    causes = tuple(f"masked/{cause}" for cause in MASKED)
+    totals = MetricAccumulator((*names, *replies, *causes))
+    for name, values in replies.items():
+        totals.add(name, torch.tensor(values))
     totals.add("reward", rewards[~rewards.isnan()])
     totals.add("zero_variance", zero_variance(rewards).float())
     totals.add("in_group_std", group_spread(rewards))
-    replies = [episode.completion_ids for episode in episodes]
+    written = [episode.completion_ids for episode in episodes]
     size = rewards.shape[1]
-    groups = [replies[start : start + size] for start in range(0, len(replies), size)]
+    groups = [written[start : start + size] for start in range(0, len(written), size)]
     totals.add("diversity", torch.tensor([diversity([group]) for group in groups]))
     totals.add("masked", rewards.isnan().float())
     for cause in MASKED:
@@ -155,4 +160,9 @@ def episode_metrics(
     totals.add("tokens", torch.tensor([float(sum(episode.model_mask)) for episode in episodes]))
     totals.add("turns", torch.tensor([float(len(episode.turn_ends)) for episode in episodes]))
     metrics = totals.gather(accelerator)
-    return {name: value for name, value in metrics.items() if name in names or value}
+    wanted = {*names, *(name for name in replies if not math.isnan(metrics[name]))}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name in wanted or (name in causes and value)
+    }

@@ -19,6 +19,8 @@ def reply_form(*, thinks: bool) -> str:
     return f"{thought}{OPEN} your action {CLOSE}"
 
 
+EARLIER = "** an earlier state **"
+"""Stands for an observation that is left out."""
 THOUGHTFUL_FORM = reply_form(thinks=True)
 
 
@@ -38,13 +40,21 @@ def state_message(text: str, steps_left: int) -> Message:
 
 
 def chat_messages(
-    situation: Situation, max_actions: int = 1, form: str = THOUGHTFUL_FORM
+    situation: Situation,
+    max_actions: int = 1,
+    form: str = THOUGHTFUL_FORM,
+    *,
+    shows_earlier: bool = True,
 ) -> list[Message]:
-    """The conversation so far: a user turn per observation, an assistant turn per action."""
+    """The conversation so far: a user turn per observation, an assistant turn per action.
+
+    Without `shows_earlier`, a few words stand for each earlier observation, as in WebRL.
+    """
     messages = [system_message(situation.instruction, max_actions, form)]
     left = situation.steps_left + len(situation.history)
     for step in situation.history:
-        messages.append(state_message(show_text(step.observation), left))
+        shown = show_text(step.observation) if shows_earlier else EARLIER
+        messages.append(state_message(shown, left))
         messages.append(_assistant(step))
         left -= 1
     messages.append(state_message(show_text(situation.observation), situation.steps_left))

@@ -30,6 +30,7 @@ from terrella.codecs.chat import (
 )
 from terrella.codecs.chat_template import ChatTemplate, Thinking
 from terrella.core.errors import ConfigError
+from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, State, same_kind, show_text
 
 
@@ -63,6 +64,13 @@ class ChatCodec:
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         """Prompt of an agent: rules, reply format and observations, up to the generation prompt."""
         return self.template.prompt(chat_messages(situation, self.max_actions, self.form))
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        """The prompt of any turn; earlier replies are their actions, without thoughts."""
+        messages = chat_messages(
+            situation, self.max_actions, self.form, shows_earlier=history != "actions"
+        )
+        return self.template.prompt(messages)
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         """Prompt of a world model: the observation and the action."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from terrella.codecs.answers import SEPARATOR, read_answer
-from terrella.core.protocols import ThinkingCodec
+from terrella.core.protocols import ThinkingCodec, TurnCodec
+from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation
 
 Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown"]
@@ -47,7 +48,7 @@ class Span(enum.IntEnum):
     PREDICTION = 2
 
 
-class TextCodec(ThinkingCodec, Protocol):
+class TextCodec(ThinkingCodec, TurnCodec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
 
     @property
@@ -125,6 +126,9 @@ class TaggedCodec:
 
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         return self.inner.ask_action(situation)
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        return self.inner.ask_turn(situation, history)
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         return self.inner.ask_observation(situation, action)

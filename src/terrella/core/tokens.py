@@ -14,6 +14,14 @@ from terrella.core.types import Episode, Situation, Split, Transition, Verdict
 
 Head = Literal["token", "value"]
 """What a learner's model returns for a target: its log-probability, or a value before it."""
+History = Literal["sampled", "rendered", "actions"]
+"""What an agent sees of earlier turns.
+
+sampled: the conversation itself, token by token, so that an episode is one sequence;
+rendered: earlier observations and actions, written anew for each turn, without thoughts;
+actions: earlier actions only, beside the current observation (WebRL's form).
+With the last two, each turn has a prompt of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +94,35 @@ class TokenEpisode:
     """
     replies: tuple[ReplyFacts, ...] = ()
     """The form of each reply."""
+    turn_prompts: tuple[tuple[int, ...], ...] = ()
+    """The prompt of each turn, where each has its own; `prompt_ids` is the first of them then.
+
+    The completion holds the replies in a row, without any token of the world.
+    """
 
     def __post_init__(self) -> None:
+        if self.turn_prompts and len(self.turn_prompts) < len(self.turn_ends):
+            raise ValueError(
+                f"{len(self.turn_ends)} turns with {len(self.turn_prompts)} prompts of their own"
+            )
         lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
         lengths |= {len(self.versions)} if self.versions else set()
         if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_rewards):
             raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
+
+    @property
+    def sequences(self) -> list[tuple[tuple[int, ...], slice]]:
+        """What the model read and wrote: prompts, each with its part of the completion.
+
+        One sequence, or one for each turn. The parts follow each other and make up the completion.
+        """
+        if not self.turn_prompts:
+            return [(self.prompt_ids, slice(0, len(self.completion_ids)))]
+        starts = (0, *self.turn_ends)
+        return [
+            (prompt, slice(start, end))
+            for prompt, start, end in zip(self.turn_prompts, starts, self.turn_ends, strict=False)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

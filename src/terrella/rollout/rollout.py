@@ -19,60 +19,16 @@ from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
 from terrella.core.protocols import Codec, RolloutCodec, Sampler, ThinkingCodec, Verifier
 from terrella.core.seeds import SAMPLE_STREAM, stream
-from terrella.core.tokens import ReplyFacts, Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Episode, Observation, Situation, Status, Stop, Transition, Verdict
+from terrella.core.tokens import History, ReplyFacts, Sampled, Task, TokenEpisode, TokenRequest
+from terrella.core.types import Observation, Situation, Status, Stop, Transition, Verdict
 from terrella.core.world import World
+from terrella.rollout.context import AgentContext, PromptTooLongError, TokenBuffer
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.session import EnvWorkerError
 from terrella.rollout.watchdog import Watchdog, WatchedEnvWorker
 
 logger = logging.getLogger("terrella")
-
-
-@dataclass(slots=True)
-class TokenBuffer:
-    """The tokens of a running episode, written by the model or forced by the world."""
-
-    prompt_ids: tuple[int, ...] = ()
-    ids: list[int] = field(default_factory=list[int])
-    mask: list[bool] = field(default_factory=list[bool])
-    logprobs: list[float] = field(default_factory=list[float])
-    turn_ends: list[int] = field(default_factory=list[int])
-    turn_rewards: list[float] = field(default_factory=list[float])
-    versions: list[int] = field(default_factory=list[int])
-    replies: list[ReplyFacts] = field(default_factory=list[ReplyFacts])
-
-    def model_writes(self, sampled: Sampled) -> None:
-        self.ids += sampled.token_ids
-        self.mask += [True] * len(sampled.token_ids)
-        self.logprobs += sampled.logprobs
-        self.versions += [sampled.version] * len(sampled.token_ids)
-
-    def world_writes(self, ids: Sequence[int]) -> None:
-        self.ids += ids
-        self.mask += [False] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.versions += self.versions[-1:] * len(ids)
-
-    def end_turn(self, reward: float) -> None:
-        self.turn_ends.append(len(self.ids))
-        self.turn_rewards.append(reward)
-
-    def episode(self, task: Task, outcome: Verdict, record: Episode | None) -> TokenEpisode:
-        return TokenEpisode(
-            prompt_ids=self.prompt_ids,
-            completion_ids=tuple(self.ids),
-            model_mask=tuple(self.mask),
-            logprobs=tuple(self.logprobs),
-            turn_ends=tuple(self.turn_ends),
-            turn_rewards=tuple(self.turn_rewards),
-            outcome=outcome,
-            group=f"{task.seed}/{task.noise_seed}",
-            record=record,
-            versions=tuple(self.versions),
-            replies=tuple(self.replies),
-        )
 
 
 class Rollout(Configurable):
@@ -86,7 +42,15 @@ class Rollout(Configurable):
         """Actions taken from one reply; further ones are ignored."""
         turn_tokens: int = 64
         episode_tokens: int = 4096
-        """Most tokens of an episode, the world's included."""
+        """Most tokens of an episode after its prompt, the world's included."""
+        context_tokens: int = 0
+        """Most tokens that the model sees at once, its reply included; 0 sets no bound.
+
+        Where each turn has its own prompt, the oldest turns are left out until it fits. Otherwise
+        the episode ends. An episode whose first prompt does not fit is masked.
+        """
+        history: History = "sampled"
+        """What an agent sees of earlier turns."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
 
@@ -108,6 +72,7 @@ class Rollout(Configurable):
         """Worlds are built when they are first needed. The verifier is the world's unless given."""
         super().__init__(config)
         self.codec = codec
+        self.context = AgentContext(config, codec)
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.verifier = verifier or config.world.build().verifier
         self.shaping = shaping
@@ -149,6 +114,10 @@ class Rollout(Configurable):
             return episode
         return self.shaping.shape(episode, self.codec, max_actions=self.config.max_actions)
 
+    def _too_long(self, buffer: TokenBuffer, task: Task, error: PromptTooLongError) -> TokenEpisode:
+        logger.warning("masked: seed %d: %s", task.seed, error)
+        return buffer.episode(task, Verdict.failed(Status.POLICY_ERROR, str(error)), None)
+
     # --- world models -----------------------------------------------------------------------------
 
     async def _predict(
@@ -163,6 +132,10 @@ class Rollout(Configurable):
             )
         buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
         session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
+        try:
+            self.context.check(buffer)
+        except PromptTooLongError as error:
+            return self._too_long(buffer, task, error)
         try:
             written = await self._write_steps(sampler, buffer, steps, seeds, session)
         finally:
@@ -220,6 +193,8 @@ class Rollout(Configurable):
             try:
                 stop = await self._play(sampler, worker, buffer, task, member, seeds, session)
                 record = await worker.finish(stop)
+            except PromptTooLongError as error:
+                return self._too_long(buffer, task, error)
             except EnvWorkerError as lost:
                 logger.warning("masked: %s", lost)
                 return buffer.episode(task, Verdict.failed(lost.stop.status, str(lost)), None)
@@ -245,17 +220,15 @@ class Rollout(Configurable):
     ) -> Stop:
         """Alternate model and world; returns why the episode stops if the world goes on."""
         situation = await worker.start(task, member)
-        buffer.prompt_ids = self.codec.ask_action(situation)
+        self.context.begin(buffer, situation)
         for turn, seed in enumerate(seeds, 1):
             sampled = await sampler.sample(self._request(buffer, seed, session))
             buffer.model_writes(sampled)
             over, situation = await self._carry_out(worker, buffer, sampled)
             if over or turn == len(seeds):
                 break
-            forced = self.codec.world_turn(situation, cut_off=not sampled.stopped)
-            if len(buffer.ids) + len(forced) >= self.config.episode_tokens:
+            if not self.context.go_on(buffer, situation, cut_off=not sampled.stopped):
                 return Stop.OUT_OF_TOKENS
-            buffer.world_writes(forced)
         return Stop.OUT_OF_STEPS
 
     async def _carry_out(
@@ -281,10 +254,9 @@ class Rollout(Configurable):
         return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
 
     def _request(self, buffer: TokenBuffer, seed: int, session: str | None = None) -> TokenRequest:
-        room = max(1, min(self.config.turn_tokens, self.config.episode_tokens - len(buffer.ids)))
         return TokenRequest(
-            prompt_ids=(*buffer.prompt_ids, *buffer.ids),
-            max_new_tokens=room,
+            prompt_ids=buffer.seen,
+            max_new_tokens=self.context.room(buffer),
             seed=seed,
             stop_ids=self.codec.stop_ids,
             temperature=self.config.temperature,

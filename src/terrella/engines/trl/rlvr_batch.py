@@ -27,7 +27,8 @@ from terrella.algos.episode_batch import (
 )
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread
-from terrella.core.tokens import TokenEpisode, TrainExample
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import History, TokenEpisode, TrainExample
 from terrella.core.types import MASKED
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.metrics import MetricAccumulator
@@ -80,6 +81,52 @@ def scored_episodes(
     return [ScoredEpisode(episode, score) for episode, score in pairs if score is not None]
 
 
+def train_examples(
+    scored: Sequence[ScoredEpisode],
+    counts: TokenCounts,
+    config: RlvrConfig,
+    *,
+    longest: int,
+    version: int = 0,
+) -> list[TrainExample]:
+    """The examples of all episodes: one of each, or one of each turn with a prompt of its own.
+
+    Advantages and weights are those of the whole episode in either case; the examples of its turns
+    share them out. `version` is that of the current weights; tokens of older ones are marked.
+    """
+    examples: list[TrainExample] = []
+    for index, each in enumerate(scored):
+        whole = train_example(each, counts, config, longest=longest, index=index, version=version)
+        for prompt_ids, part in each.episode.sequences:
+            example = TrainExample(
+                prompt_ids=prompt_ids,
+                completion_ids=whole.completion_ids[part],
+                mask=whole.mask[part],
+                columns={name: column[part] for name, column in whole.columns.items()},
+            )
+            examples.append(example)
+    return examples
+
+
+def check_history(config: RlvrConfig, history: History) -> None:
+    """Refuse what needs an episode in one sequence, where each turn has a prompt of its own."""
+    if history == "sampled":
+        return
+    if config.world_loss:
+        raise ConfigError(
+            "world_loss",
+            f"with history={history} an episode holds no token of the world",
+            "set history=sampled",
+        )
+    if ESTIMATORS[config.algorithm].ratio == "episode":
+        raise ConfigError(
+            "algorithm",
+            f"{config.algorithm} has one ratio for a whole episode, and history={history} divides "
+            "it into turns",
+            "use grpo, dr_grpo, dapo or ppo, or set history=sampled",
+        )
+
+
 def train_example(
     scored: ScoredEpisode,
     counts: TokenCounts,
@@ -89,10 +136,9 @@ def train_example(
     index: int = 0,
     version: int = 0,
 ) -> TrainExample:
-    """The example of one episode: its columns per token, and the sampler's log-probabilities.
+    """All tokens of an episode: their columns, and the sampler's log-probabilities.
 
     `index` tells the episodes of a batch apart, for algorithms with one ratio per episode.
-    `version` is that of the current weights; tokens of older ones are marked.
     """
     episode = scored.episode
     facts = episode_facts(episode, config.reward)
@@ -111,6 +157,12 @@ def train_example(
         mask=mask,
         columns=columns,
     )
+
+
+def trained_lengths(scored: Sequence[ScoredEpisode], examples: Sequence[TrainExample]) -> list[int]:
+    """The number of targets of each episode; `examples` are those of all of them, in order."""
+    sizes = iter([sum(example.mask) for example in examples])
+    return [sum(next(sizes) for _ in each.episode.sequences) for each in scored]
 
 
 def unshared_tokens(examples: Sequence[TrainExample]) -> int:

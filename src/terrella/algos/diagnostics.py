@@ -10,6 +10,7 @@ late. All inputs are values that a training step computes anyway.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from terrella.core.tokens import ReplyFacts
 from terrella.core.types import MASKED
 
 WATCHED = ("in_group_std", "entropy", "zero_variance")
+WORLD_METRICS = ("reward", "reply/format_errors")
+"""What is also reported by world, in a run with several."""
 
 
 def spread_metrics(rewards_PG: Tensor) -> dict[str, float]:
@@ -58,6 +61,23 @@ def reply_metrics(replies: Sequence[ReplyFacts]) -> dict[str, float]:
     """Means of `reply_values`; one without values is left out."""
     values = reply_values(replies)
     return {name: sum(each) / len(each) for name, each in values.items() if each}
+
+
+def world_values(
+    worlds: Sequence[str], rewards: Sequence[float], replies: Sequence[Sequence[ReplyFacts]]
+) -> dict[str, list[float]]:
+    """Rewards and format errors as values to average, by world; episodes without one are left out.
+
+    All arguments have an item per episode; nan marks a masked verdict.
+    """
+    values: dict[str, list[float]] = {}
+    for world, reward, facts in zip(worlds, rewards, replies, strict=True):
+        if world:
+            known = [] if math.isnan(reward) else [reward]
+            values.setdefault(f"reward/{world}", []).extend(known)
+            errors = [float(not reply.readable) for reply in facts]
+            values.setdefault(f"reply/format_errors/{world}", []).extend(errors)
+    return values
 
 
 def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:

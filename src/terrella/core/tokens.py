@@ -94,6 +94,8 @@ class TokenEpisode:
     """
     replies: tuple[ReplyFacts, ...] = ()
     """The form of each reply."""
+    world: str = ""
+    """The world's name in a run with several."""
     turn_prompts: tuple[tuple[int, ...], ...] = ()
     """The prompt of each turn, where each has its own; `prompt_ids` is the first of them then.
 
@@ -138,6 +140,8 @@ class Task:
     """For a world model: the step to predict. None asks for actions in the live world."""
     following: tuple[Transition, ...] = ()
     """For a world model: further steps, each predicted from the model's own last prediction."""
+    world: str = ""
+    """The world's name in a run with several."""
 
 
 @dataclass(frozen=True, kw_only=True)

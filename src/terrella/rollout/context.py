@@ -103,6 +103,7 @@ class TokenBuffer:
             record=record,
             versions=tuple(self.versions),
             replies=tuple(self.replies),
+            world=task.world,
             turn_prompts=tuple(self.turn_prompts),
         )
 

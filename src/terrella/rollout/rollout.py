@@ -76,6 +76,8 @@ class Rollout(Configurable):
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.verifier = verifier or config.world.build().verifier
         self.shaping = shaping
+        self.worlds: tuple[str, ...] = ()
+        """The names of the worlds, where there are several (`rollout/mixed.py`)."""
         self.watchdog: Watchdog | None = None
         self.env_steps = 0
         """Actions carried out in real worlds so far; step budgets count them."""
@@ -131,7 +133,7 @@ class Rollout(Configurable):
                 "max_turns", f"{len(steps)} steps are asked for, {len(seeds)} turns allowed"
             )
         buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
-        session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
+        session = _session(task, member) if task.following else None
         try:
             self.context.check(buffer)
         except PromptTooLongError as error:
@@ -187,7 +189,7 @@ class Rollout(Configurable):
         self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]
     ) -> TokenEpisode:
         buffer = TokenBuffer()
-        session = f"{task.seed}/{task.noise_seed}/{member}"
+        session = _session(task, member)
         async with self.env_pool.take() as taken:
             worker = self._watched(taken, task, member)
             try:
@@ -263,3 +265,9 @@ class Rollout(Configurable):
             session=session,
             allowed_ids=self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None,
         )
+
+
+def _session(task: Task, member: int) -> str:
+    """A name for the requests of one episode; worlds of a mixed run may share seeds."""
+    world = f"{task.world}/" if task.world else ""
+    return f"{world}{task.seed}/{task.noise_seed}/{member}"

@@ -162,7 +162,7 @@ class RlvrLoop:
         config, size = self.config, self.config.group_size
         episodes, rewards = self._play(sampler, indices)
         # Before the refills: they would flatter the metrics.
-        self.metrics |= episode_metrics(episodes, rewards, OneProcess())
+        self.metrics |= episode_metrics(episodes, rewards, OneProcess(), self.rollout.worlds)
         refilled = 0
         for extra in range(1, config.refill_rounds + 1):
             empty = (~informative_groups(rewards, config.algorithm)).nonzero().flatten().tolist()

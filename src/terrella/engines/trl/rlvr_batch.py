@@ -17,7 +17,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.credit import rewards_by_turn
-from terrella.algos.diagnostics import diversity, reply_values
+from terrella.algos.diagnostics import WORLD_METRICS, diversity, reply_values, world_values
 from terrella.algos.episode_batch import (
     EpisodeFacts,
     Score,
@@ -185,18 +185,29 @@ def efficiency(batch: Batch) -> dict[str, float]:
 
 
 def episode_metrics(
-    episodes: Sequence[TokenEpisode], rewards: Tensor, accelerator: Any
+    episodes: Sequence[TokenEpisode],
+    rewards: Tensor,
+    accelerator: Any,
+    worlds: Sequence[str] = (),
 ) -> dict[str, float]:
     """Metrics of a batch of episodes, over all processes.
 
     Masked verdicts are counted together and by cause (`masked/env_error`); of the causes, only
-    those that occur are returned. Metrics of thoughts are returned where there are thoughts.
+    those that occur are returned. Metrics of thoughts are returned where there are thoughts, and
+    those of single worlds in a run with several (`worlds`).
     """
     replies = reply_values([reply for episode in episodes for reply in episode.replies])
     names = ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
     causes = tuple(f"masked/{cause}" for cause in MASKED)
-    totals = MetricAccumulator((*names, *replies, *causes))
-    for name, values in replies.items():
+    # The same names on all processes, whichever worlds they played.
+    optional = {f"{name}/{world}": [] for world in worlds for name in WORLD_METRICS}
+    optional |= replies | world_values(
+        [episode.world for episode in episodes],
+        rewards.flatten().tolist(),
+        [episode.replies for episode in episodes],
+    )
+    totals = MetricAccumulator((*names, *optional, *causes))
+    for name, values in optional.items():
         totals.add(name, torch.tensor(values))
     totals.add("reward", rewards[~rewards.isnan()])
     totals.add("zero_variance", zero_variance(rewards).float())
@@ -212,7 +223,7 @@ def episode_metrics(
     totals.add("tokens", torch.tensor([float(sum(episode.model_mask)) for episode in episodes]))
     totals.add("turns", torch.tensor([float(len(episode.turn_ends)) for episode in episodes]))
     metrics = totals.gather(accelerator)
-    wanted = {*names, *(name for name in replies if not math.isnan(metrics[name]))}
+    wanted = {*names, *(name for name in optional if not math.isnan(metrics[name]))}
     return {
         name: value
         for name, value in metrics.items()

@@ -7,6 +7,7 @@ Pipelines name a codec by its config, because every process of a run makes its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,3 +51,10 @@ def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "aut
     if getattr(tokenizer, "chat_template", None):
         return ChatCodec(tokenizer, max_actions=max_actions, thinking=thinking)
     return InterleavedCodec(tokenizer)
+
+
+def sft_targets(codec: Codec, reply: Sequence[int]) -> tuple[bool, ...]:
+    """The tokens of a canonical reply that SFT trains (`ChatCodec.targets`)."""
+    if isinstance(codec, ChatCodec):
+        return codec.targets(reply)
+    return (True,) * len(reply)

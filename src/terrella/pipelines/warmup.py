@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Literal
 
+from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
 from terrella.core.protocols import Codec, Policy
 from terrella.core.seeds import SEED_STRIDE
@@ -70,12 +71,9 @@ def _doubtful_play(
     while True:
         action = policy.act(run.moment)
         run.advance(action)
-        for forced, span in (
-            (False, codec.answer_action([action])),
-            (True, _next_turn(run, codec)),
-        ):
-            ids += span
-            mask += [learn_world or not forced] * len(span)
+        reply, forced = codec.answer_action([action]), _next_turn(run, codec)
+        ids += [*reply, *forced]
+        mask += [*sft_targets(codec, reply), *[learn_world] * len(forced)]
         if run.over:
             return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
 
@@ -98,5 +96,5 @@ def _doubtful_answers(
         done = asked if run.rng.random() < correct_fraction else other
         prompt = codec.ask_observation(run.situation, asked)
         reply = codec.answer_observation(world.fork().step(done)[0])
-        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
         run.advance(asked)

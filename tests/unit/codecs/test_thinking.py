@@ -12,6 +12,8 @@ from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.errors import ConfigError
 from terrella.core.types import Situation, State, Text
+from terrella.pipelines.warmup import warmup_examples
+from terrella.worlds.counter import Counter
 
 HERE = Situation(
     instruction="Go.", observation=Text("P_"), actions=("Up",), history=(), steps_left=3
@@ -132,3 +134,16 @@ def test_a_template_that_hides_replies_is_refused():
     )
     with pytest.raises(ConfigError, match="does not show the model's replies"):
         ChatCodec(tokenizer)
+
+
+@pytest.mark.parametrize("ask", ["action", "observation"])
+@pytest.mark.parametrize("name", ["r1", "chatml"])
+def test_warm_up_rows_do_not_train_thinking_away(name, ask):
+    codec = ChatCodec(chat_tokenizer(name))
+    for row in warmup_examples(Counter.Config(), codec, ask=ask, count=3, seed=0):
+        trained = [
+            token for token, target in zip(row.completion_ids, row.mask, strict=True) if target
+        ]
+        text = decoded(codec, trained)
+        assert text.startswith("<answer>") and "think>" not in text
+        assert ("</think>" in decoded(codec, row.completion_ids)) == (name == "r1")

@@ -7,6 +7,7 @@ r1       DeepSeek-R1: opens a thought in the generation prompt, drops thoughts f
 qwen3    a switch for thoughts; drops thoughts of all turns before the last question
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -102,14 +103,20 @@ EOS = {**ENDS, "llama3": "<|end_of_text|>", "gemma": "<eos>"}
 CORPUS = ["State:\n##_P\nYou have 5 actions left. <answer> up || down </answer> user assistant"] * 8
 
 
-def chat_tokenizer(name: str, *, special_thoughts: bool = False) -> Any:
-    """A tokenizer with this template; thinkers have their tags as tokens of their own."""
+def chat_tokenizer(name: str, *, special_thoughts: bool = False, corpus: Sequence[str] = ()) -> Any:
+    """A tokenizer with this template; thinkers have their tags as tokens of their own.
+
+    Texts like those of the `corpus` become few tokens.
+    """
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     inner.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+        [*CORPUS, *corpus],
+        trainers.BpeTrainer(
+            vocab_size=800 if corpus else 400, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner,

@@ -131,8 +131,9 @@ class ChatCodec:
             return None
         if reply.truncated:
             return len(token_ids), True
-        if self.template.end_of_thought in token_ids:
-            return len(token_ids) - list(token_ids)[::-1].index(self.template.end_of_thought), False
+        tag = self.template.end_of_thought
+        if tag is not None and tag in token_ids:
+            return len(token_ids) - token_ids[::-1].index(tag), False
         end = len(text) - len(reply.rest)
         lengths = range(len(token_ids) + 1)
         return bisect_left(lengths, end, key=lambda n: len(self.text(token_ids[:n]))), False

@@ -200,7 +200,9 @@ def episode_metrics(
     names = ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
     causes = tuple(f"masked/{cause}" for cause in MASKED)
     # The same names on all processes, whichever worlds they played.
-    optional = {f"{name}/{world}": [] for world in worlds for name in WORLD_METRICS}
+    optional: dict[str, list[float]] = {
+        f"{name}/{world}": [] for world in worlds for name in WORLD_METRICS
+    }
     optional |= replies | world_values(
         [episode.world for episode in episodes],
         rewards.flatten().tolist(),

@@ -135,6 +135,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
             seed=config.seed,
             learn_world=config.learn_world,
             correct_fraction=config.correct_fraction,
+            history=config.history,
         )
         self.engine.sft(
             start,

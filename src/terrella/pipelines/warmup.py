@@ -15,9 +15,10 @@ from typing import Literal
 
 from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
-from terrella.core.protocols import Codec, Policy
+from terrella.core.errors import ConfigError
+from terrella.core.protocols import Codec, Policy, TurnCodec
 from terrella.core.seeds import SEED_STRIDE
-from terrella.core.tokens import TrainExample
+from terrella.core.tokens import History, TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.policies.basic import Expert, Mixture, Random
@@ -31,7 +32,7 @@ FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
 
-def warmup_examples(
+def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which codec
     world: World.Config,
     codec: Codec,
     *,
@@ -40,8 +41,18 @@ def warmup_examples(
     seed: int,
     learn_world: bool = False,
     correct_fraction: float = CORRECT_FRACTION,
+    history: History = "sampled",
 ) -> list[TrainExample]:
-    """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
+    """`count` rows of the asked kind, on train instances that RLVR does not meet by number.
+
+    An agent's row is an episode, or a turn where each has a prompt of its own (`history`).
+    """
+    if learn_world and history != "sampled":
+        raise ConfigError(
+            "learn_world",
+            f"with history={history} what the world shows is in prompts only",
+            "set learn_world=False",
+        )
     built: World = world.build()
     seeds = itertools.count(seed * SEED_STRIDE + FIRST)
     rows: Iterator[TrainExample]
@@ -49,10 +60,15 @@ def warmup_examples(
         policy = Mixture.Config(
             first=Random.Config(), second=Expert.Config(), share=correct_fraction
         ).build()
-        rows = (
-            _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
-            for number in seeds
-        )
+        if history == "sampled":
+            rows = (
+                _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
+                for number in seeds
+            )
+        else:
+            rows = itertools.chain.from_iterable(
+                _doubtful_turns(built, codec, policy, history, seed=number) for number in seeds
+            )
     else:
         rows = itertools.chain.from_iterable(
             _doubtful_answers(built, codec, correct_fraction, seed=number) for number in seeds
@@ -76,6 +92,21 @@ def _doubtful_play(
         mask += [*sft_targets(codec, reply), *[learn_world] * len(forced)]
         if run.over:
             return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+
+
+def _doubtful_turns(
+    world: World, codec: Codec, policy: Policy, history: History, *, seed: int
+) -> Iterator[TrainExample]:
+    """The turns of such an episode, each with its own prompt."""
+    if not isinstance(codec, TurnCodec):
+        raise ConfigError("history", f"{type(codec).__name__} has no prompts of single turns")
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    while not run.over:
+        prompt = codec.ask_turn(run.situation, history)
+        action = policy.act(run.moment)
+        reply = codec.answer_action([action])
+        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
+        run.advance(action)
 
 
 def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:

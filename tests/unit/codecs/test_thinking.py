@@ -136,6 +136,27 @@ def test_a_template_that_hides_replies_is_refused():
         ChatCodec(tokenizer)
 
 
+def test_warm_up_rows_are_turns_where_turns_have_their_own_prompts():
+    codec = ChatCodec(chat_tokenizer("chatml"))
+    rows = warmup_examples(
+        Counter.Config(), codec, ask="action", count=3, seed=0, history="actions"
+    )
+    for turn, row in enumerate(rows):  # of the first episode
+        prompt = decoded(codec, row.prompt_ids)
+        assert prompt.count("</answer>") == turn + 1  # with the form that the prompt asks for
+        assert len(codec.read_actions(row.completion_ids)) == 1 and all(row.mask)
+    with pytest.raises(ConfigError, match="learn_world=False"):
+        warmup_examples(
+            Counter.Config(),
+            codec,
+            ask="action",
+            count=1,
+            seed=0,
+            learn_world=True,
+            history="actions",
+        )
+
+
 @pytest.mark.parametrize("ask", ["action", "observation"])
 @pytest.mark.parametrize("name", ["r1", "chatml"])
 def test_warm_up_rows_do_not_train_thinking_away(name, ask):

@@ -21,10 +21,11 @@ def reply_form(*, thinks: bool) -> str:
 
 EARLIER = "** an earlier state **"
 """Stands for an observation that is left out."""
-THOUGHTFUL_FORM = reply_form(thinks=True)
+REPLY_FORM = reply_form(thinks=True)
+"""For a model of which nothing is known, such as one behind an endpoint."""
 
 
-def system_message(instruction: str, max_actions: int, form: str = THOUGHTFUL_FORM) -> Message:
+def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
     """The system message: the rules of the world and the reply format."""
     several = (
         f"You may give up to {max_actions} actions, separated by {SEPARATOR}. "
@@ -42,7 +43,7 @@ def state_message(text: str, steps_left: int) -> Message:
 def chat_messages(
     situation: Situation,
     max_actions: int = 1,
-    form: str = THOUGHTFUL_FORM,
+    form: str = REPLY_FORM,
     *,
     shows_earlier: bool = True,
 ) -> list[Message]:

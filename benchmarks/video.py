@@ -30,7 +30,8 @@ from terrella.pipelines.video.clips import ClipTasks, with_actions_of
 from terrella.pipelines.video.pipeline import VideoModel, clip_metrics, video_episodes
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.recipes.video import video_table
-from terrella.rollout.rollout import Rollout, TokenBuffer
+from terrella.rollout.context import TokenBuffer
+from terrella.rollout.rollout import Rollout
 from terrella.show.progress import make_progress
 from terrella.show.videos import side_by_side, video_strip, write_picture
 from terrella.world_models.video import generated_frames, read_codec

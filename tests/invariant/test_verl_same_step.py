@@ -26,7 +26,7 @@ from terrella.core.types import Verdict
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.models.export import export_model
-from terrella.rollout.rollout import TokenBuffer
+from terrella.rollout.context import TokenBuffer
 from terrella.rollout.tasks import AgentTasks
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies

@@ -10,6 +10,7 @@ late. All inputs are values that a training step computes anyway.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +19,12 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+from terrella.core.tokens import ReplyFacts
 from terrella.core.types import MASKED
 
 WATCHED = ("in_group_std", "entropy", "zero_variance")
+WORLD_METRICS = ("reward", "reply/format_errors")
+"""What is also reported by world, in a run with several."""
 
 
 def spread_metrics(rewards_PG: Tensor) -> dict[str, float]:
@@ -37,6 +41,43 @@ def mask_metrics(statuses: Sequence[str]) -> dict[str, float]:
     shares = {cause: sum(status == cause for status in statuses) / count for cause in MASKED}
     causes = {f"masked/{cause}": share for cause, share in shares.items() if share}
     return {"masked": sum(shares.values()), **causes}
+
+
+def reply_values(replies: Sequence[ReplyFacts]) -> dict[str, list[float]]:
+    """The form of replies as values to average, by metric.
+
+    Those of thoughts have a value per reply with a thought, and so may have none.
+    """
+    thoughts = [reply for reply in replies if reply.thought_tokens is not None]
+    return {
+        "reply/format_errors": [float(not reply.readable) for reply in replies],
+        "reply/truncated": [float(reply.truncated) for reply in replies],
+        "thought/tokens": [float(reply.thought_tokens or 0) for reply in thoughts],
+        "thought/truncated": [float(reply.thought_truncated) for reply in thoughts],
+    }
+
+
+def reply_metrics(replies: Sequence[ReplyFacts]) -> dict[str, float]:
+    """Means of `reply_values`; one without values is left out."""
+    values = reply_values(replies)
+    return {name: sum(each) / len(each) for name, each in values.items() if each}
+
+
+def world_values(
+    worlds: Sequence[str], rewards: Sequence[float], replies: Sequence[Sequence[ReplyFacts]]
+) -> dict[str, list[float]]:
+    """Rewards and format errors as values to average, by world; episodes without one are left out.
+
+    All arguments have an item per episode; nan marks a masked verdict.
+    """
+    values: dict[str, list[float]] = {}
+    for world, reward, facts in zip(worlds, rewards, replies, strict=True):
+        if world:
+            known = [] if math.isnan(reward) else [reward]
+            values.setdefault(f"reward/{world}", []).extend(known)
+            errors = [float(not reply.readable) for reply in facts]
+            values.setdefault(f"reply/format_errors/{world}", []).extend(errors)
+    return values
 
 
 def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:

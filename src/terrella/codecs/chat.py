@@ -1,32 +1,28 @@
-"""Chat messages for language agents, and the parser of their replies.
+"""Chat messages for language models: agents and world models.
 
-The reply format is `<think>...</think><answer>Up || Left</answer>`: one or more actions, separated
-by `||`.
+The reply format is `<answer>Up || Left</answer>`: one or more actions, separated by `||`. A model
+that thinks writes `<think>...</think>` before it; `answers.py` reads replies.
     messages = chat_messages(situation, max_actions=5)
-    read_answer("<answer>Up || Left</answer>") == ("Up", "Left")
 """
 
 from __future__ import annotations
 
+from terrella.codecs.answers import CLOSE, END_THINK, OPEN, SEPARATOR, THINK, answer_text
 from terrella.core.types import Situation, Transition, show_text
-
-SEPARATOR = "||"
-OPEN, CLOSE = "<answer>", "</answer>"
-MAX_REPLY_CHARS = 100_000
-REPLY_FORM = f"<think> your thoughts </think>{OPEN} your action {CLOSE}"
 
 Message = dict[str, str]
 
 
-def read_answer(reply: str) -> tuple[str, ...]:
-    """The actions in the last complete answer tag; empty if there is no such tag or action."""
-    text = reply[-MAX_REPLY_CHARS:]
-    start = text.rfind(OPEN)
-    end = text.find(CLOSE, start)
-    if start < 0 or end < 0:
-        return ()
-    parts = (part.strip() for part in text[start + len(OPEN) : end].split(SEPARATOR))
-    return tuple(part for part in parts if part)
+def reply_form(*, thinks: bool) -> str:
+    """The reply format of an agent, as the prompt states it."""
+    thought = f"{THINK} your thoughts {END_THINK}" if thinks else ""
+    return f"{thought}{OPEN} your action {CLOSE}"
+
+
+EARLIER = "** an earlier state **"
+"""Stands for an observation that is left out."""
+REPLY_FORM = reply_form(thinks=True)
+"""For a model of which nothing is known, such as one behind an endpoint."""
 
 
 def system_message(instruction: str, max_actions: int, form: str = REPLY_FORM) -> Message:
@@ -45,48 +41,39 @@ def state_message(text: str, steps_left: int) -> Message:
 
 
 def chat_messages(
-    situation: Situation, max_actions: int = 1, form: str = REPLY_FORM
+    situation: Situation,
+    max_actions: int = 1,
+    form: str = REPLY_FORM,
+    *,
+    shows_earlier: bool = True,
 ) -> list[Message]:
-    """The conversation so far: a user turn per observation, an assistant turn per action."""
+    """The conversation so far: a user turn per observation, an assistant turn per action.
+
+    Without `shows_earlier`, a few words stand for each earlier observation, as in WebRL.
+    """
     messages = [system_message(situation.instruction, max_actions, form)]
     left = situation.steps_left + len(situation.history)
     for step in situation.history:
-        messages.append(state_message(show_text(step.observation), left))
+        shown = show_text(step.observation) if shows_earlier else EARLIER
+        messages.append(state_message(shown, left))
         messages.append(_assistant(step))
         left -= 1
     messages.append(state_message(show_text(situation.observation), situation.steps_left))
     return messages
 
 
-def prediction_messages(situation: Situation, action: str) -> list[Message]:
+def prediction_messages(
+    situation: Situation, action: str, *, thinks: bool = False
+) -> list[Message]:
     """The prompt of a world model: the observation, the action, and a request for the next one."""
-    task = f"Predict what is seen after the action. Reply as:\n{OPEN}\nthe next state\n{CLOSE}"
+    thought = f"{THINK}\nyour thoughts\n{END_THINK}\n" if thinks else ""
+    form = f"{thought}{OPEN}\nthe next state\n{CLOSE}"
+    task = f"Predict what is seen after the action. Reply as:\n{form}"
     state_and_action = f"State:\n{show_text(situation.observation)}\nAction: {action}"
     return [
         {"role": "system", "content": f"{situation.instruction}\n{task}"},
         {"role": "user", "content": state_and_action},
     ]
-
-
-def answer_text(content: str, blank: str = " ") -> str:
-    """A reply with this content and nothing else.
-
-    For drawings, `blank` is a line end: they need lines of their own.
-    """
-    return f"{OPEN}{blank}{content}{blank}{CLOSE}"
-
-
-def read_prediction(reply: str) -> str | None:
-    """The text between the first opening and the last closing tag; None without both."""
-    text = reply[-MAX_REPLY_CHARS:]
-    start, end = text.find(OPEN), text.rfind(CLOSE)
-    if start < 0 or end < start:
-        return None
-    inside = text[start + len(OPEN) : end]
-    # One space or line end on either side belongs to the format; more of them may be the edge of a
-    # drawing.
-    inside = inside[1:] if inside[:1] in (" ", "\n") else inside
-    return inside[:-1] if inside[-1:] in (" ", "\n") else inside
 
 
 def _assistant(step: Transition) -> Message:

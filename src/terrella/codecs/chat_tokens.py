@@ -2,7 +2,7 @@
 
 Replies are never tokenized again. The template renders a conversation with a marker in the place of
 a reply; the tokens it writes after the marker are what follows a real reply, whose sampled ids stay
-as they are. See `_after_reply`.
+as they are, thoughts included (`ChatTemplate.after_reply`).
     codec = ChatCodec(tokenizer, max_actions=5)
     prompt = codec.ask_action(situation)
     actions = codec.read_actions(sampled.token_ids)
@@ -11,66 +11,70 @@ as they are. See `_after_reply`.
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from terrella.codecs.chat import (
-    REPLY_FORM,
+from terrella.codecs.answers import (
     SEPARATOR,
-    Message,
     answer_text,
-    chat_messages,
-    prediction_messages,
     read_answer,
     read_prediction,
+    split_reply,
+)
+from terrella.codecs.chat import (
+    chat_messages,
+    prediction_messages,
+    reply_form,
     state_message,
 )
+from terrella.codecs.chat_template import ChatTemplate, Thinking
 from terrella.core.errors import ConfigError
-from terrella.core.types import Observation, Situation, same_kind, show_text
-
-MARKER = "REPLY7Q3Z"
-"""Stands for a reply in a rendered conversation.
-
-Only letters and digits, so that no template trims or escapes it.
-"""
+from terrella.core.tokens import History
+from terrella.core.types import Observation, Situation, State, same_kind, show_text
 
 
 class ChatCodec:
     """`core.protocols.Codec` over a tokenizer with a chat template."""
 
-    def __init__(self, tokenizer: Any, *, max_actions: int = 1, form: str = REPLY_FORM) -> None:
-        """`max_actions` and `form` go into the prompt; give the rollout the same `max_actions`."""
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                "chat codec",
-                "the tokenizer has no chat template",
-                "use the interleaved codec instead",
-            )
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        max_actions: int = 1,
+        form: str | None = None,
+        thinking: Thinking = "auto",
+    ) -> None:
+        """`max_actions` and `form` go into the prompt; give the rollout the same `max_actions`.
+
+        Without a `form`, the prompt asks for an answer, and for a thought where the model thinks.
+        """
         self.tokenizer = tokenizer
+        self.template = ChatTemplate(tokenizer, thinking=thinking)
+        self.thinks = self.template.thinks
+        self.opens_thought = self.template.opens_thought
+        self.thought_marks = self.template.thought_marks
         self.max_actions = max_actions
-        self.form = form
-        specials = {
-            token.content: index
-            for index, token in tokenizer.added_tokens_decoder.items()
-            if token.special
-        }
-        self._special_ids = frozenset(specials.values())
-        self._special_text = re.compile(
-            "|".join(map(re.escape, sorted(specials, key=len, reverse=True))) or r"(?!)"
-        )
-        self._system_role = self._knows_system_role()
-        self.stop_ids: tuple[int, ...] = self._find_stop_ids()
+        self.form = form or reply_form(thinks=self.thinks)
+        self.stop_ids: tuple[int, ...] = self.template.stop_ids
+        self._no_thought = tuple(self.write("".join(self.thought_marks)))
 
     # --- prompts ----------------------------------------------------------------------------------
 
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         """Prompt of an agent: rules, reply format and observations, up to the generation prompt."""
-        return self._ids(chat_messages(situation, self.max_actions, self.form))
+        return self.template.prompt(chat_messages(situation, self.max_actions, self.form))
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        """The prompt of any turn; earlier replies are their actions, without thoughts."""
+        messages = chat_messages(
+            situation, self.max_actions, self.form, shows_earlier=history != "actions"
+        )
+        return self.template.prompt(messages)
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         """Prompt of a world model: the observation and the action."""
-        return self._ids(prediction_messages(situation, action))
+        return self.template.prompt(prediction_messages(situation, action, thinks=self.thinks))
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
         """The template's tokens between the end of one reply and the start of the next.
@@ -78,127 +82,81 @@ class ChatCodec:
         A reply that was cut off has not ended its turn: its end token comes first.
         """
         state = state_message(show_text(situation.observation), situation.steps_left)
-        end, *rest = self._after_reply([state])
+        end, *rest = self.template.after_reply([state])
         return (end, *rest) if cut_off else tuple(rest)
 
     # --- replies ----------------------------------------------------------------------------------
 
-    def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:
-        """The canonical reply with these actions, as the template would render it."""
-        return self._reply_ids(answer_text(f" {SEPARATOR} ".join(actions)))
+    def answer_action(
+        self, actions: Sequence[str], *, thought: str | None = None
+    ) -> tuple[int, ...]:
+        """The canonical reply with these actions, after the thought if one is given."""
+        return self._reply_ids(answer_text(f" {SEPARATOR} ".join(actions)), thought)
 
-    def answer_observation(self, observation: Observation) -> tuple[int, ...]:
+    def answer_observation(
+        self, observation: Observation, *, thought: str | None = None
+    ) -> tuple[int, ...]:
         """The canonical reply that predicts this observation."""
-        return self._reply_ids(answer_text(show_text(observation), blank="\n"))
+        return self._reply_ids(answer_text(show_text(observation), blank="\n"), thought)
+
+    def targets(self, reply: Sequence[int]) -> tuple[bool, ...]:
+        """The tokens of a canonical reply that SFT should train.
+
+        All but an empty thought: a model that thinks would learn from it to think no more.
+        """
+        empty = len(self._no_thought)
+        if tuple(reply[:empty]) != self._no_thought:
+            empty = 0
+        return (False,) * empty + (True,) * (len(reply) - empty)
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The actions in the last complete answer tag.
+        """The actions in the last complete answer outside thought.
 
-        They count even if the reply was cut off after the tag.
+        They count even if the reply was cut off after the answer.
         """
-        return read_answer(self.text(token_ids))
+        return read_answer(self.text(token_ids), opened=self.opens_thought)
+
+    def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
+        """The predicted observation, of the same kind as `like`; None without an answer."""
+        text = read_prediction(
+            self.text(token_ids), opened=self.opens_thought, as_json=isinstance(like, State)
+        )
+        return None if text is None else same_kind(like, text)
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """The thought's tokens, and whether it was not ended; None for a reply without one."""
+        text = self.text(token_ids)
+        reply = split_reply(text, opened=self.opens_thought)
+        if reply.thought is None:
+            return None
+        if reply.truncated:
+            return len(token_ids), True
+        tag = self.template.end_of_thought
+        if tag is not None and tag in token_ids:
+            return len(token_ids) - token_ids[::-1].index(tag), False
+        end = len(text) - len(reply.rest)
+        lengths = range(len(token_ids) + 1)
+        return bisect_left(lengths, end, key=lambda n: len(self.text(token_ids[:n]))), False
 
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply; it cannot contain special tokens."""
-        return list(self.tokenizer.encode(self._escape(text), add_special_tokens=False))
-
-    def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
-        """The predicted observation, of the same kind as `like`.
-
-        None without a complete answer tag.
-        """
-        text = read_prediction(self.text(token_ids))
-        return None if text is None else same_kind(like, text)
-
-    # --- the template -----------------------------------------------------------------------------
-
-    def _render(self, messages: Sequence[Message], *, ask: bool) -> str:
-        escaped = [{**message, "content": self._escape(message["content"])} for message in messages]
-        if not self._system_role:
-            escaped = _system_into_user(escaped)
-        rendered: str = self.tokenizer.apply_chat_template(
-            escaped, tokenize=False, add_generation_prompt=ask
-        )
-        return rendered
-
-    def _escape(self, text: str) -> str:
-        """Insert a space into the spelling of special tokens, so that no world can inject them."""
-        return self._special_text.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-
-    def _encode(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids of a rendered text, and the character at which each begins.
-
-        No special tokens are added: the template has already written them.
-        """
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
-
-    def _ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return tuple(self._encode(self._render(messages, ask=True))[0])
-
-    def _after_reply(self, messages: Sequence[Message]) -> list[int]:
-        """The template's tokens after a reply that `messages` follow, beginning with its end."""
-        opening = [_user("?"), {"role": "assistant", "content": MARKER}]
-        text = self._render([*opening, *messages], ask=bool(messages))
-        ids, starts = self._encode(text)
-        # White space between the reply and its end token is written by the template, not by the
-        # model, so it is skipped.
-        reply_end = text.index(MARKER) + len(MARKER)
-        for index, start in enumerate(starts):
-            if start >= reply_end and ids[index] in self._special_ids:
-                return ids[index:]
-        raise ConfigError(
-            "chat codec", "the chat template does not end a reply with a special token"
-        )
-
-    def _reply_ids(self, reply: str) -> tuple[int, ...]:
-        """Ids of a canonical reply, from after the generation prompt to the end of the turn."""
-        messages = [_user("?")]
-        prompt, _ = self._encode(self._render(messages, ask=True))
-        messages.append({"role": "assistant", "content": reply})
-        conversation, _ = self._encode(self._render(messages, ask=False))
-        stop = self.stop_ids[0]
-        if conversation[: len(prompt)] != prompt:
-            # The template renders a past turn differently from one that is being generated.
-            return (*self.write(reply), stop)
-        written = conversation[len(prompt) :]
-        return (*written[: written.index(stop)], stop)
+        return self.template.write(text)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Decode a reply, leaving out special tokens."""
-        plain = [token for token in token_ids if token not in self._special_ids]
-        text: str = self.tokenizer.decode(plain)
-        return text
+        return self.template.text(token_ids)
 
-    def _find_stop_ids(self) -> tuple[int, ...]:
-        """The end-of-turn token, and the EOS token if it is a different one."""
-        end = self._after_reply([])[0]
-        eos = self.tokenizer.eos_token_id
-        return (end,) if eos in (None, end) else (end, int(eos))
-
-    def _knows_system_role(self) -> bool:
-        """Whether the template renders a system message.
-
-        Some templates raise an error, others drop it. For both, the system message goes into the
-        first user message.
-        """
-        from jinja2 import TemplateError
-
-        messages = [{"role": "system", "content": MARKER}, _user("?")]
-        try:
-            return MARKER in self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError:
-            return False
-
-
-def _user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def _system_into_user(messages: Sequence[Message]) -> list[Message]:
-    if not messages or messages[0]["role"] != "system":
-        return list(messages)
-    system, first, *rest = messages
-    return [_user(f"{system['content']}\n\n{first['content']}"), *rest]
+    def _reply_ids(self, answer: str, thought: str | None) -> tuple[int, ...]:
+        if not self.thinks:
+            if thought is not None:
+                raise ConfigError(
+                    "chat codec",
+                    "a reply with a thought, for a model that is not asked to think",
+                    "set thinking=on, or leave the thoughts out",
+                )
+            return self.template.reply(answer)
+        before, after = self.thought_marks
+        if not (thought and thought.strip()):
+            return (*self._no_thought, *self.write(answer), self.stop_ids[0])
+        text = f"{before}{thought.strip()}{after}{answer}"
+        return (*self.write(text), self.stop_ids[0])

@@ -7,9 +7,11 @@ Pipelines name a codec by its config, because every process of a run makes its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.steps import BriefChatCodec, StepsCodec
@@ -24,9 +26,11 @@ class CodecConfig(Configurable.Config):
 
     max_actions: int = 1
     """Actions that one reply may hold."""
+    thinking: Thinking = "auto"
+    """Whether a chat model thinks before it answers; auto follows its template."""
 
     def make(self, tokenizer: Any) -> Codec:
-        return codec_for(tokenizer, max_actions=self.max_actions)
+        return codec_for(tokenizer, max_actions=self.max_actions, thinking=self.thinking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,28 +38,33 @@ class TaggedCodecConfig(CodecConfig):
     """Replies with tags, over a chat model's template or over the interleaved format."""
 
     form: Form = "worldmodel"
-    think: bool = True
-    """Whether the prompt of a chat model asks for thoughts beside the states."""
 
     def make(self, tokenizer: Any) -> TaggedCodec:
         if self.form in ("steps", "steps_predicted"):
             inner = _brief_codec(tokenizer, self.max_actions)
             return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):
-            form = reply_form(self.form, think=self.think)
-            chat = ChatCodec(tokenizer, max_actions=self.max_actions, form=form)
+            chat = ChatCodec(tokenizer, max_actions=self.max_actions, thinking=self.thinking)
+            chat.form = reply_form(self.form, thinks=chat.thinks)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
 
 
 def _brief_codec(tokenizer: Any, max_actions: int) -> TextCodec:
     if getattr(tokenizer, "chat_template", None):
-        return BriefChatCodec(tokenizer, max_actions=max_actions)
+        return BriefChatCodec(tokenizer, max_actions=max_actions, thinking="off")
     return InterleavedCodec(tokenizer)
 
 
-def codec_for(tokenizer: Any, *, max_actions: int = 1) -> Codec:
+def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "auto") -> Codec:
     """Chat models use their template; models made from scratch use the interleaved format."""
     if getattr(tokenizer, "chat_template", None):
-        return ChatCodec(tokenizer, max_actions=max_actions)
+        return ChatCodec(tokenizer, max_actions=max_actions, thinking=thinking)
     return InterleavedCodec(tokenizer)
+
+
+def sft_targets(codec: Codec, reply: Sequence[int]) -> tuple[bool, ...]:
+    """The tokens of a canonical reply that SFT trains (`ChatCodec.targets`)."""
+    if isinstance(codec, ChatCodec):
+        return codec.targets(reply)
+    return (True,) * len(reply)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from terrella.core.protocols import Tokenizer
+from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, same_kind, show_text
 
 OBSERVATION, ACTION, END = "<obs>", "<act>", "<end>"
@@ -20,6 +21,9 @@ SEPARATOR = "||"
 
 class InterleavedCodec:
     """Observations and actions as tagged spans, each closed by the one stop token."""
+
+    opens_thought = False
+    thought_marks = ("", "")
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """The tokenizer must have the three tags as single tokens."""
@@ -45,6 +49,15 @@ class InterleavedCodec:
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         """Prompt of an agent: the observation, and an open action span."""
         return (*self.shown(show_text(situation.observation)), *self.open_action)
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        """The prompt of any turn: earlier spans, then that of `ask_action`."""
+        earlier: list[int] = []
+        for step in situation.history:
+            if history != "actions":
+                earlier += self.shown(show_text(step.observation))
+            earlier += self._span(self._action, step.action)
+        return (*earlier, *self.ask_action(situation))
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         """Prompt of a world model: the observation, the action, and an open observation span."""
@@ -82,6 +95,9 @@ class InterleavedCodec:
     ) -> list[Observation | None]:
         """The predicted observations, of the same kind as the situation's."""
         return [self.read_observation(reply, like=situation.observation) for reply in replies]
+
+    def read_thought(self, token_ids: Sequence[int]) -> None:
+        """There are no thoughts in this format."""
 
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from terrella.codecs.chat import MAX_REPLY_CHARS
+from terrella.codecs.answers import MAX_REPLY_CHARS
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.tagged import Span, TaggedCodec, TextCodec, TextRange, TrueStates
+from terrella.core.tokens import History
 from terrella.core.types import Situation, show_text
 
 ARROW = " >"
@@ -49,10 +50,14 @@ class BriefChatCodec(ChatCodec):
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         # An empty system message: without one, some templates write a default of their own.
         system = {"role": "system", "content": ""}
-        return self._ids([system, _user(situation)])
+        return self.template.prompt([system, _user(situation)])
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        """The state now says everything: earlier turns are left out."""
+        return self.ask_action(situation)
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
-        end, *rest = self._after_reply([_user(situation)])
+        end, *rest = self.template.after_reply([_user(situation)])
         return (end, *rest) if cut_off else tuple(rest)
 
 

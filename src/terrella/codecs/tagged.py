@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from terrella.codecs.chat import SEPARATOR, read_answer
-from terrella.core.protocols import Codec
+from terrella.codecs.answers import SEPARATOR, read_answer
+from terrella.core.protocols import ThinkingCodec, TurnCodec
+from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation
 
 Form = Literal["plain", "worldmodel", "worldmodel_forward", "shown", "steps", "steps_predicted"]
@@ -51,8 +52,18 @@ class Span(enum.IntEnum):
     PREDICTION = 2
 
 
-class TextCodec(Codec, Protocol):
+class TextCodec(ThinkingCodec, TurnCodec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether a prompt ends inside a thought."""
+        ...
+
+    @property
+    def thought_marks(self) -> tuple[str, str]:
+        """What stands before and after a thought in a reply; empty for models without one."""
+        ...
 
     def write(self, text: str) -> list[int]:
         """Tokenize plain text; it cannot contain special tokens."""
@@ -89,15 +100,15 @@ def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     return TextRange(start + len(opening), end) if start >= 0 and end >= 0 else None
 
 
-def reply_form(form: Form, *, think: bool = True) -> str:
-    """The reply format in a chat model's system message; without `think`, no thoughts are asked."""
+def reply_form(form: Form, *, thinks: bool = True) -> str:
+    """The reply format in a chat model's system message; states stand inside a thought."""
     contents = {
         OBSERVATION: "the current state",
         PREDICTION: "the state after your actions",
         ANSWER: "your actions",
     }
     tags = {tag: f"<{tag}> {contents[tag]} </{tag}>" for tag in contents}
-    if not think:
+    if not thinks:
         return "".join(tags[tag] for tag in ORDERS[form] or (ANSWER,))
     if form == "worldmodel":
         return f"<think>{tags[OBSERVATION]} your thoughts {tags[PREDICTION]}</think>{tags[ANSWER]}"
@@ -129,6 +140,9 @@ class TaggedCodec:
 
     def ask_action(self, situation: Situation) -> tuple[int, ...]:
         return self.inner.ask_action(situation)
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        return self.inner.ask_turn(situation, history)
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         return self.inner.ask_observation(situation, action)
@@ -163,12 +177,14 @@ class TaggedCodec:
             PREDICTION: f"{self.blank}{states[-1]}{self.blank}",
             ANSWER: SEPARATOR.join(actions),
         }
-        ids: list[int] = []
-        spans: list[Span] = []
+        begin_thought, end_thought = self.inner.thought_marks
+        ids: list[int] = self._write(begin_thought)
+        spans: list[Span] = [Span.TEXT] * len(ids)
         for tag in ORDERS[self.form]:
             kind = Span[tag.upper()] if tag != ANSWER else Span.TEXT
+            opening = f"{end_thought if tag == ANSWER else ''}<{tag}>"
             pieces = (
-                (f"<{tag}>", Span.TEXT),
+                (opening, Span.TEXT),
                 (contents[tag], kind),
                 (f"</{tag}>", Span.TEXT),
             )
@@ -182,7 +198,11 @@ class TaggedCodec:
         """The actions in the last complete answer tag; without tags, in the whole reply."""
         if not ORDERS[self.form]:
             return self.inner.read_actions(token_ids)
-        return read_answer(self.inner.text(token_ids))
+        return read_answer(self.inner.text(token_ids), opened=self.inner.opens_thought)
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """As the inner codec's; states inside a thought count as its tokens."""
+        return self.inner.read_thought(token_ids)
 
     def read_states(self, token_ids: Sequence[int]) -> tuple[str | None, str | None]:
         """The current and the next state that the reply states, stripped; None for no tag."""

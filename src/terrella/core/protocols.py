@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.tokens import AdamParams, LearnerOutput, Sampled, TokenRequest, TrainExample
+from terrella.core.tokens import (
+    AdamParams,
+    History,
+    LearnerOutput,
+    Sampled,
+    TokenRequest,
+    TrainExample,
+)
 from terrella.core.types import (
     Moment,
     Observation,
@@ -149,6 +156,24 @@ class Codec(Protocol):
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The predicted observation, of the same kind as `like`; None if it cannot be read."""
+        ...
+
+
+@runtime_checkable
+class TurnCodec(Codec, Protocol):
+    """A codec that writes the prompt of any turn from the situation alone."""
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        """The prompt of an agent in the middle of an episode; see `core.tokens.History`."""
+        ...
+
+
+@runtime_checkable
+class ThinkingCodec(Codec, Protocol):
+    """A codec whose replies may hold a thought before the answer."""
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """The thought's tokens, and whether it was not ended; None for a reply without one."""
         ...
 
 

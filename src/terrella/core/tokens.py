@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from terrella.core.types import Episode, Situation, Split, Transition, Verdict
 
 Head = Literal["token", "value"]
 """What a learner's model returns for a target: its log-probability, or a value before it."""
+History = Literal["sampled", "rendered", "actions"]
+"""What an agent sees of earlier turns.
+
+sampled: the conversation itself, token by token, so that an episode is one sequence;
+rendered: earlier observations and actions, written anew for each turn, without thoughts;
+actions: earlier actions only, beside the current observation (WebRL's form).
+With the last two, each turn has a prompt of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,19 @@ class Sampled:
     """True if a stop id (the last token) ended it, False if the limit did."""
     version: int = 0
     """The version of the weights that wrote it; a sampler whose weights change counts them."""
+
+
+class ReplyFacts(NamedTuple):
+    """The form of one reply; training metrics count it (`algos.diagnostics.reply_values`)."""
+
+    readable: bool
+    """Whether it holds an answer that could be read."""
+    truncated: bool
+    """Whether the token limit ended it."""
+    thought_tokens: int | None = None
+    """Tokens of its thought; None for a reply without one."""
+    thought_truncated: bool = False
+    """Whether the thought was not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +92,39 @@ class TokenEpisode:
 
     Empty where all tokens are of one version.
     """
+    replies: tuple[ReplyFacts, ...] = ()
+    """The form of each reply."""
+    world: str = ""
+    """The world's name in a run with several."""
+    turn_prompts: tuple[tuple[int, ...], ...] = ()
+    """The prompt of each turn, where each has its own; `prompt_ids` is the first of them then.
+
+    The completion holds the replies in a row, without any token of the world.
+    """
 
     def __post_init__(self) -> None:
+        if self.turn_prompts and len(self.turn_prompts) < len(self.turn_ends):
+            raise ValueError(
+                f"{len(self.turn_ends)} turns with {len(self.turn_prompts)} prompts of their own"
+            )
         lengths = {len(self.completion_ids), len(self.model_mask), len(self.logprobs)}
         lengths |= {len(self.versions)} if self.versions else set()
         if len(lengths) != 1 or len(self.turn_ends) != len(self.turn_rewards):
             raise ValueError(f"token episode with columns of different lengths: {sorted(lengths)}")
+
+    @property
+    def sequences(self) -> list[tuple[tuple[int, ...], slice]]:
+        """What the model read and wrote: prompts, each with its part of the completion.
+
+        One sequence, or one for each turn. The parts follow each other and make up the completion.
+        """
+        if not self.turn_prompts:
+            return [(self.prompt_ids, slice(0, len(self.completion_ids)))]
+        starts = (0, *self.turn_ends)
+        return [
+            (prompt, slice(start, end))
+            for prompt, start, end in zip(self.turn_prompts, starts, self.turn_ends, strict=False)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +140,8 @@ class Task:
     """For a world model: the step to predict. None asks for actions in the live world."""
     following: tuple[Transition, ...] = ()
     """For a world model: further steps, each predicted from the model's own last prediction."""
+    world: str = ""
+    """The world's name in a run with several."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -182,6 +182,8 @@ def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
     if name not in TINY and "/" not in name and not _is_model(name):
         return None
     prompt, vocabulary = _prompt(config, name)
+    if _has_turn_prompts(config):
+        prompt = max(prompt, config.context_tokens - config.turn_tokens)
     return model_spec(name, vocabulary=vocabulary), ExampleShape(
         prompt=prompt, completion=_completion(config)
     )
@@ -198,10 +200,15 @@ def _is_model(name: str) -> bool:
     return True
 
 
+def _has_turn_prompts(config: Any) -> bool:
+    """Whether each turn has a prompt of its own, so that an example is one turn."""
+    return getattr(config, "history", "sampled") != "sampled"
+
+
 def _completion(config: Any) -> int:
     """Tokens after the prompt, the world's included: an episode may be no longer."""
     turns = getattr(config, "max_turns", 1)
-    if getattr(config, "ask", "") == "observation":
+    if getattr(config, "ask", "") == "observation" or _has_turn_prompts(config):
         turns = 1
     most = getattr(config, "episode_tokens", Rollout.Config.episode_tokens)
     return min(int(most), turns * int(getattr(config, "turn_tokens", UNKNOWN_REPLY)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
 from terrella.core.config import Local
 from terrella.core.files import write_json_lines
@@ -21,7 +22,7 @@ from terrella.core.judge import judge
 from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler, Verifier
 from terrella.core.run_folder import RunFolder
-from terrella.core.tokens import Task
+from terrella.core.tokens import History, Task
 from terrella.core.types import Split, Tally, Verdict
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
@@ -79,6 +80,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
         max_actions: int = 1
         episode_tokens: int = 4096
         """Most tokens of an episode after its prompt, the world's included."""
+        context_tokens: int = 0
+        """Most tokens that the model sees at once, its reply included; 0 sets no bound."""
+        history: History = "sampled"
+        """What an agent sees of earlier turns (`core.tokens.History`)."""
+        thinking: Thinking = "auto"
+        """Whether a chat model thinks before it answers; auto follows its template."""
         evaluate_on: int = 256
         """Validation tasks for the metrics before and after."""
         record_every: int = 0
@@ -128,6 +135,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
             seed=config.seed,
             learn_world=config.learn_world,
             correct_fraction=config.correct_fraction,
+            history=config.history,
         )
         self.engine.sft(
             start,
@@ -155,7 +163,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         return TrainedPart(steps=trained.steps)
 
     def codec_config(self) -> CodecConfig:
-        return CodecConfig(max_actions=self.config.max_actions)
+        return CodecConfig(max_actions=self.config.max_actions, thinking=self.config.thinking)
 
     def episode_source(self) -> EpisodeSource:
         config = self.config
@@ -165,6 +173,8 @@ class Rlvr(ModelPipeline[RlvrResult]):
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
             episode_tokens=config.episode_tokens,
+            context_tokens=config.context_tokens,
+            history=config.history,
             env_pool=config.env_pool,
         )
         tasks = WorldTasks(world=config.world, ask=config.ask, seed=config.seed)

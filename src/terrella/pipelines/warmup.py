@@ -13,10 +13,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Literal
 
+from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
-from terrella.core.protocols import Codec, Policy
+from terrella.core.errors import ConfigError
+from terrella.core.protocols import Codec, Policy, TurnCodec
 from terrella.core.seeds import SEED_STRIDE
-from terrella.core.tokens import TrainExample
+from terrella.core.tokens import History, TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.policies.basic import Expert, Mixture, Random
@@ -30,7 +32,7 @@ FIRST = 2**31
 """Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
 
-def warmup_examples(
+def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which codec
     world: World.Config,
     codec: Codec,
     *,
@@ -39,8 +41,18 @@ def warmup_examples(
     seed: int,
     learn_world: bool = False,
     correct_fraction: float = CORRECT_FRACTION,
+    history: History = "sampled",
 ) -> list[TrainExample]:
-    """`count` rows of the asked kind, on train instances that RLVR does not meet by number."""
+    """`count` rows of the asked kind, on train instances that RLVR does not meet by number.
+
+    An agent's row is an episode, or a turn where each has a prompt of its own (`history`).
+    """
+    if learn_world and history != "sampled":
+        raise ConfigError(
+            "learn_world",
+            f"with history={history} what the world shows is in prompts only",
+            "set learn_world=False",
+        )
     built: World = world.build()
     seeds = itertools.count(seed * SEED_STRIDE + FIRST)
     rows: Iterator[TrainExample]
@@ -48,10 +60,15 @@ def warmup_examples(
         policy = Mixture.Config(
             first=Random.Config(), second=Expert.Config(), share=correct_fraction
         ).build()
-        rows = (
-            _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
-            for number in seeds
-        )
+        if history == "sampled":
+            rows = (
+                _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
+                for number in seeds
+            )
+        else:
+            rows = itertools.chain.from_iterable(
+                _doubtful_turns(built, codec, policy, history, seed=number) for number in seeds
+            )
     else:
         rows = itertools.chain.from_iterable(
             _doubtful_answers(built, codec, correct_fraction, seed=number) for number in seeds
@@ -70,14 +87,26 @@ def _doubtful_play(
     while True:
         action = policy.act(run.moment)
         run.advance(action)
-        for forced, span in (
-            (False, codec.answer_action([action])),
-            (True, _next_turn(run, codec)),
-        ):
-            ids += span
-            mask += [learn_world or not forced] * len(span)
+        reply, forced = codec.answer_action([action]), _next_turn(run, codec)
+        ids += [*reply, *forced]
+        mask += [*sft_targets(codec, reply), *[learn_world] * len(forced)]
         if run.over:
             return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+
+
+def _doubtful_turns(
+    world: World, codec: Codec, policy: Policy, history: History, *, seed: int
+) -> Iterator[TrainExample]:
+    """The turns of such an episode, each with its own prompt."""
+    if not isinstance(codec, TurnCodec):
+        raise ConfigError("history", f"{type(codec).__name__} has no prompts of single turns")
+    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    while not run.over:
+        prompt = codec.ask_turn(run.situation, history)
+        action = policy.act(run.moment)
+        reply = codec.answer_action([action])
+        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
+        run.advance(action)
 
 
 def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
@@ -98,5 +127,5 @@ def _doubtful_answers(
         done = asked if run.rng.random() < correct_fraction else other
         prompt = codec.ask_observation(run.situation, asked)
         reply = codec.answer_observation(world.fork().step(done)[0])
-        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
         run.advance(asked)

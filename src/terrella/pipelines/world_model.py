@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.codecs.choose import codec_for
+from terrella.codecs.choose import codec_for, sft_targets
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable, Local
 from terrella.core.integrity import copy_folder
@@ -174,7 +174,9 @@ def prediction_examples(
             success = step.terminated and bool(step.info.get("success"))
             reply = codec.answer_observation(step.next_observation)
             reply += outcome.answer(step.reward, step.terminated, success)
-            yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=(True,) * len(reply))
+            yield TrainExample(
+                prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply)
+            )
 
 
 def _situation(world: World, steps: Sequence[Transition], index: int) -> Situation:

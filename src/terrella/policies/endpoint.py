@@ -16,7 +16,8 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from terrella.codecs.chat import Message, chat_messages, read_answer
+from terrella.codecs.answers import read_answer
+from terrella.codecs.chat import Message, chat_messages
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.types import Moment

@@ -17,60 +17,18 @@ from typing import Self
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
-from terrella.core.protocols import Codec, RolloutCodec, Sampler, Verifier
+from terrella.core.protocols import Codec, RolloutCodec, Sampler, ThinkingCodec, Verifier
 from terrella.core.seeds import SAMPLE_STREAM, stream
-from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
-from terrella.core.types import Episode, Observation, Situation, Stop, Transition, Verdict
+from terrella.core.tokens import History, ReplyFacts, Sampled, Task, TokenEpisode, TokenRequest
+from terrella.core.types import Observation, Situation, Status, Stop, Transition, Verdict
 from terrella.core.world import World
+from terrella.rollout.context import AgentContext, PromptTooLongError, TokenBuffer
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.session import EnvWorkerError
 from terrella.rollout.watchdog import Watchdog, WatchedEnvWorker
 
 logger = logging.getLogger("terrella")
-
-
-@dataclass(slots=True)
-class TokenBuffer:
-    """The tokens of a running episode, written by the model or forced by the world."""
-
-    prompt_ids: tuple[int, ...] = ()
-    ids: list[int] = field(default_factory=list[int])
-    mask: list[bool] = field(default_factory=list[bool])
-    logprobs: list[float] = field(default_factory=list[float])
-    turn_ends: list[int] = field(default_factory=list[int])
-    turn_rewards: list[float] = field(default_factory=list[float])
-    versions: list[int] = field(default_factory=list[int])
-
-    def model_writes(self, sampled: Sampled) -> None:
-        self.ids += sampled.token_ids
-        self.mask += [True] * len(sampled.token_ids)
-        self.logprobs += sampled.logprobs
-        self.versions += [sampled.version] * len(sampled.token_ids)
-
-    def world_writes(self, ids: Sequence[int]) -> None:
-        self.ids += ids
-        self.mask += [False] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.versions += self.versions[-1:] * len(ids)
-
-    def end_turn(self, reward: float) -> None:
-        self.turn_ends.append(len(self.ids))
-        self.turn_rewards.append(reward)
-
-    def episode(self, task: Task, outcome: Verdict, record: Episode | None) -> TokenEpisode:
-        return TokenEpisode(
-            prompt_ids=self.prompt_ids,
-            completion_ids=tuple(self.ids),
-            model_mask=tuple(self.mask),
-            logprobs=tuple(self.logprobs),
-            turn_ends=tuple(self.turn_ends),
-            turn_rewards=tuple(self.turn_rewards),
-            outcome=outcome,
-            group=f"{task.seed}/{task.noise_seed}",
-            record=record,
-            versions=tuple(self.versions),
-        )
 
 
 class Rollout(Configurable):
@@ -84,7 +42,15 @@ class Rollout(Configurable):
         """Actions taken from one reply; further ones are ignored."""
         turn_tokens: int = 64
         episode_tokens: int = 4096
-        """Most tokens of an episode, the world's included."""
+        """Most tokens of an episode after its prompt, the world's included."""
+        context_tokens: int = 0
+        """Most tokens that the model sees at once, its reply included; 0 sets no bound.
+
+        Where each turn has its own prompt, the oldest turns are left out until it fits. Otherwise
+        the episode ends. An episode whose first prompt does not fit is masked.
+        """
+        history: History = "sampled"
+        """What an agent sees of earlier turns."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
 
@@ -106,9 +72,12 @@ class Rollout(Configurable):
         """Worlds are built when they are first needed. The verifier is the world's unless given."""
         super().__init__(config)
         self.codec = codec
+        self.context = AgentContext(config, codec)
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.verifier = verifier or config.world.build().verifier
         self.shaping = shaping
+        self.worlds: tuple[str, ...] = ()
+        """The names of the worlds, where there are several (`rollout/mixed.py`)."""
         self.watchdog: Watchdog | None = None
         self.env_steps = 0
         """Actions carried out in real worlds so far; step budgets count them."""
@@ -147,6 +116,10 @@ class Rollout(Configurable):
             return episode
         return self.shaping.shape(episode, self.codec, max_actions=self.config.max_actions)
 
+    def _too_long(self, buffer: TokenBuffer, task: Task, error: PromptTooLongError) -> TokenEpisode:
+        logger.warning("masked: seed %d: %s", task.seed, error)
+        return buffer.episode(task, Verdict.failed(Status.POLICY_ERROR, str(error)), None)
+
     # --- world models -----------------------------------------------------------------------------
 
     async def _predict(
@@ -160,15 +133,21 @@ class Rollout(Configurable):
                 "max_turns", f"{len(steps)} steps are asked for, {len(seeds)} turns allowed"
             )
         buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
-        session = f"{task.seed}/{task.noise_seed}/{member}" if task.following else None
+        session = _session(task, member) if task.following else None
         try:
-            replies = await self._write_steps(sampler, buffer, steps, seeds, session)
+            self.context.check(buffer)
+        except PromptTooLongError as error:
+            return self._too_long(buffer, task, error)
+        try:
+            written = await self._write_steps(sampler, buffer, steps, seeds, session)
         finally:
             if session:
                 sampler.release(session)
-        verdicts = judge_steps(
-            self.verifier, self._read_steps(task.situation, replies, steps), steps
-        )
+        predicted = self._read_steps(task.situation, [each.token_ids for each in written], steps)
+        verdicts = judge_steps(self.verifier, predicted, steps)
+        for sampled, verdict in zip(written, verdicts, strict=True):
+            readable = verdict.status is not Status.UNPARSABLE
+            buffer.replies.append(self._reply_facts(sampled, readable=readable))
         buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts]
         return buffer.episode(task, mean_verdict(verdicts), None)
 
@@ -179,17 +158,17 @@ class Rollout(Configurable):
         steps: Sequence[Transition],
         seeds: Sequence[int],
         session: str | None,
-    ) -> list[tuple[int, ...]]:
+    ) -> list[Sampled]:
         """The model's prediction of each step, the next action forced in between."""
-        replies = []
+        written = []
         for index, (step, seed) in enumerate(zip(steps, seeds, strict=False)):
             if index:
                 buffer.world_writes(self._rollout_codec.go_on(step.action))
             sampled = await sampler.sample(self._request(buffer, seed, session))
             buffer.model_writes(sampled)
             buffer.end_turn(0.0)
-            replies.append(sampled.token_ids)
-        return replies
+            written.append(sampled)
+        return written
 
     def _read_steps(
         self, situation: Situation, replies: Sequence[tuple[int, ...]], steps: Sequence[Transition]
@@ -210,12 +189,14 @@ class Rollout(Configurable):
         self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]
     ) -> TokenEpisode:
         buffer = TokenBuffer()
-        session = f"{task.seed}/{task.noise_seed}/{member}"
+        session = _session(task, member)
         async with self.env_pool.take() as taken:
             worker = self._watched(taken, task, member)
             try:
                 stop = await self._play(sampler, worker, buffer, task, member, seeds, session)
                 record = await worker.finish(stop)
+            except PromptTooLongError as error:
+                return self._too_long(buffer, task, error)
             except EnvWorkerError as lost:
                 logger.warning("masked: %s", lost)
                 return buffer.episode(task, Verdict.failed(lost.stop.status, str(lost)), None)
@@ -241,26 +222,25 @@ class Rollout(Configurable):
     ) -> Stop:
         """Alternate model and world; returns why the episode stops if the world goes on."""
         situation = await worker.start(task, member)
-        buffer.prompt_ids = self.codec.ask_action(situation)
+        self.context.begin(buffer, situation)
         for turn, seed in enumerate(seeds, 1):
             sampled = await sampler.sample(self._request(buffer, seed, session))
             buffer.model_writes(sampled)
             over, situation = await self._carry_out(worker, buffer, sampled)
             if over or turn == len(seeds):
                 break
-            forced = self.codec.world_turn(situation, cut_off=not sampled.stopped)
-            if len(buffer.ids) + len(forced) >= self.config.episode_tokens:
+            if not self.context.go_on(buffer, situation, cut_off=not sampled.stopped):
                 return Stop.OUT_OF_TOKENS
-            buffer.world_writes(forced)
         return Stop.OUT_OF_STEPS
 
     async def _carry_out(
         self, worker: EnvWorker, buffer: TokenBuffer, sampled: Sampled
     ) -> tuple[bool, Situation]:
         """Carry out the actions of one reply. A reply without one costs an invalid step."""
-        actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions] or ("",)
+        actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions]
+        buffer.replies.append(self._reply_facts(sampled, readable=bool(actions)))
         reward = 0.0
-        for action in actions:
+        for action in actions or ("",):
             result = await worker.act(action)
             reward += result.step.reward
             if result.over:
@@ -268,14 +248,26 @@ class Rollout(Configurable):
         buffer.end_turn(reward)
         return result.over, result.situation
 
+    def _reply_facts(self, sampled: Sampled, *, readable: bool) -> ReplyFacts:
+        thought = None
+        if isinstance(self.codec, ThinkingCodec):
+            thought = self.codec.read_thought(sampled.token_ids)
+        tokens, truncated = thought or (None, False)
+        return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
+
     def _request(self, buffer: TokenBuffer, seed: int, session: str | None = None) -> TokenRequest:
-        room = max(1, min(self.config.turn_tokens, self.config.episode_tokens - len(buffer.ids)))
         return TokenRequest(
-            prompt_ids=(*buffer.prompt_ids, *buffer.ids),
-            max_new_tokens=room,
+            prompt_ids=buffer.seen,
+            max_new_tokens=self.context.room(buffer),
             seed=seed,
             stop_ids=self.codec.stop_ids,
             temperature=self.config.temperature,
             session=session,
             allowed_ids=self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None,
         )
+
+
+def _session(task: Task, member: int) -> str:
+    """A name for the requests of one episode; worlds of a mixed run may share seeds."""
+    world = f"{task.world}/" if task.world else ""
+    return f"{world}{task.seed}/{task.noise_seed}/{member}"

@@ -1,14 +1,7 @@
-"""Chat messages and the parser of replies, on text."""
+"""Chat messages, on text."""
 
-import pytest
-
-from terrella.codecs.chat import (
-    answer_text,
-    chat_messages,
-    prediction_messages,
-    read_answer,
-    read_prediction,
-)
+from terrella.codecs.answers import read_answer
+from terrella.codecs.chat import chat_messages, prediction_messages
 from terrella.core.types import Situation, Text, Transition
 
 
@@ -30,14 +23,3 @@ def test_a_conversation_has_a_turn_per_observation_and_per_action():
 def test_a_prediction_prompt_has_the_state_and_the_action():
     system, user = prediction_messages(situation(), "Up")
     assert system["content"].startswith("Rules.") and user["content"] == "State:\nb\nAction: Up"
-
-
-@pytest.mark.parametrize("text", ["", "a", " a ", "\na\n", "x </answer> y", "#_\n_#"])
-def test_a_prediction_is_read_back_with_any_white_space_around_it(text):
-    assert read_prediction(answer_text(text)) == text
-    assert read_prediction("well: " + answer_text(text, blank="\n") + " done") == text
-
-
-@pytest.mark.parametrize("reply", ["", "<answer> a", "a </answer>", "</answer> a <answer>"])
-def test_a_reply_without_both_tags_has_no_prediction(reply):
-    assert read_prediction(reply) is None

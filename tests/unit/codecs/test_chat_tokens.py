@@ -9,7 +9,8 @@ import pytest
 transformers = pytest.importorskip("transformers")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from terrella.codecs.chat import answer_text, chat_messages, prediction_messages
+from terrella.codecs.answers import answer_text
+from terrella.codecs.chat import chat_messages, prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec
@@ -133,7 +134,7 @@ def test_turns_in_a_row_are_what_the_template_renders(named):
     codec = ChatCodec(tokenizer, max_actions=2)
     states, replies = ["##_P", "#_ P\n\n#", "P___"], [("Up",), ("Left", "Up")]
     ids = codec.ask_action(situation(states[0], left=5))
-    messages = chat_messages(situation(states[0], left=5), 2)
+    messages = chat_messages(situation(states[0], left=5), 2, codec.form)
     for turn, (state, actions) in enumerate(zip(states[1:], replies, strict=True), 1):
         now = situation(state, left=5 - turn)
         ids += codec.answer_action(actions) + codec.world_turn(now)

@@ -120,8 +120,8 @@ def test_the_first_complete_tag_counts(text, content):
 
 def test_thoughts_are_asked_for_unless_they_are_off():
     assert "<think>" in reply_form("worldmodel")
-    assert reply_form("worldmodel", think=False) == (
+    assert reply_form("worldmodel", thinks=False) == (
         "<observation> the current state </observation>"
         "<prediction> the state after your actions </prediction><answer> your actions </answer>"
     )
-    assert reply_form("plain", think=False) == "<answer> your actions </answer>"
+    assert reply_form("plain", thinks=False) == "<answer> your actions </answer>"

@@ -121,6 +121,8 @@ def _record(task: int, reward: float | None) -> dict[str, Any]:
         "turn_rewards": known,
         "world_rewards": known,
         "turn_ends": [2] if known else [],
+        "world": "",
+        "replies": [],
         "prompt_read": 1,
         "prompt_cached": 0,
         "env_steps": 3,

@@ -35,6 +35,8 @@ def record(value: float | None) -> dict[str, Any]:
         "turn_rewards": [] if value is None else [0.0, value],
         "world_rewards": [] if value is None else [value, 0.0],
         "turn_ends": [] if value is None else [2, 4],
+        "world": "lake",
+        "replies": [[True, False, 5, False], [False, True, None, False]],
         "prompt_read": 10,
         "prompt_cached": 4,
     }
@@ -167,6 +169,10 @@ def test_metrics_leave_masked_verdicts_out_of_the_mean():
     assert result["masked/env_error"] == pytest.approx(1 / 7) and "masked/timeout" not in result
     assert result["zero_variance"] == pytest.approx(2 / 3)
     assert result["prefix_hits"] == pytest.approx(0.4)
+    assert result["reward/lake"] == result["reward"]
+    assert result["reply/format_errors/lake"] == 0.5
+    assert result["reply/format_errors"] == result["reply/truncated"] == 0.5
+    assert result["thought/tokens"] == 5.0 and result["thought/truncated"] == 0.0
 
 
 def test_every_algorithm_is_known_to_both_engines():

@@ -41,10 +41,11 @@ from terrella.engines.tinker.trainer import (
 )
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
+    check_history,
     episode_metrics,
     group_rewards,
     scored_episodes,
-    train_example,
+    train_examples,
 )
 from terrella.rollout.rollout import Rollout
 
@@ -82,6 +83,7 @@ class RlvrLoop:
         recorder: Recorder | None = None,
     ) -> None:
         """`reference` is an adapter that stays at the start, for kl > 0."""
+        check_history(config, rollout.config.history)
         self.trainer = trainer
         self.rollout = rollout
         self.tasks = tasks
@@ -160,7 +162,7 @@ class RlvrLoop:
         config, size = self.config, self.config.group_size
         episodes, rewards = self._play(sampler, indices)
         # Before the refills: they would flatter the metrics.
-        self.metrics |= episode_metrics(episodes, rewards, OneProcess())
+        self.metrics |= episode_metrics(episodes, rewards, OneProcess(), self.rollout.worlds)
         refilled = 0
         for extra in range(1, config.refill_rounds + 1):
             empty = (~informative_groups(rewards, config.algorithm)).nonzero().flatten().tolist()
@@ -196,10 +198,7 @@ class RlvrLoop:
         if not sent:
             return None
         longest = self.rollout.config.max_model_tokens
-        examples = [
-            train_example(each, counts, self.config, longest=longest, index=index)
-            for index, each in enumerate(sent)
-        ]
+        examples = train_examples(sent, counts, self.config, longest=longest)
         rows = self.trainer.rows(examples)
         old_M = self.trainer.logprobs(rows)
         metrics = self._mismatch(old_M, rows.column("sampled"))

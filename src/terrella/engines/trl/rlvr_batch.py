@@ -7,6 +7,7 @@ Bookkeeping only; nothing here touches a model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.credit import rewards_by_turn
-from terrella.algos.diagnostics import diversity
+from terrella.algos.diagnostics import WORLD_METRICS, diversity, reply_values, world_values
 from terrella.algos.episode_batch import (
     EpisodeFacts,
     Score,
@@ -26,7 +27,8 @@ from terrella.algos.episode_batch import (
 )
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread
-from terrella.core.tokens import TokenEpisode, TrainExample
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import History, TokenEpisode, TrainExample
 from terrella.core.types import MASKED
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.metrics import MetricAccumulator
@@ -79,6 +81,52 @@ def scored_episodes(
     return [ScoredEpisode(episode, score) for episode, score in pairs if score is not None]
 
 
+def train_examples(
+    scored: Sequence[ScoredEpisode],
+    counts: TokenCounts,
+    config: RlvrConfig,
+    *,
+    longest: int,
+    version: int = 0,
+) -> list[TrainExample]:
+    """The examples of all episodes: one of each, or one of each turn with a prompt of its own.
+
+    Advantages and weights are those of the whole episode in either case; the examples of its turns
+    share them out. `version` is that of the current weights; tokens of older ones are marked.
+    """
+    examples: list[TrainExample] = []
+    for index, each in enumerate(scored):
+        whole = train_example(each, counts, config, longest=longest, index=index, version=version)
+        for prompt_ids, part in each.episode.sequences:
+            example = TrainExample(
+                prompt_ids=prompt_ids,
+                completion_ids=whole.completion_ids[part],
+                mask=whole.mask[part],
+                columns={name: column[part] for name, column in whole.columns.items()},
+            )
+            examples.append(example)
+    return examples
+
+
+def check_history(config: RlvrConfig, history: History) -> None:
+    """Refuse what needs an episode in one sequence, where each turn has a prompt of its own."""
+    if history == "sampled":
+        return
+    if config.world_loss:
+        raise ConfigError(
+            "world_loss",
+            f"with history={history} an episode holds no token of the world",
+            "set history=sampled",
+        )
+    if ESTIMATORS[config.algorithm].ratio == "episode":
+        raise ConfigError(
+            "algorithm",
+            f"{config.algorithm} has one ratio for a whole episode, and history={history} divides "
+            "it into turns",
+            "use grpo, dr_grpo, dapo or ppo, or set history=sampled",
+        )
+
+
 def train_example(
     scored: ScoredEpisode,
     counts: TokenCounts,
@@ -88,10 +136,9 @@ def train_example(
     index: int = 0,
     version: int = 0,
 ) -> TrainExample:
-    """The example of one episode: its columns per token, and the sampler's log-probabilities.
+    """All tokens of an episode: their columns, and the sampler's log-probabilities.
 
     `index` tells the episodes of a batch apart, for algorithms with one ratio per episode.
-    `version` is that of the current weights; tokens of older ones are marked.
     """
     episode = scored.episode
     facts = episode_facts(episode, config.reward)
@@ -110,6 +157,12 @@ def train_example(
         mask=mask,
         columns=columns,
     )
+
+
+def trained_lengths(scored: Sequence[ScoredEpisode], examples: Sequence[TrainExample]) -> list[int]:
+    """The number of targets of each episode; `examples` are those of all of them, in order."""
+    sizes = iter([sum(example.mask) for example in examples])
+    return [sum(next(sizes) for _ in each.episode.sequences) for each in scored]
 
 
 def unshared_tokens(examples: Sequence[TrainExample]) -> int:
@@ -132,21 +185,38 @@ def efficiency(batch: Batch) -> dict[str, float]:
 
 
 def episode_metrics(
-    episodes: Sequence[TokenEpisode], rewards: Tensor, accelerator: Any
+    episodes: Sequence[TokenEpisode],
+    rewards: Tensor,
+    accelerator: Any,
+    worlds: Sequence[str] = (),
 ) -> dict[str, float]:
     """Metrics of a batch of episodes, over all processes.
 
     Masked verdicts are counted together and by cause (`masked/env_error`); of the causes, only
-    those that occur are returned.
+    those that occur are returned. Metrics of thoughts are returned where there are thoughts, and
+    those of single worlds in a run with several (`worlds`).
     """
+    replies = reply_values([reply for episode in episodes for reply in episode.replies])
     names = ("reward", "in_group_std", "zero_variance", "diversity", "masked", "tokens", "turns")
-    totals = MetricAccumulator((*names, *(f"masked/{cause}" for cause in MASKED)))
+    causes = tuple(f"masked/{cause}" for cause in MASKED)
+    # The same names on all processes, whichever worlds they played.
+    optional: dict[str, list[float]] = {
+        f"{name}/{world}": [] for world in worlds for name in WORLD_METRICS
+    }
+    optional |= replies | world_values(
+        [episode.world for episode in episodes],
+        rewards.flatten().tolist(),
+        [episode.replies for episode in episodes],
+    )
+    totals = MetricAccumulator((*names, *optional, *causes))
+    for name, values in optional.items():
+        totals.add(name, torch.tensor(values))
     totals.add("reward", rewards[~rewards.isnan()])
     totals.add("zero_variance", zero_variance(rewards).float())
     totals.add("in_group_std", group_spread(rewards))
-    replies = [episode.completion_ids for episode in episodes]
+    written = [episode.completion_ids for episode in episodes]
     size = rewards.shape[1]
-    groups = [replies[start : start + size] for start in range(0, len(replies), size)]
+    groups = [written[start : start + size] for start in range(0, len(written), size)]
     totals.add("diversity", torch.tensor([diversity([group]) for group in groups]))
     totals.add("masked", rewards.isnan().float())
     for cause in MASKED:
@@ -155,4 +225,9 @@ def episode_metrics(
     totals.add("tokens", torch.tensor([float(sum(episode.model_mask)) for episode in episodes]))
     totals.add("turns", torch.tensor([float(len(episode.turn_ends)) for episode in episodes]))
     metrics = totals.gather(accelerator)
-    return {name: value for name, value in metrics.items() if name in names or value}
+    wanted = {*names, *(name for name in optional if not math.isnan(metrics[name]))}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name in wanted or (name in causes and value)
+    }

@@ -45,9 +45,11 @@ from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_log
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
+    check_history,
     efficiency,
     scored_episodes,
-    train_example,
+    train_examples,
+    trained_lengths,
     unshared_tokens,
 )
 from terrella.engines.trl.schedules import make_schedule
@@ -83,6 +85,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         called with every batch.
         """
         config.check(processes=processes())
+        check_history(config, rollout.config.history)
         if sampler is None:
             check_size(model)
         self.rlvr = config
@@ -219,23 +222,15 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         other_terms = self.rlvr.kl or self.critic or self.rlvr.world_loss
         computed = [each for each in scored if each.score.has_gradient or other_terms]
         longest = self.rollout.config.max_model_tokens
-        examples = [
-            train_example(
-                each,
-                counts,
-                self.rlvr,
-                longest=longest,
-                index=index,
-                version=self.schedule.version,
-            )
-            for index, each in enumerate(computed)
-        ]
+        examples = train_examples(
+            computed, counts, self.rlvr, longest=longest, version=self.schedule.version
+        )
         packed = self.packed(
             examples, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix
         )
         return Batch(
             packs=self.pad_packs(packed),
-            lengths=[sum(example.mask) for example in examples],
+            lengths=trained_lengths(computed, examples),
             counts=counts,
             unshared_tokens=unshared_tokens(examples),
         )

@@ -55,6 +55,13 @@ def make_schedule(trainer: Any, sampler: Any) -> Schedule:
     return SyncSchedule(trainer, sampler)
 
 
+def batch_metrics(
+    trainer: Any, episodes: Sequence[TokenEpisode], rewards: Tensor
+) -> dict[str, float]:
+    """Metrics of the episodes that were played, over all processes."""
+    return episode_metrics(episodes, rewards, trainer.accelerator, trainer.rollout.worlds)
+
+
 def send_weights(trainer: Any, sampler: Any) -> None:
     """Give the sampler the trainer's weights: all processes gather them, and the main one sends.
 
@@ -113,7 +120,7 @@ class SyncSchedule:
         trainer, rlvr = self.trainer, self.trainer.rlvr
         episodes, rewards = self.play(indices)
         # Before the refills: they would flatter the metrics.
-        trainer.add_metrics(**episode_metrics(episodes, rewards, trainer.accelerator))
+        trainer.add_metrics(**batch_metrics(trainer, episodes, rewards))
         size, run_tasks = rlvr.group_size, rlvr.steps * rlvr.groups
         refilled = 0
         for extra in range(1, rlvr.refill_rounds + 1):
@@ -194,7 +201,7 @@ class AsyncSchedule:
         trainer.add_metrics(**{"seconds/generate": time.perf_counter() - began})
         episodes = [episode for group in groups for episode in group.episodes]
         rewards = group_rewards(episodes, trainer.rlvr)
-        trainer.add_metrics(**episode_metrics(episodes, rewards, trainer.accelerator))
+        trainer.add_metrics(**batch_metrics(trainer, episodes, rewards))
         ages = torch.tensor([float(self.version - group.oldest) for group in groups])
         everyone = trainer.accelerator.gather(ages.to(trainer.accelerator.device))
         trainer.add_metrics(

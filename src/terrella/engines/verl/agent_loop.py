@@ -187,6 +187,8 @@ def as_output(
         "world_rewards": [] if masked else list(episode.turn_rewards),
         "turn_ends": [] if masked else list(episode.turn_ends),
         "env_steps": len(episode.record.transitions) if episode.record else 0,
+        "world": episode.world,
+        "replies": [list(reply) for reply in episode.replies],
         "prompt_read": sampler.read,
         "prompt_cached": sampler.cached,
     }

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from terrella.algos.advantages import gae, whiten
-from terrella.algos.diagnostics import mask_metrics, spread_metrics
+from terrella.algos.diagnostics import mask_metrics, reply_metrics, spread_metrics, world_values
 from terrella.algos.episode_batch import (
     MISSING,
     EpisodeFacts,
@@ -28,6 +28,7 @@ from terrella.algos.episode_batch import (
     token_counts,
 )
 from terrella.algos.losses import importance_weights, k3
+from terrella.core.tokens import ReplyFacts
 from terrella.engines.configs import RlvrConfig
 
 
@@ -217,10 +218,16 @@ def batch_metrics(
     read = sum(record["prompt_read"] for record in records)
     written = [sum(episode.model_mask) for episode in episodes]
     count = max(len(records), 1)
+    replies = [[ReplyFacts(*reply) for reply in record["replies"]] for record in records]
+    by_world = world_values(
+        [record["world"] for record in records], [each.reward for each in episodes], replies
+    )
     return {
         "reward": float(rewards_PG[known].mean()) if known.any() else math.nan,
         **spread_metrics(rewards_PG),
         **mask_metrics([record["status"] for record in records]),
+        **reply_metrics([reply for each in replies for reply in each]),
+        **{name: sum(values) / len(values) for name, values in by_world.items() if values},
         "tokens": sum(written) / count,
         "turns": sum(len(record["turn_ends"]) for record in records) / count,
         "prefix_hits": sum(record["prompt_cached"] for record in records) / max(read, 1),

@@ -127,6 +127,13 @@ class VerlEngine:
             raise ConfigError(
                 "record_every", "tokens are kept by engine=trl only", "set record_every=0"
             )
+        if source.rollout.history != "sampled":
+            raise ConfigError(
+                "history",
+                f"history={source.rollout.history} gives each turn a prompt of its own; an episode "
+                "of verl's is one sequence",
+                "use engine=trl or engine=tinker, or set history=sampled",
+            )
         budget = budget or EnvStepBudget()
         run = VerlRun(
             source,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import TaggedCodecConfig
 from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec
 from terrella.core.config import Local, dump
@@ -92,8 +93,8 @@ class Spa(ModelPipeline[SpaResult]):
         model: Local[str] = "tiny-0.3m"
         form: Form = "worldmodel"
         """How replies and states are written; see `codecs/tagged.py`."""
-        think: bool = True
-        """Whether a chat model is asked for thoughts, too (RAGEN's `enable_think`)."""
+        thinking: Thinking = "on"
+        """Whether a chat model is asked for thoughts beside the states (RAGEN's `enable_think`)."""
         max_turns: int = 5
         max_actions: int = 5
         turn_tokens: int = 64
@@ -274,7 +275,7 @@ class Spa(ModelPipeline[SpaResult]):
     def codec_config(self) -> TaggedCodecConfig:
         config = self.config
         return TaggedCodecConfig(
-            form=config.form, think=config.think, max_actions=config.max_actions
+            form=config.form, thinking=config.thinking, max_actions=config.max_actions
         )
 
     def episode_source(self) -> EpisodeSource:

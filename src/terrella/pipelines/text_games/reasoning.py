@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from terrella.codecs.chat import Message, prediction_messages, read_prediction
+from terrella.codecs.answers import read_prediction
+from terrella.codecs.chat import Message, prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.core.judge import judge
 from terrella.core.tokens import TrainExample

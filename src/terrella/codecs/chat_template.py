@@ -1,0 +1,205 @@
+"""A tokenizer's chat template: renders conversations, and knows what stands around a reply.
+
+Templates differ in more than their tokens. Some have no system role. Some open a thought in the
+generation prompt (DeepSeek-R1), some have a switch for thoughts (`enable_thinking`, Qwen3). What a
+template does is found out by rendering, not by the model's name.
+    template = ChatTemplate(tokenizer, thinking="auto")
+    ids = template.prompt(messages)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from terrella.codecs.answers import END_THINK, THINK
+from terrella.codecs.chat import Message
+from terrella.core.errors import ConfigError
+
+Thinking = Literal["auto", "on", "off"]
+"""Whether a model is asked to think: auto asks those whose template opens or supports a thought."""
+
+MARKER = "REPLY7Q3Z"
+"""Stands for a reply in a rendered conversation.
+
+Only letters and digits, so that no template trims or escapes it.
+"""
+END_OF_THOUGHT = f"\n{END_THINK}\n\n"
+"""Between a thought and an answer, as Qwen3 and DeepSeek-R1 write it."""
+_SWITCH = "enable_thinking"
+
+
+class ChatTemplate:
+    """Messages to token ids, by the tokenizer's template."""
+
+    def __init__(self, tokenizer: Any, *, thinking: Thinking = "auto") -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                "chat codec",
+                "the tokenizer has no chat template",
+                "use the interleaved codec instead",
+            )
+        self.tokenizer = tokenizer
+        specials = {
+            token.content: index
+            for index, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        self.end_of_thought: int | None = tokenizer.get_vocab().get(END_THINK)
+        """The tag as a token of its own, where the tokenizer has one."""
+        self._special_ids = frozenset(specials.values())
+        thought_tags = {specials[tag] for tag in (THINK, END_THINK) if tag in specials}
+        self._hidden_ids = self._special_ids - thought_tags
+        self._special_text = _any_of(specials)
+        self._hidden_text = _any_of(set(specials) - {THINK, END_THINK})
+        self._options: dict[str, bool] = {}
+        self._prompt_end = ""
+        self._system_role = self._knows_system_role()
+        self.thinks = self._choose(thinking)
+        """Whether replies begin with a thought."""
+        self.opens_thought = self.thinks and self._ends_in_thought()
+        """Whether the generation prompt has opened the thought already."""
+        self.stop_ids = self._find_stop_ids()
+
+    # --- thoughts ---------------------------------------------------------------------------------
+
+    def _choose(self, thinking: Thinking) -> bool:
+        """Set the template's options for this choice; returns whether the model thinks."""
+        has_switch = self._question(**{_SWITCH: True}) != self._question(**{_SWITCH: False})
+        writes_thoughts = END_THINK in str(self.tokenizer.chat_template)
+        supports = has_switch or writes_thoughts or self._ends_in_thought()
+        thinks = thinking == "on" or (thinking == "auto" and supports)
+        if has_switch:
+            self._options = {_SWITCH: thinks}
+        if not thinks and self._ends_in_thought():
+            # The template insists on a thought: an empty one ends it, as Qwen3's switch does.
+            self._prompt_end = END_OF_THOUGHT
+        return thinks
+
+    def _question(self, **options: bool) -> str:
+        rendered: str = self.tokenizer.apply_chat_template(
+            [user("?")], tokenize=False, add_generation_prompt=True, **options
+        )
+        return rendered
+
+    def _ends_in_thought(self) -> bool:
+        return self._question(**self._options).rstrip().endswith(THINK)
+
+    @property
+    def thought_marks(self) -> tuple[str, str]:
+        """What stands before and after the thought in a reply; nothing if the model has none."""
+        if not self.thinks:
+            return "", ""
+        return ("" if self.opens_thought else f"{THINK}\n"), END_OF_THOUGHT
+
+    # --- rendering --------------------------------------------------------------------------------
+
+    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a conversation, up to where the model writes."""
+        return tuple(self._encode(self._render(messages, ask=True))[0])
+
+    def after_reply(self, messages: Sequence[Message]) -> list[int]:
+        """The template's tokens after a reply that `messages` follow, beginning with its end."""
+        opening = [user("?"), {"role": "assistant", "content": MARKER}]
+        text = self._render([*opening, *messages], ask=bool(messages))
+        if MARKER not in text:
+            raise ConfigError("chat codec", "the chat template does not show the model's replies")
+        ids, starts = self._encode(text)
+        # White space between the reply and its end token is written by the template, not by the
+        # model, so it is skipped.
+        reply_end = text.index(MARKER) + len(MARKER)
+        for index, start in enumerate(starts):
+            if start >= reply_end and ids[index] in self._special_ids:
+                return ids[index:]
+        raise ConfigError(
+            "chat codec", "the chat template does not end a reply with a special token"
+        )
+
+    def reply(self, content: str) -> tuple[int, ...]:
+        """Ids of a reply, from after the generation prompt to the end of the turn."""
+        messages = [user("?")]
+        prompt, _ = self._encode(self._render(messages, ask=True))
+        messages.append({"role": "assistant", "content": content})
+        conversation, _ = self._encode(self._render(messages, ask=False))
+        stop = self.stop_ids[0]
+        if conversation[: len(prompt)] != prompt:
+            # The template renders a past turn differently from one that is being generated.
+            return (*self.write(content), stop)
+        written = conversation[len(prompt) :]
+        return (*written[: written.index(stop)], stop)
+
+    def write(self, text: str) -> list[int]:
+        """Tokenize text inside a reply; tags of thoughts are the only special tokens in it."""
+        escaped = self._hidden_text.sub(_with_space, text)
+        return list(self.tokenizer.encode(escaped, add_special_tokens=False))
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Decode a reply, leaving out special tokens; tags of thoughts stay."""
+        plain = [token for token in token_ids if token not in self._hidden_ids]
+        text: str = self.tokenizer.decode(plain)
+        return text
+
+    def _render(self, messages: Sequence[Message], *, ask: bool) -> str:
+        # A space in the spelling of special tokens: no world can inject them.
+        escaped = [
+            {**message, "content": self._special_text.sub(_with_space, message["content"])}
+            for message in messages
+        ]
+        if not self._system_role:
+            escaped = _system_into_user(escaped)
+        rendered: str = self.tokenizer.apply_chat_template(
+            escaped, tokenize=False, add_generation_prompt=ask, **self._options
+        )
+        return rendered + self._prompt_end if ask else rendered
+
+    def _encode(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of a rendered text, and the character at which each begins.
+
+        No special tokens are added: the template has already written them.
+        """
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+
+    def _find_stop_ids(self) -> tuple[int, ...]:
+        """The end-of-turn token, and the EOS token if it is a different one."""
+        end = self.after_reply([])[0]
+        eos = self.tokenizer.eos_token_id
+        return (end,) if eos in (None, end) else (end, int(eos))
+
+    def _knows_system_role(self) -> bool:
+        """Whether the template renders a system message.
+
+        Some templates raise an error, others drop it. For both, the system message goes into the
+        first user message.
+        """
+        from jinja2 import TemplateError
+
+        messages = [{"role": "system", "content": MARKER}, user("?")]
+        try:
+            return MARKER in self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError:
+            return False
+
+
+def user(content: str) -> Message:
+    """A user message."""
+    return {"role": "user", "content": content}
+
+
+def _any_of(spellings: Any) -> re.Pattern[str]:
+    """Matches any of these texts, the longest first."""
+    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))) or r"(?!)")
+
+
+def _with_space(match: re.Match[str]) -> str:
+    return f"{match[0][0]} {match[0][1:]}"
+
+
+def _system_into_user(messages: Sequence[Message]) -> list[Message]:
+    if not messages or messages[0]["role"] != "system":
+        return list(messages)
+    system, first, *rest = messages
+    return [user(f"{system['content']}\n\n{first['content']}"), *rest]

@@ -185,7 +185,7 @@ def run_spec(config: Configurable.Config, ignored: Sequence[str]) -> dict[str, A
         *path, key = name.split(".")
         nested = settings
         for part in path:
-            nested = nested[part]
+            nested = nested.get(part) or {}  # a part that was left out has no settings
         nested.pop(key, None)
     return {"config": settings}
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
-from tests.support.tiny_model import tiny_model
+from tests.support import chat_models
 
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import folder_sha256
@@ -27,10 +27,6 @@ from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
 from terrella.worlds.sokoban import Sokoban
 
-CHAT = (
-    "{% for message in messages %}<obs>{{ message['role'] }}\n{{ message['content'] }}<end>"
-    "{% endfor %}{% if add_generation_prompt %}<act>{% endif %}"
-)
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"}
 
 
@@ -72,18 +68,6 @@ def agent(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def plain_folder(tmp_path_factory):
-    """A Hugging Face folder that no command of ours wrote: weights, tokenizer, chat template."""
-    folder = tmp_path_factory.mktemp("plain") / "model"
-    model, tokenizer = tiny_model(width=64)
-    model.config.max_position_embeddings = 4096
-    tokenizer.chat_template = CHAT
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def test_a_run_is_evaluated_as_it_was_trained(agent, tmp_path):
     settings = talk_settings(str(agent))
     assert settings["turn_tokens"] == 5 and settings["max_turns"] == 12
@@ -102,7 +86,8 @@ def test_a_run_is_evaluated_as_it_was_trained(agent, tmp_path):
     assert first["replies"] and len(first["episode"]["steps"]) == first["steps"]
 
 
-def test_a_plain_hugging_face_folder_is_evaluated(plain_folder, tmp_path):
+def test_a_plain_hugging_face_folder_is_evaluated(tmp_path):
+    plain_folder = chat_models.plain_folder(tmp_path / "model")
     settings = AgentEvaluation.Config(
         model=str(plain_folder),
         worlds={"counter": Counter.Config(max_steps=3)},

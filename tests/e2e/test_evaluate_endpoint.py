@@ -205,8 +205,14 @@ def test_the_command_ends_with_a_table_and_the_folder_can_be_shown(tmp_path):
     assert server.requests[0][1]["Authorization"] == "Bearer sk-secret-of-mine"
     for path in (tmp_path / "run").rglob("*"):
         assert path.is_dir() or b"sk-secret-of-mine" not in path.read_bytes(), path
-    terrella("report", "run", "--out", "report")
+    with ChatServer(lambda *_: completion("I give up")) as server:
+        terrella(
+            *("evaluate", server.url, "counter", "--model-name", "lazy", "--instances", "3"),
+            *("--samples", "2", "--out", "lazy"),
+        )
+    terrella("report", "run", "lazy", "--out", "report")
     report = (tmp_path / "report" / "report.md").read_text()
     assert "| success (pass@1) | 1.000 [1.000, 1.000] |" in report
+    assert "| run minus lazy on counter | pass@1 | +1.000 [+1.000, +1.000] | 3 |" in report
     assert (tmp_path / "report" / "pass_k.png").stat().st_size > 5000
     assert "view.html" in terrella("view", "run")

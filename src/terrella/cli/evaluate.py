@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +17,8 @@ from terrella.core.types import Split
 if TYPE_CHECKING:
     from terrella.core.world import World
 
+FILE_COLUMNS = 160
+"""Width of a table that goes to a file."""
 EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
 As = Annotated[Literal["agent", "world-model"], arg(name="as")]
 
@@ -129,11 +131,22 @@ def _run(config: Any) -> None:
     with make_progress() as progress:
         result = config.build().run(progress)
     for title, header, rows in evaluation_tables(plain(result)):
-        table = Table(*header, title=title, title_justify="left")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+        _show(title, header, rows)
     console.print(f"rows and scores in {config.out}", highlight=False, soft_wrap=True)
+
+
+def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A framed table in a terminal, aligned lines elsewhere."""
+    if not console.is_terminal:
+        from terrella.show.tables import text_table
+
+        lines = (title, *text_table(header, rows, columns=FILE_COLUMNS), "")
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(*map(escape, header), title=escape(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
 def _endpoint(model: str, name: str, key_variable: str) -> Any:

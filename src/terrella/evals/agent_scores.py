@@ -25,8 +25,8 @@ from terrella.policies.chat_client import Usage
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentScores:
-    """How an agent did on held-out instances of one world."""
+class Outcomes:
+    """What was won on each instance: all that a paired comparison needs."""
 
     instances: list[str]
     """Names (hashes) of the instances, in the order of the lists below."""
@@ -34,6 +34,12 @@ class AgentScores:
     """Successful samples by instance."""
     judged: list[int]
     """Samples by instance that were not masked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentScores(Outcomes):
+    """How an agent did on held-out instances of one world."""
+
     samples: int
     """Episodes per instance."""
     passes: dict[str, Metric]
@@ -120,7 +126,7 @@ def pass_values(successes: Sequence[int], judged: Sequence[int], k: int) -> list
     ]
 
 
-def compare_passes(first: AgentScores, second: AgentScores, k: int) -> Metric | None:
+def compare_passes(first: Outcomes, second: Outcomes, k: int) -> Metric | None:
     """pass@k of the first minus the second, paired by instance; None without a common instance."""
     by_name = [
         dict(zip(scores.instances, pass_values(scores.successes, scores.judged, k), strict=True))

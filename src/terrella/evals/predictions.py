@@ -106,7 +106,7 @@ class StepRow:
     """Its number in the episode; in imagination also the depth, less one."""
     action: str
     changed: bool
-    """Whether the observation is another one than the model started from."""
+    """Whether predicting what the model started from would have been wrong."""
     value: float | None
     """The verifier's verdict; None if it is masked."""
     no_change: float | None
@@ -200,12 +200,13 @@ def _step_row(
     verdict = Verdict.unparsable(UNREADABLE)
     if answer.observation is not None:
         verdict = judge(verifier, reply=answer.observation, truth=truth, before=before)
+    no_change = judge(verifier, reply=before, truth=truth, before=before).value
     return StepRow(
         step=number,
         action=step.action,
-        changed=before != truth,
+        changed=before != truth and no_change != 1.0,
         value=verdict.value,
-        no_change=judge(verifier, reply=before, truth=truth, before=before).value,
+        no_change=no_change,
         status=verdict.status.value,
         reply=answer.text,
         reasoning=answer.reasoning,

@@ -47,7 +47,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[EvaluationTable]:
         else:
             header = (name, model, "no change", "instances", "steps")
             tables.append((f"{model} as a model of {name}", header, prediction_rows(scores)))
-    return [*tables, ("Cost", ("", ""), cost_rows(metrics["cost"]))]
+    return [*tables, ("Cost", ("", "amount"), cost_rows(metrics["cost"]))]
 
 
 def agent_rows(scores: Mapping[str, Any]) -> list[Row]:

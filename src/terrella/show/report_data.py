@@ -90,6 +90,10 @@ class ReportData:
     """Metrics of other runs, under the names that their manifests use."""
     evaluations: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Metrics of evaluations by name."""
+    comparisons: list[tuple[str, str, str, str]] = field(
+        default_factory=list[tuple[str, str, str, str]]
+    )
+    """Differences of evaluated agents on the same instances: who, k, difference, n."""
     stores: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Counts of episode stores by name."""
     costs: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])

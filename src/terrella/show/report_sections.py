@@ -53,6 +53,7 @@ def sections(data: ReportData) -> list[Section]:
     for name, table in data.tables.items():
         built += [_arms(name, table), _claims(name, table)]
     built += _evaluations(data.evaluations)
+    built.append(_comparisons(data.comparisons))
     built += [_certificate(name, certificate) for name, certificate in data.certificates.items()]
     for name, metrics in data.metrics.items():
         rows = tuple((key, f"{value:.4g}") for key, value in metrics.items())
@@ -150,6 +151,12 @@ def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> list[Section]:
         note = "95% intervals over instances. Dotted: predicting no change."
         built.append(Section("Accuracy by horizon", (note,), picture=horizon_figure(models)))
     return built
+
+
+def _comparisons(comparisons: Sequence[Row]) -> Section:
+    notes = ("Paired on the same instances, with 95% intervals.",)
+    header = ("agents", "", "difference", "instances")
+    return Section("Evaluated agents compared", notes, header, tuple(comparisons))
 
 
 def _certificate(name: str, certificate: Certificate) -> Section:

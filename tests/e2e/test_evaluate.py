@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,7 @@ from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
 from terrella.worlds.sokoban import Sokoban
 
+PAGE = (Path(__file__).parents[2] / "docs/evaluate.md").read_text("utf-8")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"}
 
 
@@ -188,3 +191,17 @@ def test_a_world_model_of_ours_is_evaluated_beside_no_change(tmp_path):
     assert scores.invalid.mean < 0.5 and len(scores.horizon) == 3
     assert scores.changed.model.mean > scores.changed.no_change.mean == 0.0
     assert run(settings.replace(out=tmp_path / "again")).worlds["counter"] == scores
+
+
+def test_the_python_of_the_page_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT
+    )
+    assert done.returncode == 0 and "optimal=1.0" in done.stdout, done.stderr[-2000:]
+
+
+def test_the_first_command_of_the_page_resolves(tmp_path):
+    block = re.findall(r"```bash\n(.*?)```", PAGE, re.S)[0]
+    config = json.loads(terrella(*block.split()[1:], "--dry-run", cwd=tmp_path))
+    assert config["samples"] == 64 and list(config["worlds"]) == ["sokoban", "frozen_lake:4x4_slip"]

@@ -123,6 +123,25 @@ def test_a_server_that_is_down_ends_the_command_and_the_same_command_goes_on(tmp
         assert run(settings).worlds["counter"].passes["1"].mean == 1.0
 
 
+class Breaks(Counter):
+    """A world that fails in some of its instances."""
+
+    def outcomes(self, state, action):
+        if state.goal % 3 == 0:
+            raise KeyError("lost")
+        return super().outcomes(state, action)
+
+
+def test_an_episode_whose_world_breaks_is_masked_and_stays_so(tmp_path):
+    with ChatServer(skilled) as server:
+        settings = config(
+            server.url, tmp_path / "run", instances=12, worlds={"breaks": Breaks.Config()}
+        )
+        scores = run(settings.replace(split="train")).worlds["breaks"]
+    assert scores.masked["env_error"] > 0 and "KeyError" in scores.masked_reason
+    assert scores.passes["1"].mean == 1.0 and scores.passes["1"].masked > 0
+
+
 def test_another_model_or_setting_is_refused_by_name(tmp_path):
     with ChatServer(skilled) as server:
         first = config(server.url, tmp_path / "run")

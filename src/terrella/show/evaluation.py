@@ -131,7 +131,8 @@ def pass_figure(scores: Mapping[str, Mapping[str, Any]]) -> Any:
             axes.plot(ks, random, color=colour, linestyle=":", linewidth=1.2)
             axes.axhline(reference["optimal"], color=colour, linestyle="--", linewidth=0.8)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ks, [str(k) for k in ks])
+    shown = sorted({int(k) for each in scores.values() for k in each["passes"]})
+    axes.set_xticks(shown, [str(k) for k in shown])
     axes.set(xlabel="k", ylabel="pass@k", ylim=(-0.02, 1.05))
     return _finished(drawing, axes)
 

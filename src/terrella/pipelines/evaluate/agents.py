@@ -9,6 +9,7 @@ beside random and optimal play. The model is sampled here, by a vLLM server, or 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -89,7 +90,7 @@ class AgentEvaluation(Evaluation[AgentResult]):
             name: run.part(
                 f"scores/{file_name(name)}",
                 AgentScores,
-                lambda name=name, world=world: self.evaluate(run, name, world),  # type: ignore[misc]
+                functools.partial(self.evaluate, run, name, world),
             )
             for name, world in self.config.worlds.items()
         }

@@ -10,6 +10,7 @@ continues from its own predictions. For world models of ours and for any chat mo
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +72,7 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
             name: run.part(
                 f"scores/{file_name(name)}",
                 PredictionScores,
-                lambda name=name, world=world: self.evaluate(run, name, world),  # type: ignore[misc]
+                functools.partial(self.evaluate, run, name, world),
             )
             for name, world in self.config.worlds.items()
         }

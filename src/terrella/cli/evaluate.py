@@ -173,13 +173,13 @@ def _worlds(
     """Worlds by name; a run's model gets the world that it was trained in."""
     from terrella.cli.app import world_of
     from terrella.core.config import override
-    from terrella.pipelines.evaluate.models import is_address, is_run
+    from terrella.pipelines.evaluate.models import run_of
     from terrella.worlds import world_config
 
-    ours = not is_address(model) and is_run(model)
+    run = run_of(model)
     changes = [each.removeprefix("world.") for each in assignments if each.startswith("world.")]
     return {
-        name: override(world_of(Path(model), name) if ours else world_config(name), changes)
+        name: override(world_of(run, name) if run else world_config(name), changes)
         for name in names
     }
 

@@ -2,7 +2,7 @@
 
 A run folder says how its model was trained to talk (the form of a reply, actions a turn, limits);
 an evaluation uses the same unless told otherwise. It says nothing about this machine.
-    weights_of("runs/lake"); talk_settings("runs/lake"); identify("smollm2", folder)
+    run_of("runs/lake/fitted"); weights_of("runs/lake"); talk_settings("runs/lake")
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from terrella.codecs.tagged import ORDERS
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import folder_sha256
-from terrella.core.run_folder import MANIFEST, read_manifest
+from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
 from terrella.engines.interface import Model
 from terrella.models.names import TINY, check_model_name
 
 TALK_SETTINGS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens")
+FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
+"""Where pipelines leave weights; the first that exists was made last."""
 SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
 """Longest reply of a model from scratch and of any other, where nothing else says it."""
 
@@ -43,24 +45,27 @@ def is_address(model: str) -> bool:
     return model.startswith(("http://", "https://"))
 
 
-def is_run(model: str) -> bool:
-    """Whether a folder was written by a command of ours."""
-    return (Path(model) / MANIFEST).is_file()
+def run_of(model: str) -> Path | None:
+    """The run that a model belongs to: its folder, or one that the model's folder is in."""
+    folder = Path(model)
+    if is_address(model) or not folder.is_dir():
+        return None
+    places = (folder, *list(folder.absolute().parents)[: RUN_DEPTH - 1])
+    return next((place for place in places if is_run(place)), None)
 
 
 def weights_of(model: str) -> str:
-    """The name or folder of the weights: a run keeps its model in `model/`."""
+    """The name or folder of the weights: of a run the last ones that it made."""
     folder = Path(model)
     if not folder.is_dir() or (folder / "config.json").is_file():
         check_model_name(model)
         return model
-    if (folder / "model" / "config.json").is_file():
-        return str(folder / "model")
-    if is_run(model):
-        raise ConfigError(model, "this run has no `model/`", "name a folder with weights")
+    for name in FINAL_FOLDERS:
+        if (folder / name / "config.json").is_file():
+            return str(folder / name)
     raise ConfigError(
         model,
-        "holds no model: neither config.json nor a run's `model/`",
+        f"holds no model: neither config.json nor {', '.join(FINAL_FOLDERS)}",
         "name a Hugging Face folder, or a run that has finished",
     )
 
@@ -69,8 +74,9 @@ def talk_settings(model: str) -> dict[str, Any]:
     """How a run's model was trained to talk; for other models what fits most."""
     tokens = SCRATCH_TURN_TOKENS if model in TINY else CHAT_TURN_TOKENS
     settings: dict[str, Any] = {"turn_tokens": tokens}
-    if not is_address(model) and is_run(model):
-        config: Mapping[str, Any] = read_manifest(Path(model)).config
+    run = run_of(model)
+    if run is not None:
+        config: Mapping[str, Any] = read_manifest(run).config
         for name in TALK_SETTINGS:
             if isinstance(config.get(name), int):
                 settings[name] = config[name]

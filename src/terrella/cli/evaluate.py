@@ -17,6 +17,8 @@ from terrella.core.types import Split
 if TYPE_CHECKING:
     from terrella.core.world import World
 
+TRIES = 5
+"""Of a request to an endpoint, in all."""
 FILE_COLUMNS = 160
 """Width of a table that goes to a file."""
 EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
@@ -164,7 +166,7 @@ def _endpoint(model: str, name: str, key_variable: str) -> Any:
         )
     from terrella.policies.endpoint import Endpoint
 
-    return Endpoint.Config(url=model, model=name, key_variable=key_variable)
+    return Endpoint.Config(url=model, model=name, key_variable=key_variable, retries=TRIES)
 
 
 def _worlds(

@@ -51,7 +51,7 @@ class ChatSettings(Configurable.Config):
     """How the endpoint calls the limit; some hosted models that think know only the second."""
     timeout: float = 60.0
     """Seconds for a whole reply."""
-    retries: int = 5
+    retries: int = 3
     """Tries of a request in all. Waits that the endpoint itself asks for are not counted."""
     backoff: float = 0.5
     """Seconds before the second try; doubled for each further one."""

@@ -125,12 +125,13 @@ class Evaluation(ModelPipeline[Result]):
     )
 
     @contextlib.contextmanager
-    def resources(self, run: RunFolder) -> Iterator[object]:
-        """The engine, or the threads that ask the endpoint."""
-        with contextlib.ExitStack() as self._open:
-            if self.config.endpoint is None:
-                self._open.enter_context(super().resources(run))
-            yield self
+    def resources(self, run: RunFolder) -> Iterator[Any]:
+        """The engine; an endpoint needs none."""
+        if self.config.endpoint is not None:
+            yield None
+            return
+        with super().resources(run) as engine:
+            yield engine
 
     def is_finished(self, manifest: Manifest) -> bool:
         """A finished evaluation is of the model that is there now, or is refused."""

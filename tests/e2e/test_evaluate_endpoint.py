@@ -9,6 +9,7 @@ import time
 import pytest
 from tests.support.chat_server import ChatServer, completion, counter_state
 
+from terrella.commands.view import View
 from terrella.core.errors import EngineError, StoreError
 from terrella.core.run_folder import read_manifest
 from terrella.data.row_journal import read_rows
@@ -202,6 +203,26 @@ def test_wrong_and_unreadable_predictions_are_told_apart(tmp_path):
     assert scores.overall.model.mean == 0.0 and 0.2 < scores.invalid.mean < 0.8
     # In imagination everything after an unreadable prediction is wrong, and is not asked for.
     assert all(row.model.mean == 0.0 for row in scores.horizon)
+
+
+def test_the_page_of_an_evaluation_has_its_episodes_with_replies_and_its_curve(tmp_path):
+    with ChatServer(skilled) as server:
+        run(config(server.url, tmp_path / "run"))
+    data = View(View.Config(run=tmp_path / "run")).build_page().data()
+    assert len(data["episodes"]) == 24 and data["curves"][0]["steps"] == [1, 2, 4]
+    texts = data["episodes"][0]["tokens"]["texts"]
+    assert "count" in texts[0] and texts[1].startswith("<answer>")  # the thought, then the reply
+    about = dict(data["about"])
+    assert about["m on counter: success (pass@1)"].startswith("1.000 [1.000, 1.000]")
+
+
+def test_the_page_of_a_world_model_has_its_horizon(tmp_path):
+    with ChatServer(predictor(1.0)) as server:
+        run(config(server.url, tmp_path / "run", WorldModelEvaluation, horizon=4))
+    data = View(View.Config(run=tmp_path / "run")).build_page().data()
+    assert data["curves"] == [
+        {"name": "accuracy by horizon on counter", "steps": [1, 2, 3, 4], "values": [1.0] * 4}
+    ]
 
 
 def test_the_command_ends_with_a_table_and_the_folder_can_be_shown(tmp_path):

@@ -174,11 +174,11 @@ def test_a_world_model_of_ours_is_evaluated_beside_no_change(tmp_path):
         )
     )
     shown = terrella(
-        *("evaluate", "run", "counter", "--as", "world-model", "--instances", "2", "--out", "out"),
+        *("evaluate", "run", "counter", "--instances", "2", "--out", "out"),
         *("--horizon", "3", "--dry-run"),
         cwd=tmp_path,
     )
-    assert json.loads(shown)["horizon"] == 3
+    assert json.loads(shown)["horizon"] == 3  # a world model is asked to predict
     settings = WorldModelEvaluation.Config(
         model=str(tmp_path / "run"),
         worlds={"counter": Counter.Config(goals=40, away=2)},

@@ -22,7 +22,7 @@ TRIES = 5
 FILE_COLUMNS = 160
 """Width of a table that goes to a file."""
 EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
-As = Annotated[Literal["agent", "world-model"], arg(name="as")]
+As = Annotated[Literal["agent", "world-model"] | None, arg(name="as")]
 
 
 @app.command(name="evaluate")
@@ -31,7 +31,7 @@ def evaluate(
     worlds: Positional[tuple[str, ...]] = (),
     /,
     *,
-    role: As = "agent",
+    role: As = None,
     instances: int = 100,
     samples: int = 8,
     out: Path | None = None,
@@ -58,8 +58,8 @@ def evaluate(
     Args:
         model: a run's folder, a Hugging Face folder, a preset such as smollm2 or tiny-1m, or the
             http(s) address of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1.
-        worlds: worlds or presets, such as sokoban or frozen_lake:slippery.
-        role: whether the model acts or predicts.
+        worlds: worlds or presets, such as sokoban or frozen_lake:4x4_slip.
+        role: whether the model acts or predicts; as the run was trained unless given, else agent.
         instances: distinct instances of each world; every model gets the same ones.
         samples: episodes per instance; pass@k goes up to this k.
         out: the folder; `runs/evaluate-MODEL-WORLDS` unless given.
@@ -78,10 +78,11 @@ def evaluate(
         assignments: config overrides, such as sampler=vllm, world.max_steps=20 or form=worldmodel.
         dry_run: print the resolved config and stop.
     """
-    from terrella.pipelines.evaluate.models import is_address, talk_settings
+    from terrella.pipelines.evaluate.models import is_address, talk_settings, trained_role
 
     if not worlds:
         raise ConfigError("evaluate", "no world named", "terrella evaluate MODEL WORLD...")
+    role = role or trained_role(model)
     common: dict[str, Any] = {
         "model": model,
         "endpoint": _endpoint(model, model_name, key_variable),

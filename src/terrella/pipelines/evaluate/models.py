@@ -21,6 +21,9 @@ from terrella.engines.interface import Model
 from terrella.models.names import TINY, check_model_name
 
 TALK_SETTINGS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens")
+Role = Literal["agent", "world-model"]
+WORLD_MODELS = ("TrainWorldModel", "TextGameModel", "PageModel")
+"""Pipelines whose models predict."""
 FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
 """Where pipelines leave weights; the first that exists was made last."""
 SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
@@ -68,6 +71,15 @@ def weights_of(model: str) -> str:
         f"holds no model: neither config.json nor {', '.join(FINAL_FOLDERS)}",
         "name a Hugging Face folder, or a run that has finished",
     )
+
+
+def trained_role(model: str) -> Role:
+    """What a run's model was trained for; other models act unless told otherwise."""
+    run = run_of(model)
+    config: Mapping[str, Any] = read_manifest(run).config if run else {}
+    name = str(config.get("class", "")).rpartition(":")[2]
+    predicts = name in WORLD_MODELS or config.get("ask") == "observation"
+    return "world-model" if predicts else "agent"
 
 
 def talk_settings(model: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from terrella.codecs.chat import (
 from terrella.codecs.tagged import ORDERS, Form, find_tag, reply_form
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
-from terrella.core.types import Status, Stop, Verdict, show_text
+from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
 from terrella.policies.chat_client import ChatReply, Usage
 from terrella.policies.endpoint import Endpoint
@@ -96,16 +96,16 @@ class EndpointAgent:
     async def play(self, asked: AskedEpisode, *, seed: int) -> EpisodeRow:
         """One episode; it is masked if the world or the endpoint fails."""
         talk = _Conversation([])
+        record: Episode | None = None
         async with self.env_pool.take() as worker:
             try:
                 stop = await self._play(worker, asked, talk, seed)
                 record = await worker.finish(stop)
                 outcome = record.outcome
             except EnvWorkerError as lost:
-                record, outcome = None, Verdict.failed(lost.stop.status, str(lost))
+                outcome = Verdict.failed(lost.stop.status, str(lost))
             except PolicyError as failed:
                 # The steps so far say nothing about the model: its next reply never came.
-                record = None
                 outcome = Verdict.failed(Status.POLICY_ERROR, f"{failed.where}: {failed.what}")
         return make_row(
             asked,

@@ -60,11 +60,11 @@ def compare_evaluations(
         for world in one["worlds"]:
             if world not in other["worlds"]:
                 continue
-            pair = [metrics["worlds"][world] for metrics in (one, other)]
-            if not all("passes" in scores for scores in pair):
-                continue
-            for k in _shared_ks(*pair):
-                difference = compare_passes(*(_outcomes(scores) for scores in pair), k)
+            ours, theirs = one["worlds"][world], other["worlds"][world]
+            if "passes" not in ours or "passes" not in theirs:
+                continue  # world models
+            for k in _shared_ks(ours, theirs):
+                difference = compare_passes(_outcomes(ours), _outcomes(theirs), k)
                 if difference is not None:
                     name = f"{first} minus {second} on {world}"
                     rows.append((name, f"pass@{k}", _signed(difference), str(difference.n)))

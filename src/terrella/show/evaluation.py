@@ -92,7 +92,7 @@ def prediction_rows(scores: Mapping[str, Any]) -> list[Row]:
 def cost_rows(cost: Mapping[str, Any]) -> list[Row]:
     """Tokens, and their price where one was given."""
     usage = cost["usage"]
-    rows = [
+    rows: list[Row] = [
         ("requests", f"{usage['requests']:,}"),
         ("prompt tokens", f"{usage['prompt_tokens']:,}"),
         ("written tokens", f"{usage['completion_tokens']:,}"),

@@ -20,7 +20,7 @@ from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
 from terrella.core.world import World
-from terrella.data.row_journal import file_name
+from terrella.data.row_journal import Key, file_name
 from terrella.evals.agents import Evaluate, named_instances
 from terrella.evals.prediction_scores import PredictionScores, prediction_scores
 from terrella.evals.predictions import (
@@ -86,7 +86,8 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
         tasks = PredictionTasks(world, config.policy, split=config.split)
         verifier = world.build().verifier
         measured = Evaluate.Config(instances=config.instances, split=config.split)
-        jobs = {(seed,): (name, seed) for name, seed in named_instances(world, measured).items()}
+        named = named_instances(world, measured)
+        jobs: dict[Key, tuple[str, int]] = {(seed,): (each, seed) for each, seed in named.items()}
         with self.predictor(run) as predictor:
 
             async def predict(job: tuple[str, int]) -> PredictionRow:

@@ -56,7 +56,7 @@ def rows(folder):
 
 def test_a_skilled_model_wins_and_is_counted(tmp_path):
     with ChatServer(skilled) as server:
-        result = run(config(server.url, tmp_path / "run", price_in=1.0, price_out=2.0))
+        result = run(config(server.url, tmp_path / "run", prompt_price=1.0, reply_price=2.0))
     scores = result.worlds["counter"]
     assert [metric.mean for metric in scores.passes.values()] == [1.0, 1.0, 1.0]
     assert scores.well_formed.mean == 1.0 and scores.masked == {}

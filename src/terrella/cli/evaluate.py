@@ -91,8 +91,8 @@ def evaluate(
         "split": split,
         "seed": seed,
         "concurrency": concurrency or (REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE),
-        "price_in": price_in,
-        "price_out": price_out,
+        "prompt_price": price_in,
+        "reply_price": price_out,
         "out": out or _folder(model_name or model, worlds, role),
     }
     talk = talk_settings(model)

@@ -86,9 +86,10 @@ class Evaluation(ModelPipeline[Result]):
         turn_tokens: int = 256
         concurrency: Local[int] = 64
         """Episodes that are played at once; at an endpoint also the requests under way."""
-        price_in: float = 0.0
+        prompt_price: float = 0.0
         """Of a million prompt tokens at the endpoint."""
-        price_out: float = 0.0
+        reply_price: float = 0.0
+        """Of a million written tokens."""
         out: Path = Path("runs/evaluate")
 
         def __post_init__(self) -> None:
@@ -223,9 +224,9 @@ class Evaluation(ModelPipeline[Result]):
     def cost(self, usages: Sequence[Usage]) -> Cost:
         usage = sum(usages, Usage())
         config = self.config
-        if not config.price_in and not config.price_out:
+        if not config.prompt_price and not config.reply_price:
             return Cost(usage=usage)
-        return Cost(usage=usage, price=usage.cost(config.price_in, config.price_out))
+        return Cost(usage=usage, price=usage.cost(config.prompt_price, config.reply_price))
 
 
 async def _play_all(

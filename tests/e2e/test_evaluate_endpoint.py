@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -122,6 +123,34 @@ def test_a_server_that_is_down_ends_the_command_and_the_same_command_goes_on(tmp
         assert not (tmp_path / "run" / "manifest.json").exists()
         alive = True
         assert run(settings).worlds["counter"].passes["1"].mean == 1.0
+
+
+def test_a_killed_evaluation_goes_on_and_leaves_the_same_rows(tmp_path):
+    words = ("--model-name", "m", "--instances", "10", "--samples", "8", "--concurrency", "2")
+    with ChatServer(skilled) as server:
+        command = [sys.executable, "-m", "terrella.cli", "evaluate", server.url, "counter", *words]
+        command += ["--set", "world.max_steps=12", "--max-actions", "3", "--out"]
+
+        def start(out):
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            return subprocess.Popen([*command, out], cwd=tmp_path, **quiet)
+
+        assert start("whole").wait() == 0
+        in_all = len(server.requests)
+        process, journal = start("killed"), tmp_path / "killed" / "rows" / "counter.rows"
+        while process.poll() is None:
+            time.sleep(0.005)
+            if journal.exists() and journal.read_bytes().count(b"\n") >= 20:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
+        assert start("killed").wait() == 0 and not journal.exists()
+        # What was asked before the kill was not asked again, but for the episodes under way.
+        assert len(server.requests) - in_all < in_all + 20
+    first, second = (tmp_path / name / "rows/counter.jsonl.gz" for name in ("whole", "killed"))
+    assert first.read_bytes() == second.read_bytes()
+    scores = [read_manifest(tmp_path / name).metrics["worlds"] for name in ("whole", "killed")]
+    assert scores[0] == scores[1]
 
 
 class Breaks(Counter):

@@ -1,5 +1,6 @@
 """A real OpenAI-compatible HTTP server on loopback, whose replies come from a function."""
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +31,8 @@ class ChatServer:
                     self.send_header(key, value)
                 self.send_header("Content-Length", str(len(payload)))
                 self.end_headers()
-                self.wfile.write(payload)
+                with contextlib.suppress(BrokenPipeError):  # the client was killed
+                    self.wfile.write(payload)
 
             def log_message(self, *args):
                 pass

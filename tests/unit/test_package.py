@@ -133,7 +133,7 @@ def test_no_forbidden_call_in_the_source():
 
 
 def test_the_command_line_has_not_grown():
-    groups = ("worlds", "training", "showing", "machine")
+    groups = ("worlds", "training", "evaluate", "showing", "machine")
     text = "".join((ROOT / f"src/terrella/cli/{group}.py").read_text() for group in groups)
     assert re.findall(r'@app\.command\(name="([\w-]+)"', text) == [
         "worlds",
@@ -147,6 +147,7 @@ def test_the_command_line_has_not_grown():
         "certify",
         "plan",
         "reproduce",
+        "evaluate",
         "view",
         "report",
         "serve",

@@ -17,6 +17,7 @@ from terrella.cli.failures import reported_to_user
 # isort: off
 from terrella.cli import worlds as worlds
 from terrella.cli import training as training
+from terrella.cli import evaluate as evaluate
 from terrella.cli import launching as launching
 from terrella.cli import showing as showing
 from terrella.cli import machine as machine

@@ -6,12 +6,17 @@ Takes run folders and files of `results/`.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.files import locked
+from terrella.core.metric import Metric
+from terrella.evals.agent_scores import Outcomes, compare_passes
 from terrella.show.report import write_report
 from terrella.show.report_data import load_report_data
 
@@ -41,5 +46,42 @@ class Report(Configurable):
     def write(self) -> list[Path]:
         """Write `report.md`, `report.html` and `report.pdf`."""
         data = load_report_data(self.config.runs)
+        data.comparisons = compare_evaluations(data.evaluations)
         with locked(self.config.out):
             return write_report(data, self.config.out, title=self.config.title)
+
+
+def compare_evaluations(
+    evaluations: Mapping[str, Mapping[str, Any]],
+) -> list[tuple[str, str, str, str]]:
+    """Differences of agents that were evaluated on the same world: who, k, difference, n."""
+    rows = []
+    for (first, one), (second, other) in itertools.combinations(evaluations.items(), 2):
+        for world in one["worlds"]:
+            if world not in other["worlds"]:
+                continue
+            ours, theirs = one["worlds"][world], other["worlds"][world]
+            if "passes" not in ours or "passes" not in theirs:
+                continue  # world models
+            for k in _shared_ks(ours, theirs):
+                difference = compare_passes(_outcomes(ours), _outcomes(theirs), k)
+                if difference is not None:
+                    name = f"{first} minus {second} on {world}"
+                    rows.append((name, f"pass@{k}", _signed(difference), str(difference.n)))
+    return rows
+
+
+def _shared_ks(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[int]:
+    """1, and the largest k that both have."""
+    shared = sorted(int(k) for k in first["passes"].keys() & second["passes"].keys())
+    return list(dict.fromkeys((*shared[:1], *shared[-1:])))
+
+
+def _outcomes(scores: Mapping[str, Any]) -> Outcomes:
+    return Outcomes(
+        instances=scores["instances"], successes=scores["successes"], judged=scores["judged"]
+    )
+
+
+def _signed(difference: Metric) -> str:
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"

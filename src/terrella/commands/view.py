@@ -1,8 +1,9 @@
 """`terrella view RUN`: write a page to step through episodes, predictions and counterfactuals.
 
 Works for an episode store, a world model (its data beside its predictions), a video model (held-out
-clips) and a training run (its curves, and its tokens if they were recorded with `--set
-record_every=10`). The page is one file, opens from disk and makes no connections.
+clips), an evaluation (its episodes with the replies) and a training run (its curves, and its tokens
+if they were recorded with `--set record_every=10`). The page is one file, opens from disk and makes
+no connections.
     View(View.Config(run=Path("runs/lake"))).write()
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from terrella.commands.view_evaluation import about_evaluation, evaluated_episodes, pass_curves
 from terrella.commands.view_tokens import token_episodes
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, TerrellaError
@@ -194,6 +196,7 @@ class View(Configurable):
             numbered = enumerate(self.run.store.episodes())
             for number, episode in itertools.islice(numbered, config.first, stop):
                 yield number, episode, None
+        yield from evaluated_episodes(self.run, config.first, config.episodes)
         yield from token_episodes(self.run, config.episodes)
 
     def _analyze(self, batch: Sequence[PageEpisode]) -> list[Extras]:
@@ -242,7 +245,7 @@ def _curves(run: Run) -> list[dict[str, Any]]:
             steps = [row["step"] for row in rows]
             values = [row[name] for row in rows]
             curves.append({"name": name, "steps": steps, "values": values})
-    return curves
+    return [*curves, *pass_curves(run)]
 
 
 def _about(run: Run) -> list[tuple[str, str]]:
@@ -263,7 +266,8 @@ def _about(run: Run) -> list[tuple[str, str]]:
         horizon = f"safe horizon {run.certificate.safe_horizon}"
         refused = f"NOT CERTIFIED: {'; '.join(run.certificate.reasons)}"
         rows.append(("certificate", horizon if run.certificate.certified else refused))
-    if run.world is None:
+    rows += about_evaluation(run)
+    if run.world is None and run.kind != "evaluation":
         rows.append(("world", f"no counterfactuals: {_why_no_world(run)}"))
     return [*rows, ("config", json.dumps(run.config, indent=1))]
 

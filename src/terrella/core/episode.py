@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from terrella.core.protocols import Policy
+from terrella.core.protocols import Policy, TurnPolicy
 from terrella.core.seeds import POLICY_STREAM, stream
 from terrella.core.types import (
     Episode,
@@ -152,14 +152,22 @@ def play(
             moment = _guarded(run, Stop.WORLD_ERROR, world.name, lambda: run.moment)
             if moment is None:
                 break
-            action = _guarded(run, Stop.POLICY_ERROR, policy.name, partial(policy.act, moment))
-            if action is not None:
-                _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
+            actions = _guarded(run, Stop.POLICY_ERROR, policy.name, partial(_turn, policy, moment))
+            for action in actions or ():
+                if not run.over:
+                    _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
         return run.episode
     except Exception as error:  # noqa: BLE001  reset failed: there is no run to end
         return broken_episode(
             world, policy.name, error, seed=seed, noise_seed=noise_seed, split=split
         )
+
+
+def _turn(policy: Policy, moment: Moment) -> tuple[str, ...]:
+    """The next actions; a turn without one costs an invalid step, or the episode would not end."""
+    if isinstance(policy, TurnPolicy):
+        return policy.act_turn(moment) or ("",)
+    return (policy.act(moment),)
 
 
 def broken_episode(

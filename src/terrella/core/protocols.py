@@ -82,6 +82,15 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class TurnPolicy(Policy, Protocol):
+    """A policy that chooses several actions at once, such as a model whose reply lists them."""
+
+    def act_turn(self, moment: Moment) -> tuple[str, ...]:
+        """The actions of this turn, in order; the rest is dropped when the episode ends."""
+        ...
+
+
+@runtime_checkable
 class WorldModel(Protocol):
     """Predicts the results of actions: a learned model, a baseline, or a world's own dynamics."""
 

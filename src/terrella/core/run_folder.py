@@ -185,7 +185,7 @@ def run_spec(config: Configurable.Config, ignored: Sequence[str]) -> dict[str, A
         *path, key = name.split(".")
         nested = settings
         for part in path:
-            nested = nested[part]
+            nested = nested.get(part) or {}  # a part that was left out has no settings
         nested.pop(key, None)
     return {"config": settings}
 
@@ -252,7 +252,7 @@ def check_result(path: Path) -> None:
     Files that no manifest lists are not checked: of unfinished runs, or from elsewhere.
     """
     for folder in list(path.absolute().parents)[:RUN_DEPTH]:
-        if _is_run(folder):
+        if is_run(folder):
             listed = read_manifest(folder).files
             name = path.absolute().relative_to(folder).as_posix()
             if name in listed:
@@ -260,7 +260,8 @@ def check_result(path: Path) -> None:
             return
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a finished run of a pipeline."""
     if not (folder / MANIFEST).is_file():
         return False
     manifest = read_json(folder / MANIFEST)

@@ -49,14 +49,14 @@ def token_record(
     return {
         "seed": int(seed),
         "noise_seed": int(noise_seed),
-        "outcome": _verdict(episode.outcome),
+        "outcome": verdict_record(episode.outcome),
         "predicted": predicted,
         "prompt": [decode(token) for token in episode.prompt_ids],
         "texts": [decode(token) for token in episode.completion_ids],
         "model": [int(by_model) for by_model in episode.model_mask],
         "logprobs": [round(logprob, 4) for logprob in episode.logprobs],
         "advantages": None if advantages is None else [round(a, 4) for a in advantages],
-        "episode": None if episode.record is None else _episode(episode.record),
+        "episode": None if episode.record is None else episode_record(episode.record),
     }
 
 
@@ -112,7 +112,7 @@ def recorded_episode(record: Mapping[str, Any]) -> Episode | None:
     )
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def verdict_record(verdict: Verdict) -> dict[str, Any]:
     return {
         "value": verdict.value,
         "parts": dict(verdict.parts),
@@ -121,7 +121,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _episode(episode: Episode) -> dict[str, Any]:
+def episode_record(episode: Episode) -> dict[str, Any]:
+    """An episode as JSON values; `recorded_episode` reads it back, with its outcome beside it."""
     step_fields = ("action", "reward", "terminated", "truncated")
     observations = [episode.first, *(step.next_observation for step in episode.transitions)]
     return {

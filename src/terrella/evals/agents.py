@@ -45,13 +45,18 @@ class Evaluate(Configurable):
 
 def instance_seeds(world: World.Config, config: Evaluate.Config) -> list[int]:
     """Seeds of distinct instances of the split, in order."""
+    return list(named_instances(world, config).values())
+
+
+def named_instances(world: World.Config, config: Evaluate.Config) -> dict[str, int]:
+    """Distinct instances of the split, in order: the seed of each by its name."""
     built: World = world.build()
     seeds: dict[str, int] = {}
     for seed in range(config.instances * 100):
         built.reset(seed=seed, options={"split": config.split})
         seeds.setdefault(built.instance, seed)
         if len(seeds) == config.instances:
-            return list(seeds.values())
+            return seeds
     raise ConfigError(
         "instances",
         f"{built.name} has only {len(seeds)} distinct {config.split} instances",

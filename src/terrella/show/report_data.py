@@ -88,6 +88,12 @@ class ReportData:
     """Reproductions by name."""
     metrics: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     """Metrics of other runs, under the names that their manifests use."""
+    evaluations: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Metrics of evaluations by name."""
+    comparisons: list[tuple[str, str, str, str]] = field(
+        default_factory=list[tuple[str, str, str, str]]
+    )
+    """Differences of evaluated agents on the same instances: who, k, difference, n."""
     stores: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Counts of episode stores by name."""
     costs: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
@@ -125,6 +131,9 @@ def _add_run(data: ReportData, run: Run, trained: dict[str, NamedRuns]) -> None:
         trained[json.dumps(shared, sort_keys=True)].append((run.name, _training_run(run)))
     elif run.kind == "reproduction":
         _add_table(data, run.name, run.manifest)
+    elif run.kind == "evaluation":
+        data.evaluations[run.name] = run.metrics
+        data.costs[run.name] = _evaluation_cost(run)
     elif run.kind == "store":
         data.stores[run.name] = run.manifest["counts"]
         data.costs[run.name] = {"real steps": run.manifest["counts"]["transitions"]}
@@ -134,6 +143,13 @@ def _add_run(data: ReportData, run: Run, trained: dict[str, NamedRuns]) -> None:
         data.costs[run.name] = {**_env_steps(run.metrics), "hours": seconds / 3600}
     if run.certificate is not None:
         data.certificates[run.name] = run.certificate
+
+
+def _evaluation_cost(run: Run) -> dict[str, float]:
+    cost = run.metrics["cost"]
+    tokens = cost["usage"]["prompt_tokens"] + cost["usage"]["completion_tokens"]
+    price = {} if cost["price"] is None else {"price": cost["price"]}
+    return {"tokens": tokens, **price, "hours": run.manifest["seconds"] / 3600}
 
 
 def _env_steps(metrics: Mapping[str, Any]) -> dict[str, float]:

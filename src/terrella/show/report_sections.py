@@ -19,6 +19,12 @@ from terrella.core.stats import student_t95
 from terrella.show import certificate_plots
 from terrella.show.certificate import metric_tables
 from terrella.show.certificate_plots import BLUE, GREEN, GREY, ORANGE, PURPLE
+from terrella.show.evaluation import (
+    evaluation_tables,
+    horizon_figure,
+    is_agent,
+    pass_figure,
+)
 from terrella.show.report_data import ReportData, SeedGroup, config_differences
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
@@ -46,6 +52,8 @@ def sections(data: ReportData) -> list[Section]:
     built += [_curves(group) for group in data.groups if group.runs[0].curve]
     for name, table in data.tables.items():
         built += [_arms(name, table), _claims(name, table)]
+    built += _evaluations(data.evaluations)
+    built.append(_comparisons(data.comparisons))
     built += [_certificate(name, certificate) for name, certificate in data.certificates.items()]
     for name, metrics in data.metrics.items():
         rows = tuple((key, f"{value:.4g}") for key, value in metrics.items())
@@ -125,6 +133,32 @@ def _claim_row(claim: Mapping[str, Any]) -> Row:
     return statement, difference, verdict, str(claim["seeds"])
 
 
+def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+    """A table for each evaluated world, then one picture of all agents and one of all models."""
+    built = []
+    scored: dict[str, Mapping[str, Any]] = {}
+    for name, metrics in evaluations.items():
+        for title, header, rows in evaluation_tables(metrics):
+            built.append(Section(f"Evaluation {name}: {title}", (), header, tuple(rows)))
+        for world, scores in metrics["worlds"].items():
+            scored[f"{name}: {world}"] = scores
+    agents = {name: scores for name, scores in scored.items() if is_agent(scores)}
+    models = {name: scores for name, scores in scored.items() if not is_agent(scores)}
+    if agents:
+        note = "95% intervals over instances. Dotted: random play. Dashed: optimal play."
+        built.append(Section("pass@k", (note,), picture=pass_figure(agents)))
+    if models:
+        note = "95% intervals over instances. Dotted: predicting no change."
+        built.append(Section("Accuracy by horizon", (note,), picture=horizon_figure(models)))
+    return built
+
+
+def _comparisons(comparisons: Sequence[Row]) -> Section:
+    notes = ("Paired on the same instances, with 95% intervals.",)
+    header = ("agents", "", "difference", "instances")
+    return Section("Evaluated agents compared", notes, header, tuple(comparisons))
+
+
 def _certificate(name: str, certificate: Certificate) -> Section:
     tables = metric_tables(certificate.sections)
     rows = tuple(row for _, table in tables for row in table)
@@ -154,7 +188,7 @@ def _cost(costs: Mapping[str, Mapping[str, float]]) -> Section:
 def _amount(value: float | None, name: str) -> str:
     if value is None:
         return ""
-    return f"{value:.2f}" if name == "hours" else f"{value:,.0f}"
+    return f"{value:.2f}" if name in ("hours", "price") else f"{value:,.0f}"
 
 
 def _configs(configs: Mapping[str, Mapping[str, Any]]) -> Section:

@@ -1,6 +1,7 @@
 """Read a finished run folder, whichever command wrote it.
 
-An episode store, a training run, a world model, a video model, an arm or a reproduction.
+An episode store, a training run, a world model, a video model, an arm, an evaluation or a
+reproduction.
 Everything that shows runs (viewer, report, cards) reads them here and nowhere else.
     run = read_run(Path("runs/lake"))
     run.kind, run.world, run.curve, run.certificate
@@ -21,11 +22,14 @@ from terrella.core.files import read_json_lines
 from terrella.core.integrity import SEAL, read_sealed
 from terrella.core.run_folder import MANIFEST, SPEC, check_result, read_manifest
 from terrella.core.world import World
+from terrella.data.row_journal import read_rows, row_files
 from terrella.data.store import EpisodeStore, read_store_manifest
 from terrella.trust.certificate import Certificate
 from terrella.world_models.certified import read_certificate
 
-Kind = Literal["store", "rlvr", "world model", "video model", "arm", "reproduction", "run"]
+Kind = Literal[
+    "store", "rlvr", "world model", "video model", "arm", "evaluation", "reproduction", "run"
+]
 """A `run` is any other folder with a manifest that holds a config."""
 KIND_BY_CLASS: dict[str, Kind] = {
     "Collect": "store",
@@ -33,6 +37,8 @@ KIND_BY_CLASS: dict[str, Kind] = {
     "TrainWorldModel": "world model",
     "VideoModel": "video model",
     "Spa": "arm",
+    "AgentEvaluation": "evaluation",
+    "WorldModelEvaluation": "evaluation",
 }
 """The kind of a run by the class that its config builds."""
 TABLE_AGAIN = "run the same `terrella reproduce` again: the table is written again"
@@ -116,6 +122,16 @@ class Run:
         for path in paths:
             check_result(path)
         return paths
+
+    @cached_property
+    def evaluated_rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows of an evaluation by the file's name, one for each world."""
+        if self.kind != "evaluation":
+            return {}
+        files = row_files(self.folder / "rows")
+        for path in files:
+            check_result(path)
+        return {path.name.partition(".")[0]: read_rows(path) for path in files}
 
 
 def _is_store(folder: Path) -> bool:

@@ -1,62 +1,22 @@
 """The endpoint policy against a real HTTP server on loopback."""
 
+import email.utils
 import json
+import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
 
 import pytest
+from tests.support.chat_server import ChatServer, completion, counter_state, towards_the_goal
 
 from terrella.core.episode import play
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.types import Stop
+from terrella.policies.chat_client import Usage, read_reply
 from terrella.policies.endpoint import Endpoint
 from terrella.worlds.counter import Counter
 
-
-class ChatServer:
-    """An OpenAI-compatible server; `respond(body, count)` gives status, payload and headers."""
-
-    def __init__(self, respond):
-        self.requests = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                server.requests.append((self.path, dict(self.headers), body))
-                status, payload, headers = respond(body, len(server.requests))
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-
-    def __enter__(self):
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.http.shutdown()
-        self.http.server_close()
-
-
-def completion(text):
-    message = {"role": "assistant", "content": text}
-    return 200, json.dumps({"choices": [{"message": message}]}).encode(), {}
-
-
-def towards_the_goal(body, _):
-    """Read the state from the prompt and move the counter towards its goal."""
-    state = json.loads(body["messages"][-1]["content"].splitlines()[1])
-    move = "up" if state["value"] < state["goal"] else "down"
-    return completion(f"<think>I go {move}</think><answer>{move}</answer>")
+ASK = [{"role": "user", "content": "hello"}]
 
 
 def test_a_served_model_plays_and_wins(monkeypatch):
@@ -88,7 +48,7 @@ def test_a_request_is_retried_until_the_server_recovers():
         return (503, b"busy", {}) if count == 1 else towards_the_goal(body, count)
 
     with ChatServer(flaky) as server:
-        policy = Endpoint.Config(url=server.url).build()
+        policy = Endpoint.Config(url=server.url, backoff=0.01).build()
         assert play(Counter.Config().build(), policy, seed=4).success
 
 
@@ -104,7 +64,7 @@ def test_a_request_is_retried_until_the_server_recovers():
 )
 def test_a_broken_server_masks_the_episode_and_is_named(respond):
     with ChatServer(respond) as server:
-        policy = Endpoint.Config(url=server.url, model="m").build()
+        policy = Endpoint.Config(url=server.url, model="m", backoff=0.01).build()
         episode = play(Counter.Config().build(), policy, seed=0)
     assert episode.stop is Stop.POLICY_ERROR and episode.outcome.value is None
     assert "endpoint(m)" in episode.error
@@ -119,3 +79,151 @@ def test_the_error_asks_whether_a_server_is_running():
 def test_only_http_addresses_are_accepted():
     with pytest.raises(ConfigError, match="not an http"):
         Endpoint.Config(url="file:///etc/passwd")
+
+
+def test_an_address_with_a_password_is_refused():
+    with pytest.raises(ConfigError, match="written into manifests"):
+        Endpoint.Config(url="https://me:secret@host/v1")
+
+
+def test_all_actions_of_a_reply_are_played():
+    def two_at_a_time(body, _):
+        state = counter_state(body)
+        move = "up" if state["value"] < state["goal"] else "down"
+        return completion(f"<answer>{move} || {move}</answer>")
+
+    world = Counter.Config(max_steps=20)
+    with ChatServer(two_at_a_time) as server:
+        episode = play(world.build(), Endpoint.Config(url=server.url).build(), seed=4)
+    steps = len(episode.transitions)
+    assert episode.success and len(server.requests) == (steps + 1) // 2
+    assert "up to 5 actions" in server.requests[0][2]["messages"][0]["content"]
+
+
+def test_actions_beyond_the_limit_are_not_played():
+    with ChatServer(lambda *_: completion("<answer>up || up || up</answer>")) as server:
+        policy = Endpoint.Config(url=server.url, max_actions=2).build()
+        play(Counter.Config(max_steps=4).build(), policy, seed=0)
+    assert len(server.requests) == 2
+
+
+# --- what an endpoint says beside the reply -------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_and_holds_no_action(field):
+    thought = {field: "surely <answer>down</answer>"}
+    with ChatServer(lambda *_: completion("<answer>up</answer>", **thought)) as server:
+        policy = Endpoint.Config(url=server.url).build()
+        reply = policy.chat(ASK, seed=0)
+        episode = play(Counter.Config(max_steps=1).build(), policy, seed=0)
+    assert reply.reasoning == thought[field] and reply.text == "<answer>up</answer>"
+    assert [step.action for step in episode.transitions] == ["up"]
+
+
+def test_a_reply_that_ended_in_its_thought_is_empty_and_unfinished():
+    payload = completion(None, finish="length", reasoning_content="let me see")[1]
+    reply = read_reply(json.loads(payload))
+    assert reply.text == "" and not reply.finished and reply.reasoning == "let me see"
+
+
+def test_tokens_are_counted_and_priced():
+    reported = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 200,
+        "completion_tokens_details": {"reasoning_tokens": 150},
+    }
+    first = read_reply(json.loads(completion("a", usage=reported)[1])).usage
+    total = first + read_reply(json.loads(completion("b")[1])).usage
+    assert total == Usage(
+        requests=2,
+        prompt_tokens=1000,
+        completion_tokens=200,
+        reasoning_tokens=150,
+        unreported=1,
+    )
+    assert total.cost(price_in=3.0, price_out=10.0) == pytest.approx(0.005)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_rate_limit_is_waited_for_and_costs_no_try(form):
+    wait = "1" if form == "seconds" else email.utils.formatdate(time.time() + 1.5, usegmt=True)
+
+    def limited(body, count):
+        return (429, b"slow down", {"Retry-After": wait}) if count == 1 else completion("ok")
+
+    with ChatServer(limited) as server:
+        began = time.monotonic()
+        reply = Endpoint.Config(url=server.url, retries=1).build().chat(ASK, seed=0)
+    assert reply.text == "ok" and time.monotonic() - began >= 0.4
+
+
+def test_one_rate_limit_holds_all_threads_back():
+    times = []
+
+    def limited(body, count):
+        times.append(time.monotonic())
+        return (429, b"", {"Retry-After": "1"}) if count == 1 else completion("ok")
+
+    with ChatServer(limited) as server:
+        policy = Endpoint.Config(url=server.url).build()
+        first = threading.Thread(target=policy.chat, args=(ASK, 0))
+        first.start()
+        time.sleep(0.3)
+        policy.chat(ASK, 1)  # another thread, which has met no limit
+        first.join()
+    assert min(times[1:]) - times[0] >= 0.9
+
+
+def test_a_wait_beyond_the_patience_is_an_error_that_says_so():
+    with ChatServer(lambda *_: (429, b"quota", {"Retry-After": "3600"})) as server:
+        policy = Endpoint.Config(url=server.url, patience=10).build()
+        with pytest.raises(PolicyError, match=r"429 \(asks to wait 3600 s\): quota"):
+            policy.chat(ASK, seed=0)
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_drips_is_given_up_after_the_time_limit():
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        connection, _ = listening.accept()
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        with connection:
+            for _ in range(100):
+                try:
+                    connection.sendall(b" ")
+                except OSError:
+                    return
+                time.sleep(0.1)
+
+    threading.Thread(target=drip, daemon=True).start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    began = time.monotonic()
+    with pytest.raises(PolicyError, match="time limit"):
+        Endpoint.Config(url=url, timeout=1.0, retries=1).build().chat(ASK, seed=0)
+    assert time.monotonic() - began < 5
+    listening.close()
+
+
+def test_an_error_that_quotes_the_key_is_shown_without_it(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-very-secret")
+    with ChatServer(lambda *_: (401, b"wrong key sk-very-secret", {})) as server:
+        policy = Endpoint.Config(url=server.url, key_variable="MY_KEY").build()
+        with pytest.raises(PolicyError) as caught:
+            policy.chat(ASK, seed=0)
+    assert "sk-very-secret" not in str(caught.value) and "401" in str(caught.value)
+
+
+def test_a_closed_client_stops_waiting():
+    with ChatServer(lambda *_: (429, b"", {"Retry-After": "100"})) as server:
+        policy = Endpoint.Config(url=server.url).build()
+        threading.Timer(0.3, policy.client.close).start()
+        began = time.monotonic()
+        with pytest.raises(PolicyError, match="closed"):
+            policy.chat(ASK, seed=0)
+    assert time.monotonic() - began < 10

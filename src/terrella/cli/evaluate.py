@@ -1,0 +1,194 @@
+"""The command that evaluates: agents and world models, sampled here or at an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rich.markup import escape
+from rich.table import Table
+from tyro.conf import EnumChoicesFromValues, Positional, arg
+
+from terrella.cli.app import Assignments, app, console, print_config, with_overrides
+from terrella.core.errors import ConfigError
+from terrella.core.types import Split
+
+if TYPE_CHECKING:
+    from terrella.core.world import World
+
+TRIES = 5
+"""Of a request to an endpoint, in all."""
+FILE_COLUMNS = 160
+"""Width of a table that goes to a file."""
+EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
+As = Annotated[Literal["agent", "world-model"] | None, arg(name="as")]
+
+
+@app.command(name="evaluate")
+def evaluate(
+    model: Positional[str],
+    worlds: Positional[tuple[str, ...]] = (),
+    /,
+    *,
+    role: As = None,
+    instances: int = 100,
+    samples: int = 8,
+    out: Path | None = None,
+    split: Annotated[Split, EnumChoicesFromValues] = Split.TEST,
+    seed: int = 0,
+    max_actions: int | None = None,
+    turn_tokens: int | None = None,
+    temperature: float = 1.0,
+    horizon: int = 5,
+    policy: str = "random",
+    model_name: str = "",
+    key_variable: str = "OPENAI_API_KEY",
+    concurrency: int | None = None,
+    price_in: float = 0.0,
+    price_out: float = 0.0,
+    assignments: Assignments = (),
+    dry_run: bool = False,
+) -> None:
+    """Measure a model on held-out instances; the same command resumes after a kill.
+
+    An agent plays: success, pass@k, well-formed replies, steps, beside random and optimal play. A
+    world model predicts: accuracy where something changes and where nothing does, and by horizon.
+
+    Args:
+        model: a run's folder, a Hugging Face folder, a preset such as smollm2 or tiny-1m, or the
+            http(s) address of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1.
+        worlds: worlds or presets, such as sokoban or frozen_lake:4x4_slip.
+        role: whether the model acts or predicts; as the run was trained unless given, else agent.
+        instances: distinct instances of each world; every model gets the same ones.
+        samples: episodes per instance; pass@k goes up to this k.
+        out: the folder; `runs/evaluate-MODEL-WORLDS` unless given.
+        split: where instances come from.
+        seed: of the sampling; instances do not depend on it.
+        max_actions: actions that one reply may hold; as the run was trained unless given, else 1.
+        turn_tokens: longest reply; as the run was trained unless given.
+        temperature: of an agent's sampling; a world model is asked greedily.
+        horizon: steps ahead in imagination, for a world model.
+        policy: takes the steps that a world model predicts: random, expert or mixture.
+        model_name: the model's name at the endpoint.
+        key_variable: the environment variable with the endpoint's key; it may be unset.
+        concurrency: episodes at once; at an endpoint also the requests under way.
+        price_in: price of a million prompt tokens at the endpoint.
+        price_out: price of a million written tokens.
+        assignments: config overrides, such as sampler=vllm, world.max_steps=20 or form=worldmodel.
+        dry_run: print the resolved config and stop.
+    """
+    from terrella.pipelines.evaluate.models import is_address, talk_settings, trained_role
+
+    if not worlds:
+        raise ConfigError("evaluate", "no world named", "terrella evaluate MODEL WORLD...")
+    role = role or trained_role(model)
+    common: dict[str, Any] = {
+        "model": model,
+        "endpoint": _endpoint(model, model_name, key_variable),
+        "worlds": _worlds(model, worlds, assignments),
+        "instances": instances,
+        "split": split,
+        "seed": seed,
+        "concurrency": concurrency or (REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE),
+        "prompt_price": price_in,
+        "reply_price": price_out,
+        "out": out or _folder(model_name or model, worlds, role),
+    }
+    talk = talk_settings(model)
+    given = {"max_actions": max_actions, "turn_tokens": turn_tokens}
+    talk |= {name: value for name, value in given.items() if value is not None}
+    if role == "agent":
+        from terrella.pipelines.evaluate.agents import AgentEvaluation
+
+        config: Any = AgentEvaluation.Config(
+            **common, **talk, samples=samples, temperature=temperature
+        )
+    else:
+        from terrella.cli.worlds import policy_config
+        from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
+
+        config = WorldModelEvaluation.Config(
+            **common,
+            turn_tokens=max(talk["turn_tokens"], LEAST_PREDICTION),
+            policy=policy_config(policy),
+            horizon=horizon,
+        )
+    rest = [each for each in assignments if not each.startswith("world.")]
+    config = with_overrides(config, rest).settled()
+    if dry_run:
+        print_config(config)
+        return
+    _run(config)
+
+
+LEAST_PREDICTION = 128
+"""Tokens of a predicted observation, at least: an agent's replies are shorter."""
+
+
+def _run(config: Any) -> None:
+    from terrella.core.instances import plain
+    from terrella.show.evaluation import evaluation_tables
+    from terrella.show.progress import make_progress
+
+    with make_progress() as progress:
+        result = config.build().run(progress)
+    for title, header, rows in evaluation_tables(plain(result)):
+        _show(title, header, rows)
+    console.print(f"rows and scores in {config.out}", highlight=False, soft_wrap=True)
+
+
+def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A framed table in a terminal, aligned lines elsewhere."""
+    if not console.is_terminal:
+        from terrella.show.tables import text_table
+
+        lines = (title, *text_table(header, rows, columns=FILE_COLUMNS), "")
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        return
+    table = Table(*map(escape, header), title=escape(title), title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _endpoint(model: str, name: str, key_variable: str) -> Any:
+    """The endpoint's config for an address; None for a model that is loaded here."""
+    from terrella.pipelines.evaluate.models import is_address, weights_of
+
+    if not is_address(model):
+        if name:
+            raise ConfigError("--model-name", "is for endpoints", f"{model} is no http(s) address")
+        weights_of(model)  # refuses a mistyped name before anything is loaded
+        return None
+    if not name:
+        raise ConfigError(
+            model, "which model of this endpoint?", f"add --model-name; {model}/models lists them"
+        )
+    from terrella.policies.endpoint import Endpoint
+
+    return Endpoint.Config(url=model, model=name, key_variable=key_variable, retries=TRIES)
+
+
+def _worlds(
+    model: str, names: Iterable[str], assignments: Iterable[str]
+) -> Mapping[str, World.Config]:
+    """Worlds by name; a run's model gets the world that it was trained in."""
+    from terrella.cli.app import world_of
+    from terrella.core.config import override
+    from terrella.pipelines.evaluate.models import run_of
+    from terrella.worlds import world_config
+
+    run = run_of(model)
+    changes = [each.removeprefix("world.") for each in assignments if each.startswith("world.")]
+    return {
+        name: override(world_of(run, name) if run else world_config(name), changes)
+        for name in names
+    }
+
+
+def _folder(model: str, worlds: Iterable[str], role: str) -> Path:
+    short = model.rstrip("/").rpartition("/")[2]
+    kind = "" if role == "agent" else "-world-model"
+    name = "-".join(("evaluate", short, *worlds)).replace(":", "-")
+    return Path("runs") / f"{name}{kind}"

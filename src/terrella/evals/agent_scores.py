@@ -1,0 +1,157 @@
+"""Scores of an evaluated agent, from the rows of its episodes.
+
+Instances are the units: a metric is a mean over instances of means over their samples, and its
+interval is over instances. Two agents on the same instances are compared in pairs. Masked episodes
+are in no mean; an instance with fewer than k judged samples is left out of pass@k, and counted.
+    scores = agent_scores(rows, samples=64, reference=None); scores.passes["64"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from terrella.core.errors import EngineError
+from terrella.core.metric import Metric
+from terrella.evals.agent_rows import EpisodeRow
+from terrella.evals.agents import powers_of_two
+from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k
+from terrella.evals.results import ReferenceScores
+from terrella.policies.chat_client import Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcomes:
+    """What was won on each instance: all that a paired comparison needs."""
+
+    instances: list[str]
+    """Names (hashes) of the instances, in the order of the lists below."""
+    successes: list[int]
+    """Successful samples by instance."""
+    judged: list[int]
+    """Samples by instance that were not masked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentScores(Outcomes):
+    """How an agent did on held-out instances of one world."""
+
+    samples: int
+    """Episodes per instance."""
+    passes: dict[str, Metric]
+    """pass@k by k: "1", "2", "4", ...; pass@1 is the rate of success."""
+    score: Metric
+    """Mean verdict: above the rate of success in worlds with partial credit."""
+    well_formed: Metric
+    """Fraction of the replies in the expected form."""
+    valid_actions: Metric
+    """Fraction of the actions that the world could take."""
+    effective_actions: Metric
+    """Fraction of the actions that changed the state."""
+    steps: Metric
+    """Actions per episode."""
+    turns: Metric
+    """Replies per episode."""
+    reply_tokens: Metric
+    """Written tokens per reply, thoughts included."""
+    masked: dict[str, int]
+    """Masked episodes by cause."""
+    masked_reason: str
+    """Why the first of them was masked."""
+    usage: Usage
+    reference: ReferenceScores | None = None
+    """Exact scores of random and optimal play; None where the world is too large for them."""
+
+
+def agent_scores(
+    rows: Sequence[EpisodeRow], *, samples: int, reference: ReferenceScores | None
+) -> AgentScores:
+    """The scores of all episodes of one world."""
+    groups: dict[str, list[EpisodeRow]] = {}
+    for row in rows:
+        groups.setdefault(row.instance, []).append(row)
+    judged = [[row for row in group if row.value is not None] for group in groups.values()]
+    masked = [row for row in rows if row.value is None]
+    if not any(judged):
+        raise EngineError(
+            "evaluate",
+            f"all {len(rows)} episodes were masked; the first: {masked[0].reason}",
+            "mend the cause and run the same command again",
+        )
+    successes = [sum(row.won for row in group) for group in judged]
+    counts = [len(group) for group in judged]
+    return AgentScores(
+        instances=list(groups),
+        successes=successes,
+        judged=counts,
+        samples=samples,
+        passes=pass_metrics(successes, counts, samples),
+        score=_mean(judged, lambda row: (row.value or 0.0, 1)),
+        well_formed=_mean(judged, lambda row: (row.well_formed, row.turns)),
+        valid_actions=_mean(judged, lambda row: (row.valid, row.steps)),
+        effective_actions=_mean(judged, lambda row: (row.effective, row.steps)),
+        steps=_mean(judged, lambda row: (row.steps, 1)),
+        turns=_mean(judged, lambda row: (row.turns, 1)),
+        reply_tokens=_mean(judged, lambda row: (row.usage.completion_tokens, row.usage.requests)),
+        masked=dict(Counter(row.status for row in masked)),
+        masked_reason=masked[0].reason if masked else "",
+        usage=sum((row.usage for row in rows), Usage()),
+        reference=reference,
+    )
+
+
+def pass_metrics(
+    successes: Sequence[int], judged: Sequence[int], samples: int
+) -> dict[str, Metric]:
+    """pass@k for k = 1, 2, 4, ...; instances with fewer than k judged samples are left out."""
+    metrics = {}
+    for k in powers_of_two(samples):
+        values = pass_values(successes, judged, k)
+        known = [value for value in values if value is not None]
+        if known:
+            left_out = len(values) - len(known)
+            metrics[str(k)] = dataclasses.replace(bootstrap_mean(known), masked=left_out)
+    return metrics
+
+
+def pass_values(successes: Sequence[int], judged: Sequence[int], k: int) -> list[float | None]:
+    """pass@k by instance; None where fewer than k samples were judged."""
+    return [
+        float(pass_at_k([won], samples=n, k=k)[0]) if n >= k else None
+        for won, n in zip(successes, judged, strict=True)
+    ]
+
+
+def compare_passes(first: Outcomes, second: Outcomes, k: int) -> Metric | None:
+    """pass@k of the first minus the second, paired by instance; None without a common instance."""
+    by_name = [
+        dict(zip(scores.instances, pass_values(scores.successes, scores.judged, k), strict=True))
+        for scores in (first, second)
+    ]
+    pairs = [
+        (one, other)
+        for name, one in by_name[0].items()
+        if one is not None and (other := by_name[1].get(name)) is not None
+    ]
+    if not pairs:
+        return None
+    ours, theirs = np.array(pairs, dtype=np.float64).T
+    return paired_difference(ours, theirs)
+
+
+def _mean(
+    groups: Sequence[Sequence[EpisodeRow]], part_of: Callable[[EpisodeRow], tuple[float, float]]
+) -> Metric:
+    """A ratio of sums for each instance, and the mean over instances."""
+    values = []
+    for group in groups:
+        parts = [part_of(row) for row in group]
+        whole = sum(denominator for _, denominator in parts)
+        if whole:
+            values.append(sum(numerator for numerator, _ in parts) / whole)
+    left_out = len(groups) - len(values)
+    return dataclasses.replace(bootstrap_mean(values), masked=left_out)

@@ -1,0 +1,218 @@
+"""Evaluation of a world model: is what it predicts what the world then showed?
+
+A policy plays test instances; the model is asked, greedily, for the observation after some of the
+steps. In imagination it starts at the first observation and continues from its own predictions,
+with the same actions. Any chat model can be asked, here or behind an endpoint.
+    predictor = TokenPredictor(sampler, codec, turn_tokens=256)
+    row = await predict_instance(predictor, verifier, asked_steps, horizon=5)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from terrella.codecs.chat import prediction_messages, read_prediction
+from terrella.core.errors import PolicyError
+from terrella.core.judge import UNREADABLE, judge
+from terrella.core.protocols import Codec, Sampler, Verifier
+from terrella.core.seeds import TASK_STREAM, stream
+from terrella.core.tokens import Task, TokenRequest
+from terrella.core.types import (
+    Observation,
+    Situation,
+    Status,
+    Transition,
+    Verdict,
+    same_kind,
+    show_text,
+)
+from terrella.evals.agent_rows import reply_text
+from terrella.evals.endpoint_agent import ChatThreads
+from terrella.policies.chat_client import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A model's reply: the observation in it, or None if it cannot be read."""
+
+    observation: Observation | None
+    text: str
+    reasoning: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+class Predictor(Protocol):
+    """A model that is asked what follows an action."""
+
+    async def predict(self, situation: Situation, action: str) -> Predicted: ...
+
+
+class TokenPredictor:
+    """A model that is sampled here, greedily."""
+
+    def __init__(self, sampler: Sampler, codec: Codec, *, turn_tokens: int) -> None:
+        self.sampler = sampler
+        self.codec = codec
+        self.turn_tokens = turn_tokens
+
+    async def predict(self, situation: Situation, action: str) -> Predicted:
+        prompt = self.codec.ask_observation(situation, action)
+        sampled = await self.sampler.sample(
+            TokenRequest(
+                prompt_ids=prompt,
+                max_new_tokens=self.turn_tokens,
+                seed=0,
+                temperature=0.0,
+                stop_ids=self.codec.stop_ids,
+            )
+        )
+        ids = sampled.token_ids
+        return Predicted(
+            observation=self.codec.read_observation(ids, like=situation.observation),
+            text=reply_text(self.codec, ids),
+            usage=Usage(requests=1, prompt_tokens=len(prompt), completion_tokens=len(ids)),
+        )
+
+
+class EndpointPredictor:
+    """A model behind a chat endpoint; its config says the temperature."""
+
+    def __init__(self, chat: ChatThreads) -> None:
+        self.chat = chat
+
+    async def predict(self, situation: Situation, action: str) -> Predicted:
+        reply = await self.chat.chat(prediction_messages(situation, action), seed=0)
+        text = read_prediction(reply.text)
+        return Predicted(
+            observation=None if text is None else same_kind(situation.observation, text),
+            text=reply.text,
+            reasoning=reply.reasoning,
+            usage=reply.usage,
+        )
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """One predicted step."""
+
+    step: int
+    """Its number in the episode; in imagination also the depth, less one."""
+    action: str
+    changed: bool
+    """Whether predicting what the model started from would have been wrong."""
+    value: float | None
+    """The verifier's verdict; None if it is masked."""
+    no_change: float | None
+    """The verdict on predicting that nothing changes."""
+    status: str
+    reply: str = ""
+    reasoning: str = ""
+    truth: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionRow:
+    """All predictions on one instance."""
+
+    instance: str
+    seed: int
+    steps: list[StepRow]
+    """Each from a real observation."""
+    imagined: list[StepRow]
+    """Each from the prediction before it."""
+    usage: Usage
+    reason: str = ""
+    """Why nothing could be predicted here: the endpoint failed. Then the lists are empty."""
+
+    @property
+    def may_pass(self) -> bool:
+        return bool(self.reason)
+
+
+async def predict_instance(
+    predictor: Predictor,
+    verifier: Verifier,
+    instance: str,
+    tasks: Sequence[Task],
+    *,
+    steps: int,
+    horizon: int,
+) -> PredictionRow:
+    """Ask for `steps` drawn steps of an episode, and for its first `horizon` in imagination."""
+    seed = tasks[0].seed
+    drawn = stream(TASK_STREAM, seed).permutation(len(tasks))[:steps]
+    chosen = [(int(index), *_parts(tasks[index])) for index in sorted(drawn)]
+    try:
+        answers = await asyncio.gather(
+            *(predictor.predict(situation, step.action) for _, situation, step in chosen)
+        )
+        imagined, usage = await _imagine(predictor, verifier, tasks[:horizon])
+    except PolicyError as failed:
+        reason = f"{failed.where}: {failed.what}"
+        return PredictionRow(
+            instance=instance, seed=seed, steps=[], imagined=[], usage=Usage(), reason=reason
+        )
+    rows = [
+        _step_row(verifier, number, step, step.observation, answer)
+        for (number, _, step), answer in zip(chosen, answers, strict=True)
+    ]
+    usage = sum((answer.usage for answer in answers), usage)
+    return PredictionRow(instance=instance, seed=seed, steps=rows, imagined=imagined, usage=usage)
+
+
+async def _imagine(
+    predictor: Predictor, verifier: Verifier, tasks: Sequence[Task]
+) -> tuple[list[StepRow], Usage]:
+    """Predictions from predictions. One that cannot be read makes all later ones wrong."""
+    rows: list[StepRow] = []
+    usage = Usage()
+    first = _parts(tasks[0])[1].observation
+    believed: Observation | None = first
+    for number, task in enumerate(tasks):
+        situation, step = _parts(task)
+        answer = Predicted(observation=None, text="")
+        if believed is not None:
+            asked = dataclasses.replace(situation, observation=believed, history=())
+            answer = await predictor.predict(asked, step.action)
+        rows.append(_step_row(verifier, number, step, first, answer))
+        believed = answer.observation
+        usage += answer.usage
+    return rows, usage
+
+
+def _parts(task: Task) -> tuple[Situation, Transition]:
+    if task.situation is None or task.transition is None:
+        raise ValueError("a prediction task needs its situation and its transition")
+    return task.situation, task.transition
+
+
+def _step_row(
+    verifier: Verifier, number: int, step: Transition, before: Observation, answer: Predicted
+) -> StepRow:
+    truth = step.next_observation
+    verdict = Verdict.unparsable(UNREADABLE)
+    if answer.observation is not None:
+        verdict = judge(verifier, reply=answer.observation, truth=truth, before=before)
+    no_change = judge(verifier, reply=before, truth=truth, before=before).value
+    return StepRow(
+        step=number,
+        action=step.action,
+        changed=before != truth and no_change != 1.0,
+        value=verdict.value,
+        no_change=no_change,
+        status=verdict.status.value,
+        reply=answer.text,
+        reasoning=answer.reasoning,
+        truth=show_text(truth),
+    )
+
+
+def is_unparsable(row: StepRow) -> bool:
+    return row.status == Status.UNPARSABLE

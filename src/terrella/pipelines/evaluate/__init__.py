@@ -1,0 +1,1 @@
+"""`terrella evaluate MODEL|ENDPOINT WORLD...`: agents and world models on held-out instances."""

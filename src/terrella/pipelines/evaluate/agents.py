@@ -1,0 +1,181 @@
+"""`terrella evaluate MODEL WORLD...`: an agent on held-out instances of worlds.
+
+Success and pass@k with intervals over instances, well-formed replies, steps, tokens and cost,
+beside random and optimal play. The model is sampled here, by a vLLM server, or at an endpoint.
+    config = AgentEvaluation.Config(model="runs/x", worlds={"sokoban": Sokoban.Config()})
+    AgentEvaluation(config).run(progress).worlds["sokoban"].passes["1"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
+from terrella.codecs.tagged import Form
+from terrella.core.config import Local
+from terrella.core.errors import ConfigError
+from terrella.core.run_folder import RunFolder
+from terrella.core.tokens import Task
+from terrella.core.world import World
+from terrella.data.row_journal import file_name
+from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
+from terrella.evals.agent_scores import AgentScores, agent_scores
+from terrella.evals.agents import Evaluate, named_instances, reference_policies
+from terrella.evals.endpoint_agent import EndpointAgent
+from terrella.pipelines.evaluate.base import Cost, Evaluation
+from terrella.pipelines.evaluate.models import ModelIdentity, require_text
+from terrella.rollout.env_pool import EnvPool
+from terrella.rollout.rollout import Rollout
+
+Play = Callable[[AskedEpisode], Awaitable[EpisodeRow]]
+NOISE_STRIDE = 1000
+"""Noise seeds per instance, as in `evals.agents.evaluate_agent`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentResult:
+    """What was evaluated, its scores by world, and what it cost."""
+
+    model: ModelIdentity
+    worlds: dict[str, AgentScores]
+    cost: Cost
+
+
+class AgentEvaluation(Evaluation[AgentResult]):
+    """Plays every instance several times and scores the episodes."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Evaluation.Config):
+        samples: int = 8
+        """Episodes per instance; pass@k is estimated up to this k."""
+        form: Form | None = None
+        """Tags of a reply (`codecs/tagged.py`); None is the model's plain form."""
+        max_actions: int = 1
+        """Actions that one reply may hold; the model is told, and further ones are ignored."""
+        max_turns: int = 0
+        """Replies in an episode; 0 is as many as the world has steps."""
+        episode_tokens: int = 4096
+        """Most tokens of an episode after its prompt, the world's included."""
+        temperature: float = 1.0
+        env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if not 1 <= self.samples <= NOISE_STRIDE or self.max_actions < 1:
+                raise ConfigError(
+                    "evaluate", f"samples must be in 1..{NOISE_STRIDE}, max_actions at least 1"
+                )
+
+        def settled(self) -> Self:
+            settled = super().settled()
+            if settled.endpoint is None:
+                return settled
+            return settled.replace(endpoint=settled.endpoint.replace(max_actions=self.max_actions))
+
+        @property
+        def asked_temperature(self) -> float:
+            return self.temperature
+
+    config: Config
+    result_type = AgentResult
+    row_key = ("seed", "member")
+
+    def train(self, run: RunFolder) -> AgentResult:
+        identity = self.check_model(run)
+        worlds = {
+            name: run.part(
+                f"scores/{file_name(name)}",
+                AgentScores,
+                functools.partial(self.evaluate, run, name, world),
+            )
+            for name, world in self.config.worlds.items()
+        }
+        cost = self.cost([scores.usage for scores in worlds.values()])
+        return AgentResult(model=identity, worlds=worlds, cost=cost)
+
+    def evaluate(self, run: RunFolder, name: str, world: World.Config) -> AgentScores:
+        """Play what is missing of one world, and score all of it."""
+        config = self.config
+        require_text(world)
+        asked = self.asked(world)
+        with self.player(run, world) as play:
+            rows = self.play_missing(
+                run,
+                name,
+                {each.key: each for each in asked},
+                play,
+                EpisodeRow,
+            )
+        measured = Evaluate.Config(
+            instances=config.instances, samples=config.samples, split=config.split
+        )
+        return agent_scores(
+            rows, samples=config.samples, reference=reference_policies(world, measured)
+        )
+
+    def asked(self, world: World.Config) -> list[AskedEpisode]:
+        """Every episode: each instance as often as there are samples."""
+        config = self.config
+        measured = Evaluate.Config(instances=config.instances, split=config.split)
+        return [
+            AskedEpisode(
+                instance=instance,
+                task=Task(seed=seed, noise_seed=seed * NOISE_STRIDE, split=config.split),
+                member=member,
+            )
+            for instance, seed in named_instances(world, measured).items()
+            for member in range(config.samples)
+        ]
+
+    def rollout_config(self, world: World.Config) -> Rollout.Config:
+        config = self.config
+        return Rollout.Config(
+            world=world,
+            max_turns=config.max_turns or world.max_steps,
+            max_actions=config.max_actions,
+            turn_tokens=config.turn_tokens,
+            episode_tokens=config.episode_tokens,
+            temperature=config.temperature,
+            env_pool=config.env_pool,
+        )
+
+    def codec_config(self) -> CodecConfig:
+        actions, form = self.config.max_actions, self.config.form
+        if form is None:
+            return CodecConfig(max_actions=actions)
+        return TaggedCodecConfig(max_actions=actions, form=form)
+
+    @contextlib.contextmanager
+    def player(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
+        """What plays an episode of this world: a rollout, or the endpoint."""
+        limits, seed = self.rollout_config(world), self.config.seed
+        if self.config.endpoint is not None:
+            with (
+                self.chat() as threads,
+                EndpointAgent(threads, limits, form=self.config.form) as agent,
+            ):
+                yield lambda asked: agent.play(asked, seed=seed)
+            return
+        with (
+            self.sampler(run) as (sampler, tokenizer),
+            Rollout(limits, self.codec_config().make(tokenizer)) as rollout,
+        ):
+
+            async def play(asked: AskedEpisode) -> EpisodeRow:
+                episode = await rollout.run_one(sampler, asked.task, asked.member, seed)
+                return token_row(episode, rollout.codec, asked)
+
+            yield play
+
+    def shown(self, rows: Sequence[Any]) -> dict[str, float]:
+        judged = [row for row in rows if row.value is not None]
+        shares = {"masked": float(len(rows) - len(judged))}
+        if judged:
+            shares["success"] = sum(row.won for row in judged) / len(judged)
+            turns = sum(row.turns for row in judged)
+            shares["well_formed"] = sum(row.well_formed for row in judged) / max(turns, 1)
+        return shares

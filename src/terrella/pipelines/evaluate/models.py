@@ -1,0 +1,126 @@
+"""Which model is evaluated: a run's folder, a Hugging Face folder, a preset, or an endpoint.
+
+A run folder says how its model was trained to talk (the form of a reply, actions a turn, limits);
+an evaluation uses the same unless told otherwise. It says nothing about this machine.
+    run_of("runs/lake/fitted"); weights_of("runs/lake"); talk_settings("runs/lake")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from terrella.codecs.tagged import ORDERS
+from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.integrity import folder_sha256
+from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
+from terrella.engines.interface import Model
+from terrella.models.names import TINY, check_model_name
+
+TALK_SETTINGS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens")
+Role = Literal["agent", "world-model"]
+WORLD_MODELS = ("TrainWorldModel", "TextGameModel", "PageModel")
+"""Pipelines whose models predict."""
+FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
+"""Where pipelines leave weights; the first that exists was made last."""
+SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
+"""Longest reply of a model from scratch and of any other, where nothing else says it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """What was evaluated, such that it can be recognised."""
+
+    kind: Literal["folder", "hub", "endpoint"]
+    name: str
+    """A path, a name on a hub, or the name of the model at the endpoint."""
+    url: str = ""
+    """The endpoint's address."""
+    sha256: str | None = None
+    """Of all files of a folder; None where the weights are elsewhere."""
+
+
+def is_address(model: str) -> bool:
+    """Whether a model is meant by the address of an endpoint."""
+    return model.startswith(("http://", "https://"))
+
+
+def run_of(model: str) -> Path | None:
+    """The run that a model belongs to: its folder, or one that the model's folder is in."""
+    folder = Path(model)
+    if is_address(model) or not folder.is_dir():
+        return None
+    places = (folder, *list(folder.absolute().parents)[: RUN_DEPTH - 1])
+    return next((place for place in places if is_run(place)), None)
+
+
+def weights_of(model: str) -> str:
+    """The name or folder of the weights: of a run the last ones that it made."""
+    folder = Path(model)
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        check_model_name(model)
+        return model
+    for name in FINAL_FOLDERS:
+        if (folder / name / "config.json").is_file():
+            return str(folder / name)
+    raise ConfigError(
+        model,
+        f"holds no model: neither config.json nor {', '.join(FINAL_FOLDERS)}",
+        "name a Hugging Face folder, or a run that has finished",
+    )
+
+
+def trained_role(model: str) -> Role:
+    """What a run's model was trained for; other models act unless told otherwise."""
+    run = run_of(model)
+    config: Mapping[str, Any] = read_manifest(run).config if run else {}
+    name = str(config.get("class", "")).rpartition(":")[2]
+    predicts = name in WORLD_MODELS or config.get("ask") == "observation"
+    return "world-model" if predicts else "agent"
+
+
+def talk_settings(model: str) -> dict[str, Any]:
+    """How a run's model was trained to talk; for other models what fits most."""
+    tokens = SCRATCH_TURN_TOKENS if model in TINY else CHAT_TURN_TOKENS
+    settings: dict[str, Any] = {"turn_tokens": tokens}
+    run = run_of(model)
+    if run is not None:
+        config: Mapping[str, Any] = read_manifest(run).config
+        for name in TALK_SETTINGS:
+            if isinstance(config.get(name), int):
+                settings[name] = config[name]
+        if config.get("form") in ORDERS:
+            settings["form"] = config["form"]
+    return settings
+
+
+def identify(weights: Model) -> ModelIdentity:
+    """The identity of a model that is loaded here."""
+    folder = Path(weights)
+    if not folder.is_dir():
+        return ModelIdentity(kind="hub", name=str(weights))
+    return ModelIdentity(kind="folder", name=str(weights), sha256=folder_sha256(folder))
+
+
+def check_same(known: ModelIdentity, now: ModelIdentity, where: Path) -> None:
+    """Refuse to continue an evaluation of another model."""
+    if known != now:
+        there, here = (each.sha256 or each.name for each in (known, now))
+        raise StoreError(
+            str(where),
+            f"was started with another model: {known.name} is {there} there, {here} here",
+            "choose another folder with --out",
+        )
+
+
+def require_text(config: Configurable.Config) -> None:
+    """Refuse a world whose observations are frames: chat models read text."""
+    world = config.build()
+    observation, _ = world.reset(seed=0)
+    if observation.kind.value == "frames":
+        raise ConfigError(
+            world.name, "shows frames, and a chat model reads text", "`terrella certify` takes them"
+        )

@@ -40,6 +40,8 @@ class MemoryConfig(Configurable.Config):
     attention: Attention = "auto"
     lora_rank: int = 0
     """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
+    lora_alpha: int = 0
+    """Adapters are scaled by alpha / rank; 0 is twice the rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,8 +57,11 @@ class ByteSized32(World):
         """Fraction of drawn records in which something changes; None draws uniformly."""
         even_games: bool = True
         """Draw the game first, because one game has two thirds of all records."""
-        prompt: Literal["short", "published"] = "short"
-        """What chat models are told: a few lines, or RLVR-World's rules and worked examples."""
+        prompt: Literal["short", "terse", "published"] = "short"
+        """What chat models are told: the format, one sentence, or RLVR-World's rules and examples.
+
+        One sentence is enough for a model that is fitted to the format.
+        """
         rules_folder: Local[Path | None] = None
         """Folder with the official {action,object,score}_rules.json, for chat prompts.
 

@@ -1,7 +1,8 @@
 """The instruction of a chat model: the role, the answer format, the game's rules and examples.
 
-`short` is ours, for small models; rules and examples are in it if they are configured. `published`
-is RLVR-World's (`published_prompt.py`). Examples come from a game that is used for nothing else.
+`short` explains the format; rules and examples are in it if they are configured. `terse` explains
+nothing, for models that are fitted to the format. `published` is RLVR-World's
+(`published_prompt.py`). Examples come from a game that is used for nothing else.
     prompt(world)
 """
 
@@ -29,6 +30,9 @@ ROLES = {
 }
 
 
+TERSE = "Say what changes in this text game."
+
+
 class PromptedGame(Protocol):
     """What the prompt needs of the world."""
 
@@ -40,6 +44,8 @@ class PromptedGame(Protocol):
 
 def prompt(world: PromptedGame) -> str:
     """The complete instruction for the current record."""
+    if world.config.prompt == "terse":
+        return TERSE
     if world.config.prompt == "published":
         return published_prompt(world)
     parts = [world.rules, ROLES[world.config.asked], *_answer_format(world), _task(world.record)]

@@ -51,7 +51,7 @@ class ChatSettings(Configurable.Config):
     """How the endpoint calls the limit; some hosted models that think know only the second."""
     timeout: float = 60.0
     """Seconds for a whole reply."""
-    retries: int = 5
+    retries: int = 3
     """Tries of a request in all. Waits that the endpoint itself asks for are not counted."""
     backoff: float = 0.5
     """Seconds before the second try; doubled for each further one."""
@@ -232,7 +232,7 @@ def _http_failure(error: urllib.error.HTTPError) -> _FailedError:
 
 
 def _read_until(response: Any, ends: float) -> bytes:
-    """The body. A socket's time-out is per piece: a server that drips would hold us for ever."""
+    """The body, in time: a socket's own time-out is for each piece, and a server may drip."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(PIECE_BYTES):

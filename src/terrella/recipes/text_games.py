@@ -57,6 +57,7 @@ def bytesized32_tiny() -> Reproduce.Config:
         "sft": sft,
         "exact": sft.replace(rlvr=rlvr),
         "task_specific": sft.replace(rlvr=rlvr, world=sft.world.replace(reward="task_specific")),
+        "exact_refill": sft.replace(rlvr=rlvr.replace(refill=3)),
         "sft_all": sft.replace(sft_share=1.0, base_seed=None),
         "nearest_neighbour": sft.replace(model="nearest_neighbour"),
     }
@@ -69,6 +70,7 @@ def bytesized32_tiny() -> Reproduce.Config:
             ("exact", "sft", 1, False),
             ("task_specific", "sft", 1, False),
             ("task_specific", "exact", 1, True),
+            ("exact_refill", "exact", 1, False),
             ("sft_all", "nearest_neighbour", 1, False),
         ),
         out=Path("runs/bytesized32_tiny"),

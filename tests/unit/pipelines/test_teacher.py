@@ -1,6 +1,5 @@
 """The teacher against a real server on loopback that misbehaves; what is kept is verified."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,10 @@ from tests.support.teacher_server import TeacherServer, chat, completion, slow
 
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.types import Split
+from terrella.data.row_journal import UNFINISHED, RowJournal
 from terrella.pipelines.text_games.reasoning import reply_text, teacher_questions
 from terrella.pipelines.text_games.teacher import (
+    KEY,
     REPLIES,
     Question,
     Teacher,
@@ -91,7 +92,8 @@ def test_a_server_that_only_fails_is_given_up_with_a_sentence_and_nothing_is_los
 
     with TeacherServer(world, die) as server, pytest.raises(PolicyError, match="down"):
         ask(world, server.url, tmp_path, concurrency=2, retries=2)
-    assert len(read_replies(tmp_path)) == 3
+    with RowJournal(tmp_path, REPLIES, key=KEY) as journal:
+        assert len(journal.rows) == 3
     assert len(server.requests) < 3 + 2 * 12
 
 
@@ -126,7 +128,7 @@ def test_a_killed_teacher_asks_only_what_is_missing(world, tmp_path):
         env.pop(VARIABLE, None)
         child = subprocess.Popen([sys.executable, "-c", CHILD, server.url, tmp_path], env=env)
         deadline = time.monotonic() + 60
-        file = tmp_path / REPLIES
+        file = tmp_path / f"{REPLIES}{UNFINISHED}"
         while not (file.exists() and file.read_bytes().count(b"\n") >= 3):
             assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
@@ -141,7 +143,6 @@ def test_a_killed_teacher_asks_only_what_is_missing(world, tmp_path):
         assert ask(world, server.url, tmp_path, concurrency=2) == 0
     assert len(server.requests) == 12 - known
     assert [reply.number for reply in read_replies(tmp_path)] == list(range(12))
-    assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
 def test_only_right_answers_with_a_thought_are_kept_and_tries_are_bounded(world, tmp_path):

@@ -18,13 +18,13 @@ from terrella.core.config import Local, dump, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.files import write_json
 from terrella.core.instances import plain
-from terrella.core.integrity import check_file, file_sha256, read_sealed, write_sealed
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import RunFolder, make_once, rank, wait_for
 from terrella.core.types import Split, canonical_json
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.engine import load_tokenizer, read_curve, start_model
 from terrella.engines.interface import Examples
 from terrella.evals.results import RlCost
 from terrella.evals.text_games import (
@@ -38,7 +38,6 @@ from terrella.pipelines.rlvr import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples, teacher_questions
 from terrella.pipelines.text_games.teacher import (
-    REPLIES,
     Teacher,
     TeacherReport,
     read_replies,
@@ -67,6 +66,10 @@ class TextGameRl(RlCost):
     after: Metric | None = None
     reward: list[float] = field(default_factory=list[float])
     """By training step."""
+    without_spread: float | None = None
+    """Share of the groups that were all right or all wrong, before they were replaced."""
+    refilled: int = 0
+    """Groups that were asked in their place (`rlvr.refill`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,16 +225,14 @@ class TextGameModel(ModelPipeline[TextGameResult]):
                 failed = teacher.build().ask(questions, world.verifier, folder, run.progress)
                 replies = read_replies(folder)
                 made = teacher_report(replies, records=len(records), failed=failed)
-                seal = {"report": plain(made), "sha256": file_sha256(folder / REPLIES)}
-                write_sealed(path, seal)
+                write_sealed(path, plain(made))
             wait_for(path)
-            check_file(folder / REPLIES, read_sealed(path)["sha256"])
 
     def read_teacher_report(self) -> TeacherReport | None:
         if self.config.teacher is None:
             return None
         path = self.teacher_folder()[0] / REPORT
-        return record_from_json(TeacherReport, read_sealed(path)["report"])
+        return record_from_json(TeacherReport, read_sealed(path))
 
     # --- RLVR -------------------------------------------------------------------------------------
 
@@ -249,8 +250,12 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             seed=config.seed,
             evaluate_on=min(VALIDATE_ON, config.test_records or VALIDATE_ON),
         )
+        curve = read_curve(run / "curve.jsonl")
+        refilled = round(sum(row.get("refilled", 0.0) for row in curve))
         return TextGameRl(
-            env_steps=config.rlvr.steps * config.rlvr.groups,
+            env_steps=config.rlvr.steps * config.rlvr.groups + refilled,
+            refilled=refilled,
+            without_spread=sum(row["zero_variance"] for row in curve) / len(curve),
             before=trained.before,
             after=trained.after,
             reward=trained.reward,

@@ -1,7 +1,7 @@
 """A teacher thinks and answers, and the verifier selects: reasoning for SFT, asked over an API.
 
 Any OpenAI-compatible endpoint can be the teacher. Requests are concurrent. Each reply is appended
-to `replies.jsonl` when it arrives, so a killed run asks only what is missing. Of a record's replies
+to a journal when it arrives, so a killed run asks only what is missing. Of a record's replies
 the first whose answer is fully correct is kept, with its thought: an API's reasoning field, what
 stands in `<think>`, or the text before the answer.
     teacher = Teacher.Config(url="http://127.0.0.1:8000/v1", model="deepseek-r1").build()
@@ -23,14 +23,16 @@ from terrella.codecs.answers import OPEN, read_prediction, split_reply
 from terrella.codecs.chat import Message
 from terrella.core.config import Configurable, record_from_json
 from terrella.core.errors import ConfigError, PolicyError
-from terrella.core.files import read_json_lines
+from terrella.core.instances import plain
 from terrella.core.judge import judge
 from terrella.core.protocols import Progress, Verifier
 from terrella.core.types import Observation, State, Status, same_kind
-from terrella.pipelines.text_games.reply_file import ReplyFile
+from terrella.data.row_journal import SUFFIX, RowJournal, read_rows
 from terrella.policies.chat_client import ChatClient, ChatReply, ChatSettings, Usage
 
-REPLIES = "replies.jsonl"
+REPLIES = "replies"
+"""Name of the journal in its folder."""
+KEY = ("number", "attempt")
 FAILURES = 8
 """Requests in a row, of all threads, that may fail before the teacher gives up."""
 Kind = Literal["right", "wrong", "unreadable", "truncated", "no_thought"]
@@ -103,13 +105,15 @@ class Teacher(Configurable):
     ) -> int:
         """Ask until every record has a right reply or all its tries; returns how many failed.
 
-        Replies go to `replies.jsonl` in the folder; those of earlier starts are not asked again.
+        Replies go to a journal in the folder; those of earlier starts are not asked again.
 
         Raises:
             PolicyError: The endpoint fails again and again. What it had answered is kept.
         """
-        with ReplyFile(folder / REPLIES, TeacherReply) as file:
-            return _Asking(self.config, verifier, file, progress).run(questions)
+        with RowJournal(folder, REPLIES, key=KEY) as journal:
+            failed = _Asking(self.config, verifier, journal, progress).run(questions)
+            journal.finish()
+            return failed
 
 
 class _Asking:
@@ -119,35 +123,35 @@ class _Asking:
         self,
         config: Teacher.Config,
         verifier: Verifier,
-        file: ReplyFile[TeacherReply],
+        journal: RowJournal,
         progress: Progress,
     ) -> None:
         self.config = config
         self.verifier = verifier
-        self.file = file
+        self.journal = journal
         self.progress = progress
         self.client = ChatClient(config, name=f"teacher({config.model})")
-        self.counts = Counter(row.kind for row in file.rows)
+        self.counts = Counter(row["kind"] for row in journal.rows.values())
         self._lock = threading.Lock()
         self._failures = 0
         self._done = 0
 
     def run(self, questions: Iterable[Question]) -> int:
         """Ask what is missing; returns how many records failed."""
-        tried: dict[int, list[TeacherReply]] = {}
-        for row in self.file.rows:
-            tried.setdefault(row.number, []).append(row)
+        tried: dict[int, list[str]] = {}
+        for row in self.journal.rows.values():
+            tried.setdefault(row["number"], []).append(row["kind"])
         running: set[Future[bool]] = set()
         failed = 0
         pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="teacher")
         try:
             # Questions are long, so only as many are written as can be asked at once.
             for question in questions:
-                rows = tried.get(question.number, [])
-                if len(rows) >= self.config.tries or any(row.kind == "right" for row in rows):
+                kinds = tried.get(question.number, [])
+                if len(kinds) >= self.config.tries or "right" in kinds:
                     self._advance()
                     continue
-                running.add(pool.submit(self._ask, question, len(rows)))
+                running.add(pool.submit(self._ask, question, len(kinds)))
                 if len(running) > self.config.concurrency:
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
                     failed += sum(not future.result() for future in finished)
@@ -172,7 +176,7 @@ class _Asking:
             row = verified(reply, question, attempt, self.verifier)
             with self._lock:
                 self._failures = 0
-                self.file.add(row)
+                self.journal.append(plain(row))
                 self.counts[row.kind] += 1
             if row.kind == "right":
                 break
@@ -226,9 +230,9 @@ def _thought(reply: ChatReply) -> str:
 
 
 def read_replies(folder: Path) -> list[TeacherReply]:
-    """The replies in a folder, by record."""
-    rows = [record_from_json(TeacherReply, row) for row in read_json_lines(folder / REPLIES)]
-    return sorted(rows, key=lambda row: (row.number, row.attempt))
+    """The replies that a teacher has finished, by record and attempt."""
+    rows = read_rows(folder / f"{REPLIES}{SUFFIX}")
+    return [record_from_json(TeacherReply, row) for row in rows]
 
 
 def teacher_report(replies: Iterable[TeacherReply], *, records: int, failed: int) -> TeacherReport:

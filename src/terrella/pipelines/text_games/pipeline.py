@@ -52,6 +52,8 @@ BASE_FIELDS = ("model", "sft_share", "states", "actions", "teacher", "sft")
 """Settings that a base depends on, beside its seed and the world."""
 HOW = ("url", "key_variable", "timeout", "retries", "backoff", "patience", "concurrency")
 """Settings of a teacher that change none of its replies."""
+RL_OR_LOCAL = ("reward", "gold_share", "even_games", "path", "rules_folder")
+"""Settings of a world that no SFT example depends on."""
 REPORT = "report.json"
 BASELINES = ("no_change", "nearest_neighbour", "nearest_neighbour_inside_tables")
 VALIDATE_ON = 128
@@ -144,9 +146,9 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             return make_once(folder / "model", lambda path: self._fit(run, path))
 
     def _world_spec(self) -> dict[str, Any]:
-        """What is asked and how it is shown, wherever the data are."""
+        """What is asked and how it is shown, wherever the data are and however RL draws."""
         world = dump(self.config.world)
-        spec = {k: v for k, v in world.items() if k not in ("reward", "path", "rules_folder")}
+        spec = {k: v for k, v in world.items() if k not in RL_OR_LOCAL}
         return {**spec, "rules": self.config.world.rules_folder is not None}
 
     @property

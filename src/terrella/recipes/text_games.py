@@ -93,8 +93,10 @@ def bytesized32_smollm2() -> Reproduce.Config:
             focus="varying", prompt="terse", splits="held_out_games", gold_share=0.6
         ),
         model="smollm2",
-        states=500,
+        states=400,
         actions=12,
+        max_invalid=0.05,
+        sft_rounds=3,
         turn_tokens=80,
         sft=SftConfig(batch_size=2, learning_rate=2e-4, warmup_steps=10, pack_tokens=PACK),
     )

@@ -25,7 +25,7 @@ from terrella.core.run_folder import RunFolder, make_once, rank, wait_for
 from terrella.core.types import Split, canonical_json
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, read_curve, start_model
-from terrella.engines.interface import Examples
+from terrella.engines.interface import Examples, Model
 from terrella.evals.results import RlCost
 from terrella.evals.text_games import (
     TextGameScores,
@@ -37,6 +37,7 @@ from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.rlvr import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples, teacher_questions
+from terrella.pipelines.text_games.rounds import fit_in_rounds
 from terrella.pipelines.text_games.teacher import (
     Teacher,
     TeacherReport,
@@ -48,7 +49,16 @@ from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.records import Record
 
-BASE_FIELDS = ("model", "sft_share", "states", "actions", "teacher", "sft")
+BASE_FIELDS = (
+    "model",
+    "sft_share",
+    "states",
+    "actions",
+    "max_invalid",
+    "sft_rounds",
+    "teacher",
+    "sft",
+)
 """Settings that a base depends on, beside its seed and the world."""
 HOW = ("url", "key_variable", "timeout", "retries", "backoff", "patience", "concurrency")
 """Settings of a teacher that change none of its replies."""
@@ -98,6 +108,10 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         states: int = 4000
         """Bundles of SFT: a state and `actions` records of it."""
         actions: int = 12
+        max_invalid: float = 1.0
+        """SFT goes on in rounds while more replies than this fraction cannot be read."""
+        sft_rounds: int = 1
+        """Rounds of SFT, at most, each with `states` new bundles."""
         teacher: Teacher.Config | None = None
         """For chat models: SFT fits the teacher's reasoning and answers where they are correct."""
         sft: SftConfig = field(default_factory=SftConfig)
@@ -143,7 +157,28 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         if config.teacher is not None:
             spec["teacher"] = {k: v for k, v in spec["teacher"].items() if k not in HOW}
         with run.shared(config.base_cache / f"sft-{_short_hash(spec)}", spec) as folder:
-            return make_once(folder / "model", lambda path: self._fit(run, path))
+            return make_once(folder / "model", lambda path: self._fit_base(run, path))
+
+    def _fit_base(self, run: RunFolder, folder: Path) -> None:
+        config = self.config
+        if config.sft_rounds == 1:
+            self._fit(run, folder)
+            return
+        if config.teacher is not None:
+            raise ConfigError("sft_rounds", "a teacher is asked once", "set sft_rounds=1")
+        fit_in_rounds(
+            lambda part, start, place: self._fit(run, place, start, part),
+            self._invalid,
+            folder,
+            limit=config.max_invalid,
+            most=config.sft_rounds,
+        )
+
+    def _invalid(self, model: Path) -> float:
+        """Fraction of a model's replies on validation records that cannot be read."""
+        records = self.config.world.build().pools[Split.VALIDATION]
+        marks = self.marks(model, _evenly(records, VALIDATE_ON))
+        return marks.count("?") / len(marks)
 
     def _world_spec(self) -> dict[str, Any]:
         """What is asked and how it is shown, wherever the data are and however RL draws."""
@@ -155,15 +190,20 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     def _sft_seed(self) -> int:
         return self.config.seed if self.config.base_seed is None else self.config.base_seed
 
-    def _fit(self, run: RunFolder, folder: Path) -> None:
+    def _fit(self, run: RunFolder, folder: Path, start: Model | None = None, part: int = 0) -> None:
         config = self.config
         seed = self._sft_seed
         world: ByteSized32 = config.world.replace(reward="exact").build()
-        start = start_model(
+        start = start or start_model(
             config.model, folder.with_name("start"), vocabulary=world.vocabulary(), seed=seed
         )
         chosen = bundles(
-            world, states=config.states, actions=config.actions, share=config.sft_share, seed=seed
+            world,
+            states=config.states,
+            actions=config.actions,
+            share=config.sft_share,
+            seed=seed,
+            part=part,
         )
         codec = codec_for(load_tokenizer(start))
         if config.teacher is None:
@@ -266,17 +306,18 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     # --- evaluation -------------------------------------------------------------------------------
 
     def test_records(self, world: ByteSized32) -> list[Record]:
-        records = world.pools[Split.TEST]
-        wanted = self.config.test_records or len(records)
-        return list(records[:: max(1, len(records) // wanted)])
+        return _evenly(world.pools[Split.TEST], self.config.test_records)
 
     def test_marks(self, folder: Path) -> str:
+        return self.marks(folder, self.test_records(self.config.world.build()))
+
+    def marks(self, folder: Path, records: Sequence[Record]) -> str:
         """Marks of a model, whatever reward it was trained with."""
         world: ByteSized32 = self.config.world.replace(reward="exact").build()
         with self.engine.sampler(folder) as sampler:
             return greedy_marks(
                 world,
-                self.test_records(world),
+                records,
                 sampler,
                 codec_for(load_tokenizer(folder)),
                 turn_tokens=self.config.turn_tokens,
@@ -289,6 +330,11 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     def summary(self, result: TextGameResult) -> list[tuple[str, str]]:
         means = result.test.means()
         return [(name, f"{value:.3f}") for name, value in means.items()]
+
+
+def _evenly(records: Sequence[Record], count: int) -> list[Record]:
+    """About `count` records, evenly chosen; 0 are all of them."""
+    return list(records[:: max(1, len(records) // (count or len(records)))])
 
 
 def _short_hash(spec: Mapping[str, Any]) -> str:

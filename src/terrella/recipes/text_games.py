@@ -98,7 +98,9 @@ def bytesized32_smollm2() -> Reproduce.Config:
         max_invalid=0.05,
         sft_rounds=3,
         turn_tokens=80,
-        sft=SftConfig(batch_size=2, learning_rate=2e-4, warmup_steps=10, pack_tokens=PACK),
+        sft=SftConfig(
+            batch_size=2, learning_rate=2e-4, warmup_steps=10, save_every=50, pack_tokens=PACK
+        ),
     )
     rlvr = RlvrConfig(
         steps=60,
@@ -249,7 +251,9 @@ def textworld_smollm2() -> TrainWorldModel.Config:
         transitions=800,
         turn_tokens=64,
         evaluate_on=128,
-        sft=SftConfig(batch_size=8, learning_rate=2e-4, warmup_steps=10, pack_tokens=PACK),
+        sft=SftConfig(
+            batch_size=8, learning_rate=2e-4, warmup_steps=10, save_every=25, pack_tokens=PACK
+        ),
         rlvr=RlvrConfig(
             steps=40,
             groups=8,

@@ -42,14 +42,15 @@ def world():
 
 @pytest.fixture(scope="module")
 def stand_in(world, tmp_path_factory):
-    """A stand-in that mostly replies in the right form that nothing changes."""
+    """A stand-in that replies in the right form: half of the time that nothing changes."""
     pairs = []
     for record in [row for row in world.pools[Split.TRAIN] if not row.changed][:6]:
         step = world.transition(record)
-        answer = show_text(step.next_observation)
-        reply = TeacherReply(number=0, attempt=0, kind="right", thought=THOUGHT, answer=answer)
-        text = reply_text(reply, opened=True)
-        pairs.append((situation_of(world, record), step.action, text))
+        situation = situation_of(world, record)
+        right = show_text(step.next_observation)
+        for answer in (right, right.replace('"removed":[]', '"removed":[4]')):
+            reply = TeacherReply(number=0, attempt=0, kind="right", thought=THOUGHT, answer=answer)
+            pairs.append((situation, step.action, reply_text(reply, opened=True)))
     folder = tmp_path_factory.mktemp("stand-in") / "model"
     model = find_recipe("rlvr_world_1_5b")().arms["exact"].model
     make_stand_in(model, folder, pairs)

@@ -22,7 +22,7 @@ from terrella.pipelines.text_games.pipeline import TextGameModel
 from terrella.recipes import find_recipe
 from terrella.show.progress import SilentProgress
 
-PROMPT_TOKENS = 1536
+PROMPT_TOKENS = 1792
 
 
 def small(recipe: str, model: str, teacher: str, engine: str, folder: Path) -> TextGameModel.Config:

@@ -1,7 +1,7 @@
 """A small stand-in of a public model: its architecture at small width, a template like its own.
 
-It is fitted for a moment to replies in the right form. So a few of its samples can be read, groups
-have spread, and an optimiser step of RL has a gradient.
+It is fitted for a moment to replies in the right form. So its samples can be read; if it is shown
+right and wrong replies, groups have spread and an optimiser step of RL has a gradient.
     make_stand_in("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", folder, pairs, seed=0)
 """
 
@@ -89,7 +89,7 @@ def r1_tokenizer(pairs: list[Pair]) -> Any:
     return tokenizer
 
 
-def fit(model: Any, tokenizer: Any, pairs: list[Pair], *, steps: int = 120) -> None:
+def fit(model: Any, tokenizer: Any, pairs: list[Pair], *, steps: int = 400) -> None:
     """Teach the form of replies: cross-entropy on them, one pair a step."""
     codec = ChatCodec(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

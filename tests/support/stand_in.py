@@ -69,7 +69,11 @@ def make_stand_in(name: str, folder: Path, pairs: list[Pair], *, seed: int = 0) 
 
 
 def r1_tokenizer(pairs: list[Pair]) -> Any:
-    """A byte-level BPE of the texts, with R1's special tokens; thoughts are ordinary tokens."""
+    """A byte-level BPE of the texts, with R1's special tokens; thoughts are ordinary tokens.
+
+    Tags are tokens with the line ends around them: a model that has hardly learnt to look back can
+    then write a reply.
+    """
     texts = [reply for _, _, reply in pairs]
     for situation, action, _ in pairs:
         texts += [message["content"] for message in prediction_messages(situation, action)]
@@ -84,12 +88,12 @@ def r1_tokenizer(pairs: list[Pair]) -> Any:
         tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END
     )
     tokenizer.add_special_tokens({"additional_special_tokens": [USER, ASSISTANT]})
-    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.add_tokens(["<think>", "</think>", "\n\n<answer>\n", "\n</answer>"])
     tokenizer.chat_template = R1_TEMPLATE
     return tokenizer
 
 
-def fit(model: Any, tokenizer: Any, pairs: list[Pair], *, steps: int = 400) -> None:
+def fit(model: Any, tokenizer: Any, pairs: list[Pair], *, steps: int = 200) -> None:
     """Teach the form of replies: cross-entropy on them, one pair a step."""
     codec = ChatCodec(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

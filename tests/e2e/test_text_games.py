@@ -31,7 +31,8 @@ Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), first=("sft", "exa
 
 
 def run(cwd):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("TERRELLA_BYTESIZED32", None)
     done = subprocess.run(
         [sys.executable, "-c", SMALL], capture_output=True, text=True, cwd=cwd, env=environment

@@ -1,8 +1,10 @@
 """Measures text-game world models into results/bytesized32_*.json and results/textworld_*.json.
 
-    TERRELLA_BYTESIZED32=FOLDER python benchmarks/text_games.py rewards baselines tiny
-    python benchmarks/text_games.py textworld:0     trains and tests seed 0
-`tiny` reads the finished jobs of `terrella reproduce bytesized32_tiny` in TERRELLA_RUNS (runs/).
+    TERRELLA_BYTESIZED32=FOLDER python benchmarks/text_games.py rewards baselines tiny smollm2
+    python benchmarks/text_games.py textworld:0             trains and tests seed 0
+    python benchmarks/text_games.py textworld_smollm2:0     the same with SmolLM2, and RLVR
+`tiny` and `smollm2` read the finished jobs of `terrella reproduce bytesized32_tiny` and
+`bytesized32_smollm2` in TERRELLA_RUNS (runs/).
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ import numpy as np
 from terrella.core.files import read_json_lines
 from terrella.core.run_folder import read_manifest
 from terrella.core.stats import wilson
-from terrella.core.types import Split, Text, Transition
+from terrella.core.types import Split, Status, Text, Transition
 from terrella.evals.pass_at_k import paired_difference
 from terrella.verify.properties import REWARDS, reward
 from terrella.worlds.bytesized32.baselines import NearestNeighbour, no_change
 from terrella.worlds.bytesized32.records import Record
 from terrella.worlds.bytesized32.rewards import released
 from terrella.worlds.bytesized32.sources import data_folder
-from terrella.worlds.bytesized32.splits import load_pools
+from terrella.worlds.bytesized32.splits import Splits, load_pools
 from terrella.worlds.bytesized32.things import SCORE, Things
 
 RUNS = Path(os.environ.get("TERRELLA_RUNS", "runs"))
@@ -178,20 +180,24 @@ def accuracy(records: Sequence[Record], predict: Callable[[Record], Things]) -> 
     return {name: fraction(sum(marks), len(marks)) for name, marks in right.items()}
 
 
-# --- arms of bytesized32_tiny, compared record by record ------------------------------------------
+# --- arms of a comparison, compared record by record ----------------------------------------------
 
 ARMS = (
     "sft",
     "exact",
     "task_specific",
+    "exact_refill",
     "sft_all",
     "nearest_neighbour",
     "nearest_neighbour_inside_tables",
 )
+SMOLLM2_ARMS = ("sft", "exact", "no_change", "nearest_neighbour")
+SMOLLM2_PAIRS = (("exact", "sft"), ("sft", "nearest_neighbour"), ("exact", "no_change"))
 PAIRS = (
     ("exact", "sft"),
     ("task_specific", "sft"),
     ("task_specific", "exact"),
+    ("exact_refill", "exact"),
     ("sft_all", "sft"),
     ("sft_all", "nearest_neighbour"),
     ("exact", "nearest_neighbour"),
@@ -213,41 +219,55 @@ class ArmRuns:
 
 
 def tiny() -> None:
+    compare("bytesized32_tiny", "official", ARMS, PAIRS)
+
+
+def smollm2() -> None:
+    compare("bytesized32_smollm2", "held_out_games", SMOLLM2_ARMS, SMOLLM2_PAIRS)
+
+
+def compare(
+    name: str, splits: Splits, names: Sequence[str], compared: Sequence[tuple[str, str]]
+) -> None:
+    """Arms and paired differences of a comparison whose jobs are finished."""
     require_data()
-    records = load_pools(None, "official")[Split.TEST]
-    sets = record_sets(records)
-    arms = {name: runs for name in ARMS if (runs := read_arm(name, records)) is not None}
-    counts = {"n": {name: int(chosen.sum()) for name, chosen in sets.items()}}
-    metrics = {name: arm_metrics(runs, sets, records) for name, runs in arms.items()}
-    write("bytesized32_tiny", "arms", {**counts, **metrics})
+    pools = load_pools(None, splits)
+    records = pools[Split.TEST]
+    sets = record_sets(records, dedup=splits == "official")
+    found = {arm: read_arm(RUNS / name, arm, pools) for arm in names}
+    arms = {arm: runs for arm, runs in found.items() if runs is not None}
+    counts = {"n": {each: int(chosen.sum()) for each, chosen in sets.items()}}
+    metrics = {arm: arm_metrics(runs, sets, records) for arm, runs in arms.items()}
+    write(name, "arms", {"splits": splits, **counts, **metrics})
     pairs = [
         compare_arms(arms, sets, better, worse)
-        for better, worse in PAIRS
+        for better, worse in compared
         if better in arms and worse in arms
     ]
-    write("bytesized32_tiny", "differences", {"paired": pairs})
+    write(name, "differences", {"paired": pairs})
 
 
-def record_sets(records: Sequence[Record]) -> dict[str, np.ndarray]:
+def record_sets(records: Sequence[Record], *, dedup: bool) -> dict[str, np.ndarray]:
     """Groups of test records by name; `dedup_` leaves out those that also occur in train."""
     changed = np.array([record.changed for record in records])
     sets = {"changed": changed, "unchanged": ~changed, "overall": np.ones(len(records), bool)}
+    if not dedup:
+        return sets
     unseen = {record.key for record in load_pools(None, "official_dedup")[Split.TEST]}
-    dedup = np.array([record.key in unseen for record in records])
-    return sets | {f"dedup_{name}": chosen & dedup for name, chosen in sets.items()}
+    is_unseen = np.array([record.key in unseen for record in records])
+    return sets | {f"dedup_{name}": chosen & is_unseen for name, chosen in sets.items()}
 
 
-def read_arm(name: str, records: Sequence[Record]) -> ArmRuns | None:
+def read_arm(out: Path, name: str, pools: Mapping[Split, Sequence[Record]]) -> ArmRuns | None:
     """The runs of an arm; nearest neighbours are predicted here if they were not run."""
-    folders = [
-        path.parent
-        for path in sorted((RUNS / "bytesized32_tiny").glob(f"{name}-[0-9]*/manifest.json"))
-    ]
+    folders = [path.parent for path in sorted(out.glob(f"{name}-[0-9]*/manifest.json"))]
     if not folders and name.startswith("nearest_neighbour"):
-        pools = load_pools(None, "official")
         known = [*pools[Split.TRAIN], *pools[Split.VALIDATION]]
         neighbour = NearestNeighbour(known, inside_tables=name.endswith("tables"))
-        right = [neighbour.predict(each) == each.before_and_after("full")[1] for each in records]
+        right = [
+            neighbour.predict(each) == each.before_and_after("full")[1]
+            for each in pools[Split.TEST]
+        ]
         return ArmRuns(np.array([right], float), [], [])
     if not folders:
         return None
@@ -279,7 +299,8 @@ def arm_metrics(
         }
     if runs.results:
         for name in ("invalid", "created", "removed"):
-            metrics[name] = [round(result["test"][name], 4) for result in runs.results]
+            values = [result["test"].get(name) for result in runs.results]
+            metrics[name] = [None if value is None else round(value, 4) for value in values]
         rl = [result["rl"] for result in runs.results]
         metrics["seconds"] = [round(result["seconds"]) for result in runs.results]
         metrics["curves"] = [part["reward"] for part in rl]
@@ -318,24 +339,24 @@ def compare_arms(
 TASKS = 400
 
 
-def textworld(seed: int) -> None:
+def textworld(seed: int, recipe: str = "textworld_model") -> None:
+    """Train a recipe and test it on games that it never saw; before RLVR, too, if it has RLVR."""
     from terrella.codecs.choose import codec_for
     from terrella.engines.engine import load_tokenizer, open_sampler
     from terrella.pipelines.world_model import TrainWorldModel
-    from terrella.recipes.text_games import textworld_model
+    from terrella.recipes import find_recipe
     from terrella.rollout.rollout import Rollout
     from terrella.rollout.tasks import PredictionTasks
     from terrella.show.progress import make_progress
 
-    out = RUNS / f"textworld_model-{seed}"
-    config = textworld_model().replace(seed=seed, out=out)
+    out = RUNS / f"{recipe}-{seed}"
+    config = find_recipe(recipe)().replace(seed=seed, out=out)
     with make_progress() as progress:
         TrainWorldModel(config).run(progress)
     limits = Rollout.Config(
         world=config.world, max_turns=1, turn_tokens=config.turn_tokens, temperature=0.0
     )
     rollout = Rollout(limits, codec_for(load_tokenizer(out / "model")))
-    sampler = open_sampler(out / "model", work=out / "engine")
     train = PredictionTasks(config.world, split=Split.TRAIN, seed=99)
     habits = verb_habits([train(number).transition for number in range(2000)])
     # Few games of the recipe's sixty are test games. Games with other numbers are as new, whichever
@@ -345,15 +366,27 @@ def textworld(seed: int) -> None:
         f"seed {seed}": PredictionTasks(config.world, split=Split.TEST, seed=99),
         f"seed {seed}, other games": PredictionTasks(other_games, split=Split.TRAIN, seed=99),
     }
-    for part, make_task in parts.items():
-        tasks = [make_task(number) for number in range(TASKS)]
-        episodes = rollout.run(sampler, tasks, group_size=1, seed=0)
-        metrics = {
-            "test games": len({task.situation.observation.text.split("/")[0] for task in tasks}),
-            "questions": len(tasks),
-            "accuracy": accuracy_by_group(rollout.verifier, tasks, episodes, habits),
-        }
-        write("textworld_unseen_games", part, metrics)
+    name = "textworld_unseen_games" if recipe == "textworld_model" else recipe
+    models = {"": out / "model"}
+    if config.rlvr.steps:
+        models = {", sft": out / "fitted", ", rlvr": out / "model"}
+    for stage, model in models.items():
+        sampler = open_sampler(model, work=out / "engine")
+        for part, make_task in parts.items():
+            tasks = [make_task(number) for number in range(TASKS)]
+            episodes = rollout.run(sampler, tasks, group_size=1, seed=0)
+            seen = {task.situation.observation.text.split("/")[0] for task in tasks}
+            metrics = {
+                "test games": len(seen),
+                "questions": len(tasks),
+                "invalid": fraction(sum(map(is_invalid, episodes)), len(episodes)),
+                "accuracy": accuracy_by_group(rollout.verifier, tasks, episodes, habits),
+            }
+            write(name, f"{part}{stage}", metrics)
+
+
+def is_invalid(episode: Any) -> bool:
+    return episode.outcome.status is Status.UNPARSABLE
 
 
 def accuracy_by_group(
@@ -427,14 +460,16 @@ def habit_reply(habits: Mapping[str, str], step: Transition) -> Text:
     return Text(change.replace("<room>", room) if room else change)
 
 
-PARTS = {"rewards": rewards, "baselines": baselines, "tiny": tiny}
+PARTS = {"rewards": rewards, "baselines": baselines, "tiny": tiny, "smollm2": smollm2}
+TRAINED = {"textworld": "textworld_model", "textworld_smollm2": "textworld_smollm2"}
+"""Parts that train the recipe of a seed."""
 
 
 def main() -> None:
     for argument in sys.argv[1:] or PARTS:
         name, _, seed = argument.partition(":")
-        if name == "textworld":
-            textworld(int(seed))
+        if name in TRAINED:
+            textworld(int(seed), TRAINED[name])
         else:
             PARTS[name]()
 

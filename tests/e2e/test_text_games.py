@@ -31,7 +31,8 @@ Reproduce(config.replace(arms=arms, seeds=1, out=Path("run"), first=("sft", "exa
 
 
 def run(cwd):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("TERRELLA_BYTESIZED32", None)
     done = subprocess.run(
         [sys.executable, "-c", SMALL], capture_output=True, text=True, cwd=cwd, env=environment
@@ -44,10 +45,16 @@ def run(cwd):
 def test_every_arm_runs_and_the_same_command_goes_on(tmp_path):
     shown = run(tmp_path)
     table = json.loads((tmp_path / "run/table.json").read_text())
-    assert set(table["arms"]) == {"sft", "exact", "task_specific", "nearest_neighbour"}
-    assert shown.count("started") == 4
+    assert set(table["arms"]) == {
+        "sft",
+        "exact",
+        "task_specific",
+        "exact_refill",
+        "nearest_neighbour",
+    }
+    assert shown.count("started") == 5
     bases = list((tmp_path / "run/bases").glob("sft-*/model/config.json"))
-    assert len(bases) == 1  # one base for three arms
+    assert len(bases) == 1  # one base for four arms
     metrics = {
         name: json.loads((tmp_path / f"run/{name}-0/manifest.json").read_text())["metrics"]
         for name in table["arms"]
@@ -56,6 +63,10 @@ def test_every_arm_runs_and_the_same_command_goes_on(tmp_path):
     sft = metrics["sft"]["test"]
     assert sft["overall"] > 0.1 and sft["invalid"] < 0.5
     assert len(metrics["exact"]["rl"]["reward"]) == 2
+    exact, refill = metrics["exact"]["rl"], metrics["exact_refill"]["rl"]
+    assert exact["refilled"] == 0 and exact["env_steps"] == 8
+    assert 0 < exact["without_spread"] <= 1
+    assert refill["refilled"] > 0 and refill["env_steps"] == 8 + refill["refilled"]
     judged = {(claim["better"], claim["worse"]): claim["holds"] for claim in table["claims"]}
     assert judged["exact", "sft"] is not None and judged["sft_all", "nearest_neighbour"] is None
     assert "started" not in run(tmp_path)

@@ -42,6 +42,8 @@ class MemoryConfig(Configurable.Config):
     """Rank of adapters on all linear layers; 0 trains all weights. An export holds them merged."""
     top_layers: int = 0
     """Train only the last layers, up to half of the time for the same tokens; 0 trains all. TRL."""
+    lora_alpha: int = 0
+    """Adapters are scaled by alpha / rank; 0 is twice the rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.codecs.chat import (
-    REPLY_FORM,
-    Message,
-    chat_messages,
-    read_answer,
-    state_message,
-)
+from terrella.codecs.answers import read_answer
+from terrella.codecs.chat import REPLY_FORM, Message, chat_messages, state_message
 from terrella.codecs.tagged import ORDERS, Form, find_tag, reply_form
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream

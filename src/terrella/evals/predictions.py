@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from terrella.codecs.chat import prediction_messages, read_prediction
+from terrella.codecs.answers import read_prediction
+from terrella.codecs.chat import prediction_messages
 from terrella.core.errors import PolicyError
 from terrella.core.judge import UNREADABLE, judge
 from terrella.core.protocols import Codec, Sampler, Verifier

@@ -24,6 +24,7 @@ from terrella.engines.configs import (
     RlvrConfig,
     SftConfig,
     TokenizerTrainConfig,
+    VerlConfig,
 )
 from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
 from terrella.engines.memory.plan import Phase, Served
@@ -130,13 +131,14 @@ def _phase(
             server=_server(config, model),
             engine=getattr(config, "engine", "trl"),
         )
-    # SFT on records: a state and some of its actions stay together.
+    # SFT on records: a state and some of its actions stay together. A teacher's replies are alone.
+    alone = getattr(config, "teacher", None) is not None
     return Phase(
         name=path,
         model=model,
         settings=settings,
         example=example,
-        members=getattr(config, "actions", 1),
+        members=1 if alone else getattr(config, "actions", 1),
         engine=getattr(config, "engine", "trl"),
     )
 
@@ -215,7 +217,11 @@ def _completion(config: Any) -> int:
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:
-    """Tokens of the longest of a few prompts, and the words of a tokenizer made from scratch."""
+    """Tokens of the longest of a few prompts, and the words of a tokenizer made from scratch.
+
+    A recipe that sets `verl.prompt_tokens` says how long its prompts may be: the data on this
+    machine may be a sample.
+    """
     if hasattr(config, "train"):  # recorded pages: their world is a browser
         return UNKNOWN_PROMPT, len(character_tokenizer())
     try:
@@ -224,14 +230,21 @@ def _prompt(config: Any, name: str) -> tuple[int, int]:
         vocabulary = world.vocabulary()
     except (TerrellaError, ImportError):
         # Its data or its packages are not on this machine; the plan is for another one.
-        return UNKNOWN_PROMPT, len(character_tokenizer())
+        return max(UNKNOWN_PROMPT, _allowed_prompt(config)), len(character_tokenizer())
     texts = ["".join(message["content"] for message in messages) for messages in asked]
     tokenizer = character_tokenizer(vocabulary)
     if name in TINY:
         longest = max(len(tokenizer.encode(text)) for text in texts)
     else:
         longest = math.ceil(max(len(text) for text in texts) / CHARACTERS_PER_TOKEN)
+        longest = max(longest, _allowed_prompt(config))
     return longest, len(tokenizer)
+
+
+def _allowed_prompt(config: Any) -> int:
+    """The longest prompt that a recipe allows; 0 if it leaves the default."""
+    tokens = int(getattr(config, "verl", VerlConfig()).prompt_tokens)
+    return 0 if tokens == VerlConfig.prompt_tokens else tokens
 
 
 def _asked(config: Any, world: World) -> Iterator[list[Message]]:

@@ -11,6 +11,7 @@ from terrella.engines.trl.packs import pack_episodes
 from terrella.models.characters import character_tokenizer
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples
+from terrella.pipelines.text_games.teacher import TeacherReply
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.sources import VARIABLE
 
@@ -51,41 +52,37 @@ def test_a_share_holds_the_same_records_back_for_every_seed(world):
 
 
 class Chat:
-    """The part of a chat codec that examples need."""
+    """The part of a chat codec that examples need; `opening` ends its prompts."""
 
     stop_ids = (0,)
+    tokenizer = None
+
+    def __init__(self, opening=""):
+        self.opening = opening
+        self.tokenizer = self
 
     def ask_observation(self, situation, action):
-        return tuple(map(ord, action))
+        return tuple(map(ord, action + self.opening))
 
     def write(self, text):
         return list(map(ord, text))
 
+    def decode(self, ids):
+        return "".join(map(chr, ids))
 
-def test_only_reasoning_with_a_right_answer_is_kept(world):
+
+@pytest.mark.parametrize("opening", ["", "<think>\n"])
+def test_only_right_replies_become_examples_and_keep_their_thought(world, opening):
     records = [record for record in world.pools[Split.TRAIN] if record.changed][:3]
-    truths = [show_text(world.transition(record).next_observation) for record in records]
-    replies = iter(
-        [
-            "no tags",
-            f"<think>so</think><answer>{truths[0]}</answer>",
-            *["<answer>=</answer>"] * 4,
-            "<answer>what?</answer>",
-            f"<think>thus</think><answer>{truths[2]}</answer>",
-        ]
-    )
-    requests = []
-
-    def complete(messages, seed):
-        requests.append((messages[0]["content"], seed))
-        return next(replies)
-
-    examples, counts = reasoned_examples(world, Chat(), records, complete, tries=4)
-    kept = ["".join(map(chr, example.completion_ids[:-1])) for example in examples]
-    assert [text[: text.index("<answer>")] for text in kept] == [
-        "<think>so</think>",
-        "<think>thus</think>",
+    replies = [
+        TeacherReply(number=0, attempt=0, kind="wrong"),
+        TeacherReply(number=0, attempt=1, kind="right", thought="so", answer="#1 on=true"),
+        TeacherReply(number=1, attempt=0, kind="right", thought="long " * 50, answer="="),
+        TeacherReply(number=2, attempt=0, kind="truncated"),
     ]
-    assert counts == {"right": 2, "wrong": 4, "unreadable": 2}
-    assert "think" in requests[0][0]
-    assert len({seed for _, seed in requests}) == len(requests)
+    (example,), too_long = reasoned_examples(world, Chat(opening), records, replies, longest=100)
+    assert too_long == 1
+    written = Chat().decode(example.prompt_ids + example.completion_ids[:-1])
+    assert written.count("<think>") == written.count("</think>") == 1
+    assert written.endswith("so\n</think>\n\n<answer>\n#1 on=true\n</answer>")
+    assert all(example.mask) and example.completion_ids[-1] == 0

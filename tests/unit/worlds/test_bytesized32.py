@@ -13,6 +13,7 @@ from terrella.policies.basic import Random
 from terrella.verify.properties import REWARDS, reward
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.baselines import NearestNeighbour, no_change
+from terrella.worlds.bytesized32.published_prompt import example_records
 from terrella.worlds.bytesized32.rewards import GameReward, released
 from terrella.worlds.bytesized32.sample import sample_games
 from terrella.worlds.bytesized32.sources import VARIABLE, load_records
@@ -206,7 +207,7 @@ def test_numbers_change_by_an_amount_or_to_a_value(records):
 
 
 def test_splits_separate_train_validation_and_test(records):
-    games = {record.game for record in records}
+    games = {record.game for record in records} - {"dishwasher"}
     official, dedup, held = (
         split_records(records, name) for name in ("official", "official_dedup", "held_out_games")
     )
@@ -274,6 +275,57 @@ def test_a_prompt_has_format_task_and_rules(tmp_path):
     (tmp_path / "score_rules.json").unlink()
     with pytest.raises(WorldError, match="human_written_rules"):
         _ = ByteSized32.Config(rules_folder=tmp_path.parent).build().instruction
+
+
+def test_the_published_prompt_has_two_examples_and_rules_before_the_game():
+    config = ByteSized32.Config(view="json", prompt="published", examples=2)
+    world = config.build()
+    world.reset(seed=0)
+    text = world.instruction
+    parts = [
+        "You are a simulator of a text game.",
+        "Example game task description:",
+        "in the example game:",
+        "the game state is changed by an action:",
+        "the game state is changed over the time.",
+        "Here is the game that you need to simulate:",
+        world.record.state.task,
+        "Here are the descriptions of all game objects properties:",
+        "Here are the descriptions of all game actions:",
+        "Here is a description of the score function of the game:",
+        f"The current game UUID base is {world.record.state.max_uuid}",
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    by_action, by_time = example_records(None)
+    assert by_action.act.modified and not by_action.tick.modified
+    assert by_time.tick.modified and not by_time.act.modified
+    assert text.count("The expected response is:") == 2
+    one = config.replace(examples=1).build()
+    assert one.instruction.count("The expected response is:") == 1
+    for wrong in ({"view": "compact"}, {"asked": "tick"}, {"answer": "whole"}, {"examples": 3}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            config.replace(**wrong).build()
+
+
+def test_the_published_prompt_needs_the_rules_of_real_games(tmp_path):
+    for game in sample_games():
+        with lzma.open(tmp_path / f"{game['game']}.json.xz", "wt") as file:
+            json.dump(game, file)
+    config = ByteSized32.Config(view="json", prompt="published", path=tmp_path)
+    with pytest.raises(WorldError, match="human_written_rules"):
+        config.build()
+    for kind in ("object", "action", "score"):
+        (tmp_path / f"{kind}_rules.json").write_text(json.dumps({"made-tea": f"the {kind} rule"}))
+    world = config.build()
+    world.begin(next(row for row in world.pools[Split.TRAIN] if row.game == "made-tea"))
+    assert "the action rule" in world.instruction
+
+
+def test_worked_examples_are_never_trained_on_or_tested(records):
+    assert any(record.game == "dishwasher" for record in records)
+    for pool in split_records(records, "official").values():
+        assert all(record.game != "dishwasher" for record in pool)
 
 
 def test_an_episode_is_one_recorded_step():

@@ -63,6 +63,10 @@ def check_part(part: SftConfig | RlvrConfig, tinker: TinkerConfig, *, where: str
         raise ConfigError(
             f"{where}.top_layers", "the endpoint trains an adapter of all layers", "set 0"
         )
+    if part.lora_alpha:
+        raise ConfigError(
+            f"{where}.lora_alpha", "the endpoint scales its adapters itself", "leave it at 0"
+        )
     if part.report_to:
         raise ConfigError(f"{where}.report_to", "trackers need engine=trl", "read curve.jsonl")
     if isinstance(part, RlvrConfig):

@@ -95,12 +95,12 @@ def freeze_below(model: Any, top_layers: int) -> None:
         layer.requires_grad_(False)
 
 
-def lora(rank: int) -> Any:
+def lora(rank: int, alpha: int = 0) -> Any:
     """LoRA adapters of this rank on all linear layers; None (full training) for rank 0."""
     if not rank:
         return None
     from peft import LoraConfig
 
     return LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=alpha or 2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )

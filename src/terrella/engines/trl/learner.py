@@ -290,7 +290,7 @@ def _trainable(model: Any, config: LearnerConfig, head: Head, folder: Path, seed
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = get_peft_model(model, lora(config.lora_rank))
+            model = get_peft_model(model, lora(config.lora_rank, config.lora_alpha))
     if head == "value":
         attach_value_head(model, folder)
     for module in model.modules():

@@ -106,7 +106,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             reward_funcs=_unused_reward,
             train_dataset=Dataset.from_dict({"index": range(config.steps * config.groups)}),
             callbacks=list(callbacks),
-            peft_config=lora(config.lora_rank),
+            peft_config=lora(config.lora_rank, config.lora_alpha),
         )
         self.remove_callback(PrinterCallback)  # our own progress display shows the same metrics
         self.ref_model = self._frozen(reference)

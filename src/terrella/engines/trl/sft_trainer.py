@@ -58,7 +58,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"index": range(len(items))}),
             data_collator=list,
             callbacks=list(callbacks),
-            peft_config=lora(config.lora_rank),
+            peft_config=lora(config.lora_rank, config.lora_alpha),
         )
         self.remove_callback(PrinterCallback)  # our own progress display shows the same metrics
 

@@ -116,7 +116,7 @@ def model_keys(settings: MemoryConfig, model: Path) -> dict[str, Any]:
     return {
         **_weights("actor_rollout_ref.model", model),
         "actor_rollout_ref.model.lora_rank": settings.lora_rank,
-        "actor_rollout_ref.model.lora_alpha": 2 * settings.lora_rank or 16,
+        "actor_rollout_ref.model.lora_alpha": settings.lora_alpha or 2 * settings.lora_rank or 16,
         "actor_rollout_ref.model.enable_gradient_checkpointing": settings.gradient_checkpointing,
         **_attention(settings, "actor_rollout_ref.model.override_config"),
     }

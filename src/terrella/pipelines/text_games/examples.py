@@ -30,14 +30,21 @@ StateRecords = tuple[list[Record], list[Record]]
 
 
 def bundles(
-    world: ByteSized32, *, states: int, actions: int, share: float, seed: int
+    world: ByteSized32,
+    *,
+    states: int,
+    actions: int,
+    share: float,
+    seed: int,
+    part: int = 0,
 ) -> Iterator[list[Record]]:
     """`states` bundles of up to `actions` records: a game, one of its states, records of it.
 
     Every game is equally likely. `share` is the fraction of the train records that may be used.
+    Another `part` draws other bundles.
     """
     games = _by_state([row for row in world.pools[Split.TRAIN] if _is_allowed(row, share)])
-    rng = stream(TASK_STREAM, seed, BUNDLE_STREAM)
+    rng = stream(TASK_STREAM, seed, BUNDLE_STREAM, *([part] if part else []))
     for _ in range(states):
         game = games[int(rng.integers(len(games)))]
         changed, unchanged = game[int(rng.integers(len(game)))]

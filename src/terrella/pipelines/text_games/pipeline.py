@@ -7,23 +7,25 @@ One arm, one seed. The model after SFT is kept in `base_cache` and shared by the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.choose import codec_for
-from terrella.core.config import Local, dump
+from terrella.core.config import Local, dump, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.files import write_json
+from terrella.core.instances import plain
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Codec
-from terrella.core.run_folder import RunFolder, make_once
+from terrella.core.run_folder import RunFolder, make_once, rank, wait_for
 from terrella.core.types import Split, canonical_json
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import load_tokenizer, start_model
-from terrella.engines.interface import Examples
+from terrella.engines.engine import load_tokenizer, read_curve, start_model
+from terrella.engines.interface import Examples, Model
 from terrella.evals.results import RlCost
 from terrella.evals.text_games import (
     TextGameScores,
@@ -34,15 +36,35 @@ from terrella.evals.text_games import (
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.rlvr import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
-from terrella.pipelines.text_games.reasoning import reasoned_examples
-from terrella.policies.endpoint import Endpoint
+from terrella.pipelines.text_games.reasoning import reasoned_examples, teacher_questions
+from terrella.pipelines.text_games.rounds import fit_in_rounds
+from terrella.pipelines.text_games.teacher import (
+    Teacher,
+    TeacherReport,
+    read_replies,
+    teacher_report,
+)
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.records import Record
 
-BASE_FIELDS = ("model", "sft_share", "states", "actions", "teacher", "sft")
+BASE_FIELDS = (
+    "model",
+    "sft_share",
+    "states",
+    "actions",
+    "max_invalid",
+    "sft_rounds",
+    "teacher",
+    "sft",
+)
 """Settings that a base depends on, beside its seed and the world."""
+HOW = ("url", "key_variable", "timeout", "retries", "backoff", "patience", "concurrency")
+"""Settings of a teacher that change none of its replies."""
+RL_OR_LOCAL = ("reward", "gold_share", "even_games", "path", "rules_folder")
+"""Settings of a world that no SFT example depends on."""
+REPORT = "report.json"
 BASELINES = ("no_change", "nearest_neighbour", "nearest_neighbour_inside_tables")
 VALIDATE_ON = 128
 """Validation tasks before and after RL."""
@@ -56,6 +78,10 @@ class TextGameRl(RlCost):
     after: Metric | None = None
     reward: list[float] = field(default_factory=list[float])
     """By training step."""
+    without_spread: float | None = None
+    """Share of the groups that were all right or all wrong, before they were replaced."""
+    refilled: int = 0
+    """Groups that were asked in their place (`rlvr.refill`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +92,7 @@ class TextGameResult:
     rl: TextGameRl
     marks: str
     """One mark per test record; see `evals/text_games.py`."""
+    teacher: TeacherReport | None = None
 
 
 class TextGameModel(ModelPipeline[TextGameResult]):
@@ -81,7 +108,11 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         states: int = 4000
         """Bundles of SFT: a state and `actions` records of it."""
         actions: int = 12
-        teacher: Endpoint.Config | None = None
+        max_invalid: float = 1.0
+        """SFT goes on in rounds while more replies than this fraction cannot be read."""
+        sft_rounds: int = 1
+        """Rounds of SFT, at most, each with `states` new bundles."""
+        teacher: Teacher.Config | None = None
         """For chat models: SFT fits the teacher's reasoning and answers where they are correct."""
         sft: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
@@ -112,7 +143,8 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             marks = run.part("marks", str, lambda: self.test_marks(model))
         world = config.world.build()
         scores = text_game_scores(world, self.test_records(world), marks)
-        return TextGameResult(test=scores, rl=rl, marks=marks)
+        teacher = self.read_teacher_report()
+        return TextGameResult(test=scores, rl=rl, marks=marks, teacher=teacher)
 
     # --- SFT --------------------------------------------------------------------------------------
 
@@ -121,54 +153,128 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         config = self.config
         spec: dict[str, Any] = {k: v for k, v in dump(config).items() if k in BASE_FIELDS}
         spec["seed"] = self._sft_seed
-        world = dump(config.world)
-        spec["world"] = {k: v for k, v in world.items() if k not in ("reward", "path")}
-        name = hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]
-        with run.shared(config.base_cache / f"sft-{name}", spec) as folder:
-            return make_once(folder / "model", lambda path: self._fit(run, path))
+        spec["world"] = self._world_spec()
+        if config.teacher is not None:
+            spec["teacher"] = {k: v for k, v in spec["teacher"].items() if k not in HOW}
+        with run.shared(config.base_cache / f"sft-{_short_hash(spec)}", spec) as folder:
+            return make_once(folder / "model", lambda path: self._fit_base(run, path))
+
+    def _fit_base(self, run: RunFolder, folder: Path) -> None:
+        config = self.config
+        if config.sft_rounds == 1:
+            self._fit(run, folder)
+            return
+        if config.teacher is not None:
+            raise ConfigError("sft_rounds", "a teacher is asked once", "set sft_rounds=1")
+        fit_in_rounds(
+            lambda part, start, place: self._fit(run, place, start, part),
+            self._invalid,
+            folder,
+            limit=config.max_invalid,
+            most=config.sft_rounds,
+        )
+
+    def _invalid(self, model: Path) -> float:
+        """Fraction of a model's replies on validation records that cannot be read."""
+        records = self.config.world.build().pools[Split.VALIDATION]
+        marks = self.marks(model, _evenly(records, VALIDATE_ON))
+        return marks.count("?") / len(marks)
+
+    def _world_spec(self) -> dict[str, Any]:
+        """What is asked and how it is shown, wherever the data are and however RL draws."""
+        world = dump(self.config.world)
+        spec = {k: v for k, v in world.items() if k not in RL_OR_LOCAL}
+        return {**spec, "rules": self.config.world.rules_folder is not None}
 
     @property
     def _sft_seed(self) -> int:
         return self.config.seed if self.config.base_seed is None else self.config.base_seed
 
-    def _fit(self, run: RunFolder, folder: Path) -> None:
+    def _fit(self, run: RunFolder, folder: Path, start: Model | None = None, part: int = 0) -> None:
         config = self.config
         seed = self._sft_seed
-        world: ByteSized32 = config.world.build()
-        start = start_model(
+        world: ByteSized32 = config.world.replace(reward="exact").build()
+        start = start or start_model(
             config.model, folder.with_name("start"), vocabulary=world.vocabulary(), seed=seed
         )
         chosen = bundles(
-            world, states=config.states, actions=config.actions, share=config.sft_share, seed=seed
+            world,
+            states=config.states,
+            actions=config.actions,
+            share=config.sft_share,
+            seed=seed,
+            part=part,
         )
         codec = codec_for(load_tokenizer(start))
         if config.teacher is None:
             examples: Examples = [bundle_examples(world, codec, records) for records in chosen]
         else:
-            examples = self._reasoned_examples(world, codec, chosen, config.teacher, folder)
+            records = [record for bundle in chosen for record in bundle]
+            self.ask_teacher(run, config.teacher, world, records)
+            examples = self._reasoned_examples(world, codec, records, config.teacher, folder)
         self.engine.sft(start, examples, config.sft, folder, seed=seed, progress=run.progress)
 
     def _reasoned_examples(
         self,
         world: ByteSized32,
         codec: Codec,
-        chosen: Iterable[list[Record]],
-        teacher: Endpoint.Config,
+        records: Sequence[Record],
+        teacher: Teacher.Config,
         folder: Path,
     ) -> Examples:
         if not isinstance(codec, ChatCodec):
             raise ConfigError(
                 "teacher", "only chat models can reason", "choose a chat model, or set teacher=none"
             )
-        records = [record for bundle in chosen for record in bundle]
-        endpoint: Endpoint = teacher.build()
-        examples, counts = reasoned_examples(world, codec, records, endpoint.complete)
-        write_json(folder.with_name("teacher.json"), counts)
+        replies = read_replies(self.teacher_folder()[0])
+        examples, too_long = reasoned_examples(
+            world, codec, records, replies, longest=teacher.longest
+        )
+        if rank() == 0:
+            counts = {"examples": len(examples), "too_long": too_long}
+            write_json(folder.with_name("examples.json"), counts)
         if not examples:
-            raise EngineError(
-                "teacher", f"no reply was correct: {dict(counts)}", "choose a better teacher"
-            )
+            counts = teacher_report(replies, records=len(records), failed=0).replies
+            raise EngineError("teacher", f"no reply was kept: {counts}", "choose a better teacher")
         return examples
+
+    # --- the teacher ------------------------------------------------------------------------------
+
+    def teacher_folder(self) -> tuple[Path, dict[str, Any]]:
+        """Where the teacher's replies are, and what they depend on: not on how SFT uses them."""
+        config = self.config
+        assert config.teacher is not None
+        teacher = {k: v for k, v in dump(config.teacher).items() if k not in (*HOW, "longest")}
+        spec = {
+            "teacher": teacher,
+            "world": self._world_spec(),
+            "records": [config.sft_share, config.states, config.actions, self._sft_seed],
+        }
+        return config.base_cache / f"teacher-{_short_hash(spec)}", spec
+
+    def ask_teacher(
+        self, run: RunFolder, teacher: Teacher.Config, world: ByteSized32, records: Sequence[Record]
+    ) -> None:
+        """Rank 0 asks what is missing; the other ranks wait for its report."""
+        folder, spec = self.teacher_folder()
+        with run.shared(folder, spec):
+            path = folder / REPORT
+            if run.is_main and not path.exists():
+                run.progress.phase("teacher", len(records))
+                questions = teacher_questions(
+                    world, records, ask_for_thought=teacher.ask_for_thought
+                )
+                failed = teacher.build().ask(questions, world.verifier, folder, run.progress)
+                replies = read_replies(folder)
+                made = teacher_report(replies, records=len(records), failed=failed)
+                write_sealed(path, plain(made))
+            wait_for(path)
+
+    def read_teacher_report(self) -> TeacherReport | None:
+        if self.config.teacher is None:
+            return None
+        path = self.teacher_folder()[0] / REPORT
+        return record_from_json(TeacherReport, read_sealed(path))
 
     # --- RLVR -------------------------------------------------------------------------------------
 
@@ -186,8 +292,12 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             seed=config.seed,
             evaluate_on=min(VALIDATE_ON, config.test_records or VALIDATE_ON),
         )
+        curve = read_curve(run / "curve.jsonl")
+        refilled = round(sum(row.get("refilled", 0.0) for row in curve))
         return TextGameRl(
-            env_steps=config.rlvr.steps * config.rlvr.groups,
+            env_steps=config.rlvr.steps * config.rlvr.groups + refilled,
+            refilled=refilled,
+            without_spread=sum(row["zero_variance"] for row in curve) / len(curve),
             before=trained.before,
             after=trained.after,
             reward=trained.reward,
@@ -196,17 +306,18 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     # --- evaluation -------------------------------------------------------------------------------
 
     def test_records(self, world: ByteSized32) -> list[Record]:
-        records = world.pools[Split.TEST]
-        wanted = self.config.test_records or len(records)
-        return list(records[:: max(1, len(records) // wanted)])
+        return _evenly(world.pools[Split.TEST], self.config.test_records)
 
     def test_marks(self, folder: Path) -> str:
+        return self.marks(folder, self.test_records(self.config.world.build()))
+
+    def marks(self, folder: Path, records: Sequence[Record]) -> str:
         """Marks of a model, whatever reward it was trained with."""
         world: ByteSized32 = self.config.world.replace(reward="exact").build()
         with self.engine.sampler(folder) as sampler:
             return greedy_marks(
                 world,
-                self.test_records(world),
+                records,
                 sampler,
                 codec_for(load_tokenizer(folder)),
                 turn_tokens=self.config.turn_tokens,
@@ -219,3 +330,12 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     def summary(self, result: TextGameResult) -> list[tuple[str, str]]:
         means = result.test.means()
         return [(name, f"{value:.3f}") for name, value in means.items()]
+
+
+def _evenly(records: Sequence[Record], count: int) -> list[Record]:
+    """About `count` records, evenly chosen; 0 are all of them."""
+    return list(records[:: max(1, len(records) // (count or len(records)))])
+
+
+def _short_hash(spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]

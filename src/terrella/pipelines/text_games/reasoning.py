@@ -1,84 +1,86 @@
-"""SFT examples with reasoning: a teacher thinks and answers, and the verifier selects.
+"""SFT examples with reasoning: a teacher's thought and answer where the verifier finds it right.
 
-Any OpenAI-compatible server can be the teacher. A reply is used, with its reasoning, only if its
-answer is fully correct; each record is tried a few times. Rejected replies are counted.
-    teacher = Endpoint.Config(url="http://127.0.0.1:8000/v1").build()
-    examples, counts = reasoned_examples(world, codec, records, teacher.complete, tries=4)
+The thought stands before the answer as the model's template has it: where the prompt already opens
+a thought (R1's template does), the completion begins inside it.
+    questions = teacher_questions(world, records, ask_for_thought=True)
+    examples = reasoned_examples(world, codec, records, replies, longest=4000)
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from terrella.codecs.answers import read_prediction
-from terrella.codecs.chat import Message, prediction_messages
+from terrella.codecs.answers import END_THINK, THINK, answer_text
+from terrella.codecs.chat import prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.core.judge import judge
 from terrella.core.tokens import TrainExample
-from terrella.core.types import Observation, State, Status, Text
 from terrella.evals.text_games import situation_of
+from terrella.pipelines.text_games.teacher import Question, TeacherReply
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.records import Record
 
-THINK = (
+ASK_FOR_THOUGHT = (
     "First think in a few short sentences about what the action does, then reply in the form above."
 )
-Complete = Callable[[list[Message], int], str]
-"""From messages and a sampling seed to a reply: `Endpoint.complete`."""
+TAIL = 8
+"""Last tokens of a prompt that are searched for the beginning of a thought."""
+
+
+def teacher_questions(
+    world: ByteSized32, records: Iterable[Record], *, ask_for_thought: bool
+) -> Iterator[Question]:
+    """What the teacher is asked, record by record."""
+    for number, record in enumerate(records):
+        step = world.transition(record)
+        system, query = prediction_messages(situation_of(world, record), step.action)
+        if ask_for_thought:
+            system = {**system, "content": f"{system['content']}\n{ASK_FOR_THOUGHT}"}
+        yield Question(
+            number=number,
+            messages=[system, query],
+            before=step.observation,
+            truth=step.next_observation,
+        )
 
 
 def reasoned_examples(
     world: ByteSized32,
     codec: ChatCodec,
     records: Sequence[Record],
-    complete: Complete,
+    replies: Iterable[TeacherReply],
     *,
-    tries: int = 4,
-) -> tuple[list[TrainExample], Counter[str]]:
-    """One example per record that was answered correctly within `tries`.
-
-    Also counts the replies that were right, wrong or unreadable.
-    """
+    longest: int,
+) -> tuple[list[TrainExample], int]:
+    """An example for each record with a right reply, and how many were too long."""
     examples: list[TrainExample] = []
-    counts: Counter[str] = Counter()
-    for number, record in enumerate(records):
-        seeds = range(number * tries, (number + 1) * tries)
-        reply = _correct_reply(world, record, complete, seeds, counts)
-        if reply is not None:
-            situation, action = situation_of(world, record), world.actions()[0]
-            completion = (*codec.write(reply), codec.stop_ids[0])
-            example = TrainExample(
-                prompt_ids=codec.ask_observation(situation, action),
-                completion_ids=completion,
-                mask=(True,) * len(completion),
-            )
-            examples.append(example)
-    return examples, counts
-
-
-def _correct_reply(
-    world: ByteSized32, record: Record, complete: Complete, seeds: range, counts: Counter[str]
-) -> str | None:
-    step, situation = world.transition(record), situation_of(world, record)
-    system, query = prediction_messages(situation, step.action)
-    messages = [{**system, "content": f"{system['content']}\n{THINK}"}, query]
-    truth = step.next_observation
-    for seed in seeds:
-        reply = complete(messages, seed)
-        answer = read_prediction(reply)
-        if answer is None:
-            counts["unreadable"] += 1
+    too_long = 0
+    for reply in replies:
+        if reply.kind != "right":
             continue
-        verdict = judge(
-            world.verifier, reply=_like(truth, answer), truth=truth, before=step.observation
+        step = world.transition(records[reply.number])
+        situation = situation_of(world, records[reply.number])
+        prompt = codec.ask_observation(situation, step.action)
+        text = reply_text(reply, opened=opens_thought(codec, prompt))
+        completion = (*codec.write(text), codec.stop_ids[0])
+        if len(completion) > longest:
+            too_long += 1
+            continue
+        examples.append(
+            TrainExample(
+                prompt_ids=prompt, completion_ids=completion, mask=(True,) * len(completion)
+            )
         )
-        if verdict.value == 1.0:
-            counts["right"] += 1
-            return reply.strip()
-        counts["unreadable" if verdict.status is Status.UNPARSABLE else "wrong"] += 1
-    return None
+    return examples, too_long
 
 
-def _like(truth: Observation, answer: str) -> Observation:
-    return State(answer) if isinstance(truth, State) else Text(answer)
+def opens_thought(codec: ChatCodec, prompt: Sequence[int]) -> bool:
+    """Whether the template has written the beginning of a thought at the end of the prompt."""
+    tail: str = codec.tokenizer.decode(list(prompt[-TAIL:]))
+    return tail.rstrip().endswith(THINK)
+
+
+def reply_text(reply: TeacherReply, *, opened: bool) -> str:
+    """The thought, then the answer in its tag."""
+    start = "" if opened else f"{THINK}\n"
+    answer = answer_text(reply.answer, blank="\n")
+    return f"{start}{reply.thought}\n{END_THINK}\n\n{answer}"

@@ -26,8 +26,10 @@ from terrella.core.types import Observation, Split, Transition
 from terrella.core.world import Step, World
 from terrella.worlds.bytesized32.focus import Focus
 from terrella.worlds.bytesized32.prompt import prompt
+from terrella.worlds.bytesized32.published_prompt import CASES
 from terrella.worlds.bytesized32.records import QueryKind, Record
 from terrella.worlds.bytesized32.rewards import GameReward
+from terrella.worlds.bytesized32.rules import find_rules
 from terrella.worlds.bytesized32.splits import Splits, load_pools
 from terrella.worlds.bytesized32.things import action_text
 from terrella.worlds.bytesized32.views import VIEWS, view_of
@@ -55,8 +57,16 @@ class ByteSized32(World):
         """Fraction of drawn records in which something changes; None draws uniformly."""
         even_games: bool = True
         """Draw the game first, because one game has two thirds of all records."""
+        prompt: Literal["short", "terse", "published"] = "short"
+        """What chat models are told: the format, one sentence, or RLVR-World's rules and examples.
+
+        One sentence is enough for a model that is fitted to the format.
+        """
         rules_folder: Local[Path | None] = None
-        """Folder with the official {action,object,score}_rules.json, for chat prompts."""
+        """Folder with the official {action,object,score}_rules.json, for chat prompts.
+
+        None leaves them out of short prompts; published ones look for them beside the games.
+        """
         examples: int = 0
         """Number of worked examples in chat prompts, from a game that is used for nothing else."""
 
@@ -72,6 +82,8 @@ class ByteSized32(World):
         super().__init__(config)
         if config.gold_share is not None and not 0 <= config.gold_share <= 1:
             raise ConfigError("gold_share", f"must lie in [0, 1], not {config.gold_share}")
+        if config.prompt == "published":
+            _check_published(config)
         self.pools = load_pools(config.path, config.splits)
         self.focus = load_focus(config.path, config.splits, config.focus == "everything")
         self.view = view_of(config.view)
@@ -165,6 +177,21 @@ class ByteSized32(World):
         """Fragments of states, actions and train answers."""
         everything = self.config.focus == "everything"
         return load_vocabulary(self.config.path, self.config.splits, everything)
+
+
+def _check_published(config: ByteSized32.Config) -> None:
+    """The published prompt is about one query in one format, and needs the rules of the games."""
+    fixed = {"view": "json", "asked": "full", "answer": "difference"}
+    for name, value in fixed.items():
+        if getattr(config, name) != value:
+            raise ConfigError(
+                name,
+                f"{getattr(config, name)} does not fit prompt=published",
+                f"set {name}={value}, or prompt=short",
+            )
+    if config.examples > len(CASES):
+        raise ConfigError("examples", f"{config.examples} is too many", f"at most {len(CASES)}")
+    find_rules(config.rules_folder, config.path)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The instruction of a chat model: the role, the answer format, the game's rules and examples.
 
-The rules are the official files of the GPT-simulator repository (`rules/human_written_rules`), one
-text per game; without that folder they are left out. The examples come from one game that is used
-for nothing else.
+`short` explains the format; rules and examples are in it if they are configured. `terse` explains
+nothing, for models that are fitted to the format. `published` is RLVR-World's
+(`published_prompt.py`). Examples come from a game that is used for nothing else.
     prompt(world)
 """
 
@@ -12,10 +12,10 @@ import functools
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from terrella.core.errors import StoreError, WorldError
 from terrella.core.types import show_text
-from terrella.core.untrusted import read_json
+from terrella.worlds.bytesized32.published_prompt import published_prompt
 from terrella.worlds.bytesized32.records import Record
+from terrella.worlds.bytesized32.rules import load_rules, rules_of
 from terrella.worlds.bytesized32.sources import load_records
 from terrella.worlds.bytesized32.splits import EXAMPLE_GAME
 
@@ -28,8 +28,9 @@ ROLES = {
         "Predict the score, and whether the game is over or won."
     ),
 }
-RULES_REMEDY = "give the folder rules/human_written_rules of the GPT-simulator repository"
-RULE_KINDS = ("object", "action", "score")
+
+
+TERSE = "Say what changes in this text game."
 
 
 class PromptedGame(Protocol):
@@ -43,6 +44,10 @@ class PromptedGame(Protocol):
 
 def prompt(world: PromptedGame) -> str:
     """The complete instruction for the current record."""
+    if world.config.prompt == "terse":
+        return TERSE
+    if world.config.prompt == "published":
+        return published_prompt(world)
     parts = [world.rules, ROLES[world.config.asked], *_answer_format(world), _task(world.record)]
     parts += _rules(world.config.rules_folder, world.record.game) + _examples(world)
     return "\n".join(part for part in parts if part)
@@ -64,23 +69,8 @@ def _task(record: Record) -> str:
 def _rules(folder: Path | None, game: str) -> list[str]:
     if folder is None:
         return []
-    rules = {kind: _load_rules(folder / f"{kind}_rules.json").get(game) for kind in RULE_KINDS}
-    return [f"Rules of {kind}s:\n{_rules_text(text)}" for kind, text in rules.items() if text]
-
-
-@functools.lru_cache(maxsize=8)
-def _load_rules(path: Path) -> dict[str, Any]:
-    try:
-        return dict(read_json(path))
-    except (StoreError, TypeError, ValueError) as error:
-        raise WorldError("bytesized32", f"{path} cannot be read: {error}", RULES_REMEDY) from error
-
-
-def _rules_text(rules: Any) -> str:
-    if isinstance(rules, str):
-        return rules
-    lines = rules.values() if isinstance(rules, dict) else rules
-    return "\n".join(map(str, lines))
+    rules = rules_of(load_rules(folder), game)
+    return [f"Rules of {kind}s:\n{text}" for kind, text in rules.items()]
 
 
 def _examples(world: PromptedGame) -> list[str]:

@@ -1,7 +1,7 @@
 """A generated sample in the packed format, to test and explore the world without the real data.
 
-It has three small kitchens and every legal action in every state along a scripted playthrough, as
-in the real data. It is not the published data.
+It has three small kitchens and a fourth for worked examples, with every legal action in every state
+along a scripted playthrough, as in the real data. It is not the published data.
     games = list(sample_games())
     games[0]["transitions"][0]["a"] == "take spoon (ID: 4)"
 """
@@ -17,7 +17,29 @@ ITEMS = {
     "made-tea": ("spoon", "cup"),
     "made-soup": ("ladle", "carrot", "bowl"),
     "made-toast": ("knife", "bread"),
+    "dishwasher": ("plate", "fork"),
 }
+"""Game -> what is in its chest. `dishwasher` is for worked examples, as in the real data."""
+SAMPLE_RULES = {
+    "object": (
+        "Object: Box\nProperties:\n- A box holds items. It is open or closed (isOpen).\n"
+        "==========\n"
+        "Object: Device\nProperties:\n- A device is on or off (isOn).\n"
+        "- Per tick, a device that is on gets 10 degrees hotter (temperature)."
+    ),
+    "action": (
+        "open, close: Description: open or close the chest\n"
+        "turn on, turn off: Description: switch the stove\n"
+        "take, put: Description: move an item\nRules:\n1. A closed chest gives and takes nothing.\n"
+        "eat: Description: eat everything that the agent holds. Crumbs are left of each item.\n"
+        "wait, look: Description: do nothing"
+    ),
+    "score": (
+        "The player gets one point for each item that is eaten.\n"
+        "The player wins the game when two items are eaten."
+    ),
+}
+"""Kind -> rules, the same for all games of the sample."""
 AGENT = 0
 ROOM = 1
 CHEST = 2
@@ -42,7 +64,7 @@ def _game(name: str, items: tuple[str, ...]) -> dict[str, Any]:
                 "objects": list(copy.deepcopy(objects).values()),
                 "max_uuid": FIRST_ITEM + len(items) + 1,
                 "score": _score(objects),
-                "task": f"Make {name[5:]}.",
+                "task": _task(name),
                 "last_action": script[index - 1] if index else "",
             }
         )
@@ -50,6 +72,11 @@ def _game(name: str, items: tuple[str, ...]) -> dict[str, Any]:
             transitions.append(_transition(len(transitions), index, objects, action))
         objects = _tick(_act(objects, scripted_action))
     return {"game": name, "states": states, "transitions": transitions}
+
+
+def _task(name: str) -> str:
+    kind, _, thing = name.partition("-")
+    return f"Make {thing}." if kind == "made" else "Empty the dishwasher."
 
 
 def _script(items: tuple[str, ...]) -> list[str]:

@@ -59,7 +59,7 @@ def test_a_file_of_chats_lowers_the_loss_on_rows_that_were_held_out(tmp_path):
     words = ("sft", "sums.jsonl", "--model", "small", "--out", "out", *FAST)
     words += ("--set", "validation_share=0.2", "--set", "max_tokens=256")
     shown = terrella(*words, cwd=tmp_path)
-    assert "3 rows, left out whole" in shown and "held-out loss after" in shown
+    assert "3 examples, left out" in shown and "held-out loss after" in shown
     result = read_manifest(tmp_path / "out").metrics
     rows, scored = result["rows"], result["validation"]
     assert rows["read"] == 80 and rows["too_long"] == 3 and rows["longest"] > 256

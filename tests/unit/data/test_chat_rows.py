@@ -14,6 +14,10 @@ from terrella.data.chat_rows import Columns, columns_read, read_chat_rows
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
 
+def in_parts(message):
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
 def jsonl(folder, *rows):
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
@@ -57,7 +61,7 @@ def pairs(path, columns=None):
             "extra_info.question -> extra_info.answer",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, REPLY]},
+            {"messages": [in_parts(USER), in_parts(REPLY)]},
             "messages",
         ),
     ],

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from terrella.codecs.choose import codec_for
+from terrella.codecs.interleaved import OBSERVATION
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import LISTING, content_sha256, file_sha256
 from terrella.core.metric import Metric
-from terrella.core.protocols import Progress
+from terrella.core.protocols import Codec, Progress
 from terrella.core.run_folder import MANIFEST, SPEC, RunFolder
 from terrella.core.world import World
 from terrella.data.chat_rows import Columns, chat_files, columns_read, count_rows
@@ -157,7 +158,7 @@ class Sft(ModelPipeline[SftResult]):
         config = self.config
         if config.learn is None:
             raise ConfigError("learn", "a store can teach two things", "--as agent or world-model")
-        codec = codec_for(tokenizer)
+        codec = self._codec(tokenizer)
         return StoreSource(
             store,
             Scenes(config.world.build() if config.world else None),
@@ -166,6 +167,16 @@ class Sft(ModelPipeline[SftResult]):
             successful=config.successful,
             outcome=OutcomeCodec(tokenizer, codec.stop_ids) if config.outcome else None,
         )
+
+    def _codec(self, tokenizer: Any) -> Codec:
+        """The codec that rollouts of this model use."""
+        if not getattr(tokenizer, "chat_template", None) and not _has_tags(tokenizer):
+            raise ConfigError(
+                self.config.model,
+                "has neither a chat template nor the tags of models from scratch",
+                "choose a chat model for a store; pairs of prompt and completion need no template",
+            )
+        return codec_for(tokenizer)
 
     def check_source(self, rows: RowCounts) -> None:
         """Refuse to continue with other data than the run began with."""
@@ -252,6 +263,10 @@ def source_sha256(data: Path) -> str:
     if is_store(data):
         return EpisodeStore.open(data).sha256
     return content_sha256({path.name: file_sha256(path) for path in chat_files(data)})
+
+
+def _has_tags(tokenizer: Any) -> bool:
+    return len(tokenizer.encode(OBSERVATION, add_special_tokens=False)) == 1
 
 
 def _validation(before: list[float], after: list[float]) -> Validation | None:

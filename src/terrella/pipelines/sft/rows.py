@@ -1,7 +1,7 @@
 """From a data set to training examples on disk: what was read, what was left out, and why.
 
-Rows are tokenised once, by the codec that the model is sampled with, and written as they come. A
-row that is too long is left out and counted; none is cut. Held-out rows are chosen by a hash of
+Rows are tokenised once, by the codec that the model is sampled with, and written as they come. An
+example that is too long is left out and counted; none is cut. Held-out rows are chosen by a hash of
 what is asked, so that the same question is never in both parts.
     counts = RowWriter(run / "examples", limit=2048, share=0.05).write(rows)
 """
@@ -55,7 +55,7 @@ class RowCounts:
     train: int = 0
     validation: int = 0
     too_long: int = 0
-    """Rows with an example of more than `limit` tokens; they are left out whole."""
+    """Examples of more than `limit` tokens. They are left out; none is cut."""
     longest: int = 0
     """Tokens of the longest example that was tokenised, left out or not."""
     limit: int = 0
@@ -74,7 +74,7 @@ class RowCounts:
         if self.columns:
             rows.append(("columns", self.columns))
         if self.too_long:
-            what = f"{self.too_long:,} rows, left out whole (the longest of all: {self.longest:,})"
+            what = f"{self.too_long:,} examples, left out (the longest of all: {self.longest:,})"
             rows.append((f"longer than {self.limit:,} tokens", what))
         rows += [(reason, f"{count:,} rows, left out") for reason, count in self.left_out.items()]
         if self.closed_thoughts:
@@ -103,18 +103,17 @@ class RowWriter:
         kept = {TRAIN: 0, VALIDATION: 0}
         with train, held:
             for number, row in enumerate(rows, start=1):
-                length = max((_length(example) for example in row.examples), default=0)
-                longest = max(longest, length)
-                if length > self.limit or row.left_out == TOO_LONG:
-                    too_long += 1
-                elif row.left_out or not row.examples:
-                    reason = row.left_out or NOTHING
-                    reasons[reason] = reasons.get(reason, 0) + 1
-                else:
+                short = [each for each in row.examples if _length(each) <= self.limit]
+                longest = max([longest, *map(_length, row.examples)])
+                too_long += len(row.examples) - len(short) + (row.left_out == TOO_LONG)
+                if short:
                     part = VALIDATION if is_held_out(row.key, self.share) else TRAIN
                     kept[part] += 1
-                    for example in row.examples:
+                    for example in short:
                         (held if part == VALIDATION else train).add(example)
+                elif not row.examples and row.left_out != TOO_LONG:
+                    reason = row.left_out or NOTHING
+                    reasons[reason] = reasons.get(reason, 0) + 1
                 if number % SHOW_EVERY == 0:
                     show(number)
         show(number)

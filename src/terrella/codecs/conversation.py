@@ -20,6 +20,9 @@ from terrella.core.tokens import TrainExample
 
 Message = dict[str, str]
 PROBE = "SYSTEM7Q3Z"
+EMPTY_THOUGHT = re.compile(rf"\s*(?:{THINK})?\s*{END_OF_THOUGHT}\s*")
+EMPTY_TOKENS = 24
+"""Tokens at the start of a reply that may be an empty thought."""
 
 
 class Conversation:
@@ -34,8 +37,8 @@ class Conversation:
             "|".join(map(re.escape, sorted(specials, key=len, reverse=True))) or r"(?!)"
         )
         self._has_system = self._knows_system()
-        self.closed_thoughts = 0
-        """Replies without a thought, after prompts that open one: it is closed at once."""
+        self.empty_thoughts = 0
+        """Replies without a thought, of a model that thinks."""
 
     def examples(self, messages: Sequence[ChatMessage]) -> list[TrainExample]:
         """The examples of a conversation; none if nothing in it is learnt."""
@@ -46,7 +49,8 @@ class Conversation:
             prompt = self._encode(self._render(messages[:index], ask=True))
             if not found or not found[-1].leads_to(prompt):
                 found.append(_Example(prompt))
-            found[-1].add(prompt, self._reply(messages[: index + 1], prompt))
+            reply = self._reply(messages[: index + 1], prompt)
+            found[-1].add(prompt, reply, given=self._empty_thought(reply))
         return [example.made() for example in found]
 
     # --- replies ----------------------------------------------------------------------------------
@@ -74,8 +78,19 @@ class Conversation:
             return opened.removeprefix("\n") if asked.endswith("\n") else opened
         if END_OF_THOUGHT in opened:
             return opened
-        self.closed_thoughts += 1
         return f"{'' if asked.endswith(chr(10)) else chr(10)}{END_OF_THOUGHT}\n\n{opened}"
+
+    def _empty_thought(self, reply: list[int]) -> int:
+        """How many tokens of a reply are an empty thought: given, not learnt.
+
+        A model that thinks would learn from them to think no more.
+        """
+        found = EMPTY_THOUGHT.match(self.tokenizer.decode(reply[:EMPTY_TOKENS]))
+        if found is None:
+            return 0
+        self.empty_thoughts += 1
+        lengths = (len(self.tokenizer.decode(reply[:n])) for n in range(EMPTY_TOKENS + 1))
+        return max(n for n, length in enumerate(lengths) if length <= found.end())
 
     # --- the template -----------------------------------------------------------------------------
 
@@ -125,10 +140,11 @@ class _Example:
         """Whether the prompt continues what was said so far, token by token."""
         return prompt[: len(self.ids)] == self.ids
 
-    def add(self, prompt: list[int], reply: list[int]) -> None:
+    def add(self, prompt: list[int], reply: list[int], *, given: int) -> None:
+        """Add the prompt's new tokens and the reply, whose first `given` tokens are not learnt."""
         forced = prompt[len(self.ids) :]
         self.ids += [*forced, *reply]
-        self.mask += [False] * len(forced) + [True] * len(reply)
+        self.mask += [False] * (len(forced) + given) + [True] * (len(reply) - given)
 
     def made(self) -> TrainExample:
         completion = self.ids[len(self.prompt) :]

@@ -159,6 +159,13 @@ def stream_json_lines(
                 yield number, parse_json(line, where, remedy)
 
 
+def count_lines(path: Path) -> int:
+    """How many lines a file has, for a display; nothing is parsed."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(2**20), b"")
+        return sum(block.count(b"\n") for block in blocks)
+
+
 def _is_too_deep(data: bytes) -> bool:
     """Whether lists and objects are nested deeper than MAX_DEPTH; counted before parsing."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:

@@ -21,7 +21,7 @@ from terrella.core.chat import ChatMessage, Role, with_thought
 from terrella.core.config import Configurable, Recorded
 from terrella.core.errors import StoreError
 from terrella.core.integrity import LISTING, check_folder
-from terrella.core.untrusted import reading, stream_json_lines
+from terrella.core.untrusted import count_lines, reading, stream_json_lines
 
 SUFFIXES = (".jsonl", ".parquet")
 MAX_MESSAGES = 1000
@@ -134,9 +134,7 @@ def _count(path: Path) -> int:
     if path.suffix == ".parquet":
         with reading(str(path)), pq.ParquetFile(path) as file:
             return int(file.metadata.num_rows)
-    with path.open("rb") as lines:
-        blocks = iter(lambda: lines.read(2**20), b"")
-        return sum(block.count(b"\n") for block in blocks)
+    return count_lines(path)
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[ChatRow]:

@@ -41,6 +41,10 @@ def replies(examples):
             yield ids[:start], ids[start:end]
 
 
+EMPTY = {"r1": "</think>\n\n", "qwen3": "<think>\n\n</think>\n\n"}
+"""The empty thought that a template wants before a reply without one."""
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("reply", ["four", THOUGHT])
 def test_every_reply_is_trained_after_the_prompt_of_a_server(name, reply):
@@ -49,7 +53,10 @@ def test_every_reply_is_trained_after_the_prompt_of_a_server(name, reply):
     found = list(replies(Conversation(ChatCodec(tokenizer)).examples(messages)))
     assert len(found) == 3
     for number, (before, _) in enumerate(found):
-        assert before == asked_with(tokenizer, messages[: 2 * number + 1])
+        asked = asked_with(tokenizer, messages[: 2 * number + 1])
+        empty = EMPTY.get(name, "") if reply != THOUGHT else ""
+        assert before[: len(asked)] == asked
+        assert tokenizer.decode(before[len(asked) :]) == empty
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -79,13 +86,16 @@ def test_only_the_chosen_replies_are_learnt():
     assert conversation.examples(said("a", "b", train=(False,))) == []
 
 
-def test_a_prompt_that_opens_a_thought_gets_an_empty_one_and_it_is_counted():
-    tokenizer = chat_tokenizer("r1")
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_thought_is_given_not_learnt_and_counted(name):
+    tokenizer = chat_tokenizer(name)
     conversation = Conversation(ChatCodec(tokenizer))
     ((before, reply),) = replies(conversation.examples(said("2 + 2?", "four")))
-    assert tokenizer.decode(before).endswith("<think>\n")
-    assert tokenizer.decode(reply) == "</think>\n\nfour</s>"
-    assert conversation.closed_thoughts == 1
+    assert tokenizer.decode(before).endswith(EMPTY[name])
+    assert tokenizer.decode(reply).startswith("four<" if name == "qwen3" else "four</s>")
+    assert conversation.empty_thoughts == 1
+    conversation.examples(said("2 + 2?", THOUGHT))
+    assert conversation.empty_thoughts == 1
 
 
 def test_a_row_cannot_write_special_tokens():

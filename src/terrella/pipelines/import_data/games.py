@@ -8,6 +8,7 @@ packed game is read back and compared before it is written.
 
 from __future__ import annotations
 
+import itertools
 import json
 import lzma
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from terrella.core.files import locked, write_atomic
 from terrella.core.integrity import LISTING, write_listing
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import check_spec
-from terrella.core.untrusted import reading, stream_json_lines
+from terrella.core.untrusted import count_lines, reading, stream_json_lines
 from terrella.pipelines.import_data.base import Importer, Summary, size_text
 from terrella.worlds.bytesized32.records import Record
 from terrella.worlds.bytesized32.sources import (
@@ -60,17 +61,15 @@ class ImportGames(Importer):
     def _records(self, files: Sequence[Path], progress: Progress) -> dict[str, list[Record]]:
         """All records by game; a row that is no record is named."""
         games: dict[str, list[Record]] = {}
-        size = max(1, sum(path.stat().st_size for path in files))
-        progress.phase("read, MB", size // 10**6)
-        done = 0
-        for path in files:
-            count = 0
-            for count, record in enumerate(_read(path), start=1):
-                games.setdefault(record.game, []).append(record)
-                if count % SHOW_EVERY == 0:
-                    progress.advance(done // 10**6, records=count)
-            done += path.stat().st_size
-            progress.advance(done // 10**6, records=count)
+        progress.phase("read records", sum(map(count_lines, files)))
+        progress.advance(0)
+        everything = itertools.chain.from_iterable(map(_read, files))
+        number = 0
+        for number, record in enumerate(everything, start=1):
+            games.setdefault(record.game, []).append(record)
+            if number % SHOW_EVERY == 0:
+                progress.advance(number, games=len(games))
+        progress.advance(number, games=len(games))
         return games
 
     def _pack(self, games: dict[str, list[Record]]) -> None:

@@ -151,8 +151,8 @@ class Sft(ModelPipeline[SftResult]):
         run.progress.phase("read rows", total)
         counts = writer.write(source.rows(), counts, run.progress.advance)
         conversation = getattr(source, "conversation", None)
-        closed = conversation.closed_thoughts if conversation else 0
-        return replace(counts, closed_thoughts=closed)
+        empty = conversation.empty_thoughts if conversation else 0
+        return replace(counts, empty_thoughts=empty)
 
     def _store_source(self, store: EpisodeStore, tokenizer: Any) -> StoreSource:
         config = self.config

@@ -66,8 +66,8 @@ class RowCounts:
     tokens: int = 0
     targets: int = 0
     """Of the train part: all tokens, and those that are learnt."""
-    closed_thoughts: int = 0
-    """Replies without a thought, of a model whose prompt opens one."""
+    empty_thoughts: int = 0
+    """Replies without a thought, of a model that thinks; the empty thought is not learnt."""
 
     def summary(self) -> list[tuple[str, str]]:
         rows = [("rows", f"{self.read:,} read, {self.train:,} train, {self.validation:,} held out")]
@@ -77,8 +77,8 @@ class RowCounts:
             what = f"{self.too_long:,} examples, left out (the longest of all: {self.longest:,})"
             rows.append((f"longer than {self.limit:,} tokens", what))
         rows += [(reason, f"{count:,} rows, left out") for reason, count in self.left_out.items()]
-        if self.closed_thoughts:
-            what = f"{self.closed_thoughts:,}: their thought is trained as empty"
+        if self.empty_thoughts:
+            what = f"{self.empty_thoughts:,}; the empty thought before them is not learnt"
             rows.append(("replies without a thought", what))
         share = self.targets / max(1, self.tokens)
         return [*rows, ("tokens", f"{self.tokens:,}, of which {share:.0%} are learnt")]

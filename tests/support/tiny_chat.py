@@ -19,14 +19,15 @@ R1 = """{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}\
 {% else %}{{ m['content'] }}{% endif %}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"""
 """As DeepSeek-R1-Distill: the prompt opens a thought, and past thoughts are dropped."""
-R1_EARLY = R1.replace("<|assistant|><think>\\n", "<|assistant|>")
+R1_EARLY = R1.replace("<|assistant|><think>\n", "<|assistant|>")
 """As R1 was at first: the model opens its thought itself."""
 QWEN3 = """{% set last = namespace(user=0) %}{% for m in messages %}\
 {% if m['role'] == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}\
 {% for m in messages %}{% if m['role'] == 'assistant' %}\
 {% set parts = m['content'].split('</think>') %}\
+{% set thought = parts[0].split('<think>')[-1].strip('\n') if parts | length > 1 else '' %}\
 {{ '<|im_start|>assistant\n' }}{% if loop.index0 > last.user %}\
-{{ '<think>\n' + parts[0].split('<think>')[-1].strip('\n') + '\n</think>\n\n' }}{% endif %}\
+{{ '<think>\n' + thought + '\n</think>\n\n' }}{% endif %}\
 {{ parts[-1].lstrip('\n') + '<|im_end|>\n' }}\
 {% else %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}\
 {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""

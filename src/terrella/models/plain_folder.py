@@ -17,7 +17,7 @@ from torch import Tensor
 from terrella.core.errors import ConfigError
 from terrella.core.untrusted import read_json
 from terrella.models.export import SHARD_BYTES, MergedWeights, plain_model, write_folder
-from terrella.models.foreign_code import refuse_code
+from terrella.models.foreign_code import SAFE, refuse_code
 from terrella.models.names import SMOLLM2
 from terrella.models.presets import load_config, load_model, load_tokenizer
 
@@ -108,7 +108,7 @@ def _with_adapter(model: Any, source: Path) -> tuple[Any, int]:
     if not (source / ADAPTER).exists():
         raise ConfigError(str(source), f"has no {ADAPTER}", "save the adapter as safetensors")
     try:
-        adapted = PeftModel.from_pretrained(model, str(source), local_files_only=True)
+        adapted = PeftModel.from_pretrained(model, str(source), local_files_only=True, **SAFE)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         first_line = str(error).strip().partition("\n")[0][:300]
         raise ConfigError(

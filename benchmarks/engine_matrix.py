@@ -180,9 +180,34 @@ def certify(folder):
     )
 
 
+def sft(folder):
+    """SFT alone, on episodes of a store, with the held-out loss before and after."""
+    from terrella.engines.configs import SftConfig
+    from terrella.pipelines.collect.pipeline import Collect
+    from terrella.pipelines.sft.pipeline import Sft
+    from terrella.policies.basic import Expert
+    from terrella.show.progress import SilentProgress
+    from terrella.worlds.counter import Counter
+
+    world = Counter.Config(goals=20)
+    store = folder / "store"
+    Collect(Collect.Config(world=world, policy=Expert.Config(), episodes=120, out=store)).run(
+        SilentProgress()
+    )
+    return Sft.Config(
+        data=store,
+        learn="agent",
+        world=world,
+        model=MODEL,
+        validation_share=0.2,
+        sft=SftConfig(batch_size=16, epochs=2),
+        out=folder / "run",
+    )
+
+
 ROWS = {
     row.__name__: row
-    for row in (agent, world_model, spa, text_game, page_model, video, evaluate, certify)
+    for row in (agent, world_model, spa, text_game, page_model, video, evaluate, certify, sft)
 }
 PROMPT_TOKENS = {"spa": 256, "evaluate": 256, "text_game": 900, "page_model": 256, "video": 256}
 """The longest prompt of a row, where it is longer than 128."""

@@ -46,12 +46,18 @@ def terrella(*arguments, code=0):
         (("reproduce", "bytesized32_tiny", "--dry-run"), 0),
         (("evaluate", "tiny-1m", "sokoban", "frozen_lake:4x4_slip", "--dry-run"), 0),
         (("evaluate", "smolm2", "sokoban"), 2),
+        (("sft", "{chats}", "--dry-run"), 0),
+        (("import", "cot", "{chats}", "--out", "x", "--dry-run"), 0),
+        (("export", "nowhere", "--out", "x"), 2),
         (("rlvr", "tiny_conter"), 2),
         (("rlvr", "tiny_counter", "--set", "rlvr.algorthm=ppo"), 2),
         (("rlvr", "tiny_counter", "--set", "model=smolm2"), 2),
     ],
 )
-def test_a_dry_run_and_a_typo_cost_little_and_import_no_torch(arguments, code):
+def test_a_dry_run_and_a_typo_cost_little_and_import_no_torch(arguments, code, tmp_path):
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"prompt": "a", "completion": "b"}')
+    arguments = [argument.format(chats=chats) for argument in arguments]
     runs = (terrella(*arguments, code=code) for _ in range(3))
     cheapest = math.inf
     for _, seconds, heavy in runs:  # a busy machine makes CPU seconds longer, never shorter
@@ -70,6 +76,7 @@ def test_a_dry_run_and_a_typo_cost_little_and_import_no_torch(arguments, code):
         (("rlvr", "tiny_counter", "--set", "model=smolm2"), "did you mean smollm2"),
         (("evaluate", "smolm2", "sokoban"), "did you mean smollm2"),
         (("evaluate", "tiny-1m", "sokoban", "--set", "sampels=1"), "did you mean samples"),
+        (("import", "lerobt", ".", "--out", "x"), "did you mean lerobot"),
         (("reproduce", "spa_sokoban", "--set", "arms.spaa.seed=1"), "did you mean spa"),
         (("reproduce", "spa_sokoban", "--set", "max_env_step=1"), "did you mean max_env_steps"),
     ],

@@ -133,7 +133,16 @@ def test_no_forbidden_call_in_the_source():
 
 
 def test_the_command_line_has_not_grown():
-    groups = ("worlds", "training", "evaluate", "showing", "machine")
+    groups = (
+        "worlds",
+        "importing",
+        "training",
+        "sft",
+        "evaluate",
+        "showing",
+        "exporting",
+        "machine",
+    )
     text = "".join((ROOT / f"src/terrella/cli/{group}.py").read_text() for group in groups)
     assert re.findall(r'@app\.command\(name="([\w-]+)"', text) == [
         "worlds",
@@ -141,18 +150,21 @@ def test_the_command_line_has_not_grown():
         "play",
         "new-world",
         "collect",
+        "import",
         "recipes",
         "rlvr",
         "train-world-model",
         "certify",
         "plan",
         "reproduce",
+        "sft",
         "evaluate",
         "view",
         "report",
         "serve",
         "push",
         "pull",
+        "export",
         "sites",
         "doctor",
     ]

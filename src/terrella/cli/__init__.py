@@ -16,10 +16,13 @@ from terrella.cli.failures import reported_to_user
 # The order of `terrella --help`:
 # isort: off
 from terrella.cli import worlds as worlds
+from terrella.cli import importing as importing
 from terrella.cli import training as training
+from terrella.cli import sft as sft
 from terrella.cli import evaluate as evaluate
 from terrella.cli import launching as launching
 from terrella.cli import showing as showing
+from terrella.cli import exporting as exporting
 from terrella.cli import machine as machine
 
 # isort: on

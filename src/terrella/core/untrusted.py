@@ -11,6 +11,7 @@ raises on such content into a StoreError that names the file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import lzma
 import re
@@ -28,6 +29,8 @@ MAX_DEPTH = 100
 """Objects and lists inside each other; our own files have about ten."""
 MAX_FILE_BYTES = 2**30
 MAX_JSON_BYTES = 2**28
+MAX_LINE_BYTES = 2**24
+"""One line of a JSONL file that is read line by line."""
 MAX_NAME = 1000
 MAX_UNPACKED_BYTES = 2**36
 """The files of a tar archive together: the adapter of a large model."""
@@ -132,6 +135,35 @@ def read_json_lines(path: Path, remedy: str = DAMAGED, *, finite: bool = True) -
     for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
         if line.strip():
             yield parse_json(line, f"{path}, line {number}", remedy, finite=finite)
+
+
+def stream_json_lines(
+    path: Path, remedy: str = DAMAGED, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each line, with one line in memory at a time.
+
+    The file may be of any size. Empty lines are skipped; a damaged or overlong line is named.
+    """
+    with reading(str(path), "check the path"):
+        if not path.is_file():
+            raise StoreError(str(path), "is not a file", "check the path")
+    with path.open("rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(max_line_bytes + 1)
+            if not line:
+                return
+            where = f"{path}, line {number}"
+            if len(line) > max_line_bytes:
+                raise StoreError(where, f"is longer than {max_line_bytes:,} bytes", remedy)
+            if line.strip():
+                yield number, parse_json(line, where, remedy)
+
+
+def count_lines(path: Path) -> int:
+    """How many lines a file has, for a display; nothing is parsed."""
+    with path.open("rb") as file:
+        blocks = iter(lambda: file.read(2**20), b"")
+        return sum(block.count(b"\n") for block in blocks)
 
 
 def _is_too_deep(data: bytes) -> bool:

@@ -46,9 +46,13 @@ _FIELD = re.compile(r"\{(chunk_index|file_index|video_key)(?::0?([1-9])d)?\}")
 
 
 def read_lerobot(
-    folder: Path, *, camera: str | None = None, size: tuple[int, int] | None = None
+    folder: Path,
+    *,
+    camera: str | None = None,
+    size: tuple[int, int] | None = None,
+    first: int = 0,
 ) -> Iterator[Episode]:
-    """Yield every episode, in order.
+    """Yield every episode in order, from the one at position `first` on.
 
     `camera` is the key of the video; it is required if the dataset has several.
     """
@@ -56,12 +60,22 @@ def read_lerobot(
     with reading(f"{folder}/{INFO}"):
         camera = camera or _only_camera(folder, info)
     reader = _Reader(folder, info, camera, size)
+    position = 0
     for part in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
         name = part.relative_to(folder).as_posix()
         for row in _table(folder, name, reader.index_columns()).to_pylist():
+            position += 1
+            if position <= first:
+                continue
             with reading(f"{part}, episode {str(row.get('episode_index'))[:20]}"):
                 episode = recorded_episode(reader.recording(row))
             yield episode
+
+
+def lerobot_length(folder: Path) -> int:
+    """How many episodes the dataset says it has."""
+    count = _info(folder).get("total_episodes")
+    return count if isinstance(count, int) and 0 <= count < MAX_ROWS else 0
 
 
 def _info(folder: Path) -> dict[str, Any]:

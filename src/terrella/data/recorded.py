@@ -3,31 +3,21 @@
 The instance is the dataset and the number of the recording, so that splits are disjoint and the
 same everywhere.
     recorded_episode(Recording(source="lerobot/pusht", number=3, video=video, actions=actions))
-    store_recordings(Path("runs/pusht"), read_lerobot(Path("pusht"), size=(64, 64)), source="pusht")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from terrella.core.errors import StoreError
-from terrella.core.files import locked
 from terrella.core.instances import instance_id, split_of
-from terrella.core.run_folder import check_spec
 from terrella.core.types import Episode, Frames, Status, Stop, Transition, Verdict
-from terrella.data.parts import encode_part
-from terrella.data.store import finish, write_part
 from terrella.data.videos import FrameArray
 
-CHUNK = 50
-"""Number of recordings per part of a store."""
 UNKNOWN = "the recording does not say whether it succeeded"
 
 
@@ -112,16 +102,3 @@ def _transition(recording: Recording, frames: Sequence[Frames], t: int) -> Trans
 def write_numbers(action: NDArray[np.float64]) -> str:
     """An action as text, with as many digits as binning needs."""
     return " ".join(f"{float(number) + 0.0:+.4f}" for number in np.atleast_1d(action))
-
-
-def store_recordings(folder: Path, episodes: Iterable[Episode], *, source: str) -> dict[str, Any]:
-    """Write recordings into an episode store, a chunk at a time, and return its manifest."""
-    with locked(folder):
-        spec = check_spec(folder, {"source": source})
-        parts = []
-        count = 0
-        remaining = iter(episodes)
-        while chunk := list(islice(remaining, CHUNK)):
-            parts.append(write_part(folder, encode_part(chunk, count, spec)))
-            count += len(chunk)
-        return finish(folder, parts, {"source": source})

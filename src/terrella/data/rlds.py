@@ -32,17 +32,18 @@ def read_rlds(
     actions: Sequence[str] = ("action",),
     size: tuple[int, int] | None = None,
     name: str = "",
+    first: int = 0,
 ) -> Iterator[Episode]:
-    """Yield every episode of a shard, or of all shards in a folder.
+    """Yield every episode of a shard, or of all shards in a folder, from number `first` on.
 
     Columns are named without their prefix `steps/`.
     """
-    shards = [source] if source.is_file() else sorted(source.glob("*.tfrecord*"))
-    if not shards:
-        raise StoreError(str(source), "has no .tfrecord file")
     number = 0
-    for shard in shards:
+    for shard in shards_of(source):
         for place, record in records(shard):
+            if number < first:
+                number += 1
+                continue
             columns = read_example(record, place)
             with reading(place, REMEDY):
                 recording = _recording(columns, image, actions, size)
@@ -50,6 +51,14 @@ def read_rlds(
                 episode = recorded_episode(recording)
             yield episode
             number += 1
+
+
+def shards_of(source: Path) -> list[Path]:
+    """The files of a dataset, in order: a shard itself, or all of a folder."""
+    shards = [source] if source.is_file() else sorted(source.glob("*.tfrecord*"))
+    if not shards:
+        raise StoreError(str(source), "has no .tfrecord file", "check the path")
+    return shards
 
 
 def _recording(

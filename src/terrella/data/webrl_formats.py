@@ -189,17 +189,24 @@ def write_trace(folder: Path, trace: Trace) -> None:
     write_atomic(folder / "actions" / f"{trace.task_id}.json", data)
 
 
+def trace_files(folder: Path) -> list[Path]:
+    """The files with the steps of traces, ordered by name."""
+    return sorted((folder / "traces").glob("*.jsonl"))
+
+
 def read_traces(folder: Path) -> list[Trace]:
     """Read all traces of a folder, ordered by name; a line that is not a step is an error."""
-    traces = []
-    for path in sorted((folder / "traces").glob("*.jsonl")):
-        score = _read_score(folder / "actions" / f"{path.stem}.json")
-        rows = list(read_json_lines(path))
-        if len(rows) > MAX_STEPS:
-            raise StoreError(str(path), f"has {len(rows):,} steps, more than {MAX_STEPS:,}")
-        steps = tuple(_record(TraceStep, row, path) for row in rows)
-        traces.append(Trace(task_id=path.stem, score=score, steps=steps))
-    return traces
+    return [read_trace(path) for path in trace_files(folder)]
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in `traces/{task_id}.jsonl`, with the score beside it."""
+    score = _read_score(path.parents[1] / "actions" / f"{path.stem}.json")
+    rows = list(read_json_lines(path))
+    if len(rows) > MAX_STEPS:
+        raise StoreError(str(path), f"has {len(rows):,} steps, more than {MAX_STEPS:,}")
+    steps = tuple(_record(TraceStep, row, path) for row in rows)
+    return Trace(task_id=path.stem, score=score, steps=steps)
 
 
 def _read_score(path: Path) -> float:

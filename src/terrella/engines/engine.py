@@ -92,6 +92,13 @@ def load_tokenizer(model: Model) -> Any:
     return presets.load_tokenizer(model)
 
 
+def max_positions(model: Model) -> int:
+    """The longest sequence of a model, in tokens."""
+    from terrella.models import presets
+
+    return presets.max_positions(model)
+
+
 def read_curve(path: Path) -> Curve:
     """Metrics by step from a `curve.jsonl`."""
     return read_json_lines(path)

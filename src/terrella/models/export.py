@@ -22,6 +22,8 @@ from terrella.core.integrity import write_listing
 
 VALUE_HEAD = "value_head.safetensors"
 """The file of a value head, beside the weights of the model that it reads from."""
+SHARD_BYTES = 50 * 10**9
+"""Weights that fit in this go into one file."""
 
 
 class MergedWeights:
@@ -109,6 +111,7 @@ def write_folder(
     folder: Path,
     *,
     value_head: Mapping[str, Tensor] | None = None,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write these weights with the model's config and tokenizer; replaces an older export.
 
@@ -117,7 +120,7 @@ def write_folder(
     fresh = folder.with_name(folder.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     whole = {name: weight.contiguous() for name, weight in weights.items()}
-    plain_model(model).save_pretrained(fresh, state_dict=whole)
+    plain_model(model).save_pretrained(fresh, state_dict=whole, max_shard_size=shard_bytes)
     tokenizer.save_pretrained(fresh)
     if value_head is not None:
         save_file(dict(value_head), fresh / VALUE_HEAD)

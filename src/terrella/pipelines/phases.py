@@ -31,6 +31,7 @@ from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape
 from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
+from terrella.pipelines.sft.pipeline import Sft
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
@@ -68,6 +69,8 @@ def phases(config: Configurable.Config) -> list[Phase]:
     made = [
         _phase(config, path, settings, model, example) for path, settings in used_settings(config)
     ]
+    if isinstance(config, Sft.Config):  # it samples nothing
+        return made
     return [*made, _evaluation(config, model, example)]
 
 
@@ -178,6 +181,8 @@ def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
     """The model and its longest example; None for a pipeline without a language model."""
     if hasattr(config, "videos"):
         return _video_lengths(config)
+    if isinstance(config, Sft.Config):
+        return _sft_lengths(config)
     name = getattr(config, "model", None)
     if not isinstance(name, str) or not any(True for _ in settings_of(config)):
         return None
@@ -189,6 +194,13 @@ def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
     return model_spec(name, vocabulary=vocabulary), ExampleShape(
         prompt=prompt, completion=_completion(config)
     )
+
+
+def _sft_lengths(config: Sft.Config) -> tuple[ModelSpec, ExampleShape]:
+    """Examples of a data set: as long as they may be, half of it learnt. The half is assumed."""
+    learnt = config.max_tokens // 2
+    model = model_spec(config.model, vocabulary=len(character_tokenizer()))
+    return model, ExampleShape(prompt=config.max_tokens - learnt, completion=learnt)
 
 
 def _is_model(name: str) -> bool:

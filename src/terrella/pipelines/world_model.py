@@ -9,19 +9,14 @@ whether the episode has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from terrella.codecs.choose import codec_for, sft_targets
+from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable, Local
 from terrella.core.integrity import copy_folder
-from terrella.core.protocols import Codec
 from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
-from terrella.core.tokens import TrainExample
-from terrella.core.types import Episode, Situation, Transition
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
 from terrella.engines.configs import RlvrConfig, SftConfig
@@ -29,6 +24,7 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.rlvr import RlPart, rl_finetune
+from terrella.pipelines.store_examples import Scenes, prediction_examples
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
@@ -108,9 +104,13 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             config.model, run / "start", vocabulary=world.vocabulary(), seed=config.seed
         )
         tokenizer = load_tokenizer(start)
-        examples = list(
-            prediction_examples(world, codec_for(tokenizer), tokenizer, data.episodes())
-        )
+        codec = codec_for(tokenizer)
+        outcome = OutcomeCodec(tokenizer, codec.stop_ids)
+        examples = [
+            example
+            for episode in data.episodes()
+            for example in prediction_examples(Scenes(world), codec, episode, outcome=outcome)
+        ]
         self.engine.sft(
             start,
             examples,
@@ -157,33 +157,3 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         if result.rl is not None:
             rows += [("before rlvr", str(result.rl.before)), ("after rlvr", str(result.rl.after))]
         return rows
-
-
-def prediction_examples(
-    world: World, codec: Codec, tokenizer: Any, episodes: Iterable[Episode]
-) -> Iterator[TrainExample]:
-    """Each step of each episode: its situation is the prompt, what followed is the completion."""
-    outcome = OutcomeCodec(tokenizer, codec.stop_ids)
-    for episode in episodes:
-        world.reset(
-            seed=episode.seed, options={"split": episode.split, "noise_seed": episode.noise_seed}
-        )
-        for index, step in enumerate(episode.transitions):
-            situation = _situation(world, episode.transitions, index)
-            prompt = codec.ask_observation(situation, step.action)
-            success = step.terminated and bool(step.info.get("success"))
-            reply = codec.answer_observation(step.next_observation)
-            reply += outcome.answer(step.reward, step.terminated, success)
-            yield TrainExample(
-                prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply)
-            )
-
-
-def _situation(world: World, steps: Sequence[Transition], index: int) -> Situation:
-    return Situation(
-        instruction=world.instruction,
-        observation=steps[index].observation,
-        actions=world.actions(),
-        history=steps[:index],
-        steps_left=world.config.max_steps - index,
-    )

@@ -1,8 +1,6 @@
 """LeRobot (v3) and RLDS datasets: written here in their layouts, and read as episodes."""
 
 import json
-import struct
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +9,16 @@ import pytest
 
 av = pytest.importorskip("av", reason="pip install 'terrella[video]'")
 
+from tests.support.made_rlds import shard, video
+
 from terrella.core.errors import StoreError
 from terrella.core.instances import split_of
-from terrella.core.types import Split
 from terrella.data.lerobot import read_lerobot, write_lerobot
-from terrella.data.recorded import Recording, recorded_episode, store_recordings
+from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.rlds import read_rlds
-from terrella.data.store import EpisodeStore
 from terrella.data.videos import read_video, resize, video_of, write_video
 
 SHARED = Path(__file__).parents[4] / "shared/data/robot_video"
-
-
-def video(frames=6, size=32, seed=0):
-    """A bright moving square, which video codecs preserve well."""
-    rng = np.random.default_rng(seed)
-    images = np.full((frames, size, size, 3), 90, np.uint8)
-    for t in range(frames):
-        images[t, 4 : 4 + 8, 2 * t + 2 : 2 * t + 10] = rng.integers(150, 255, 3)
-    return images
 
 
 def episode(number, frames=6, success=None):
@@ -88,15 +77,6 @@ def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
     )
 
 
-def test_recordings_become_an_episode_store(tmp_path):
-    write_lerobot(tmp_path / "set", [episode(n, 4, success=True) for n in range(60)])
-    manifest = store_recordings(tmp_path / "store", read_lerobot(tmp_path / "set"), source="mine")
-    store = EpisodeStore.open(tmp_path / "store")
-    assert manifest["counts"]["episodes"] == len(store) == 60 and len(store.parts) == 2
-    store.verify()
-    assert {e.split for e in store.episodes()} > {Split.TRAIN}
-
-
 def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
     with pytest.raises(StoreError, match=r"meta/info\.json"):
         next(read_lerobot(tmp_path))
@@ -107,71 +87,7 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
         next(read_lerobot(tmp_path / "set"))
 
 
-# --- RLDS: a writer of the format, independent of the reader --------------------------------------
-
-
-def varint(value):
-    out = b""
-    while True:
-        value, low = value >> 7, value & 127
-        if not value:
-            return out + bytes([low])
-        out += bytes([low | 128])
-
-
-def field(number, data):
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def feature(values):
-    if isinstance(values[0], bytes):
-        return field(1, b"".join(field(1, value) for value in values))
-    if isinstance(values[0], float):
-        return field(2, field(1, struct.pack(f"<{len(values)}f", *values)))
-    return field(3, field(1, b"".join(varint(value % 2**64) for value in values)))
-
-
-def checksum(data):
-    """CRC-32C, bit by bit, masked as TFRecord wants it."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-    value ^= 0xFFFFFFFF
-    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) % 2**32)
-
-
-def record(columns):
-    entries = b"".join(
-        field(1, field(1, name.encode()) + field(2, feature(v))) for name, v in columns.items()
-    )
-    data = field(1, entries)
-    length = struct.pack("<Q", len(data))
-    return length + checksum(length) + data + checksum(data)
-
-
-def image_bytes(image, codec):
-    frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-    encoder = av.CodecContext.create(codec, "w")
-    encoder.width, encoder.height = frame.width, frame.height
-    encoder.pix_fmt = "rgb24" if codec == "png" else "yuvj444p"
-    encoder.time_base = Fraction(1, 10)
-    return b"".join(bytes(p) for p in [*encoder.encode(frame), *encoder.encode(None)])
-
-
-def shard(codec="png", steps=4):
-    return record(
-        {
-            "steps/observation/image": [image_bytes(image, codec) for image in video(steps)],
-            "steps/action/world_vector": [0.1 * k for k in range(3 * steps)],
-            "steps/action/gripper": [float(k % 2) for k in range(steps)],
-            "steps/reward": [0.0] * (steps - 1) + [1.0],
-            "steps/is_last": [0] * (steps - 1) + [1],
-            "steps/language_instruction": [b"open the drawer"] * steps,
-            "steps/discount": [-1] * steps,
-        }
-    )
+# --- RLDS -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", ["png", "mjpeg"])

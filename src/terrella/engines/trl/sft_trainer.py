@@ -28,6 +28,8 @@ from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
 
+LOG_EVERY = 10
+"""Steps between two losses in the log; short runs have at least five."""
 Item = TrainExample | Sequence[TrainExample]
 """An example, or several that share a prompt: they stay together, so that it is read once."""
 
@@ -93,16 +95,17 @@ def _examples(item: Item) -> Sequence[TrainExample]:
 
 
 def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig:
+    steps = config.epochs * math.ceil(items / config.batch_size)
     return SFTConfig(
         output_dir=str(out),
-        max_steps=config.epochs * math.ceil(items / config.batch_size),
+        max_steps=steps,
         per_device_train_batch_size=config.batch_size // processes(),
         gradient_accumulation_steps=1,
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=config.warmup_steps,
         max_grad_norm=config.max_grad_norm,
-        logging_steps=10,
+        logging_steps=max(1, min(LOG_EVERY, steps // 5)),
         report_to=list(config.report_to) or "none",
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import StoreError, WorldError
-from terrella.core.untrusted import CONTENT_ERRORS, parse_json, read_json_lines, read_xz
+from terrella.core.untrusted import CONTENT_ERRORS, parse_json, read_xz, stream_json_lines
 from terrella.worlds.bytesized32.records import GameState, Patch, Record, patch_between
 from terrella.worlds.bytesized32.sample import sample_games
 
@@ -60,8 +60,13 @@ def _read_packed_files(paths: list[Path]) -> Iterator[Record]:
 
 def _read_official_files(paths: list[Path]) -> Iterator[Record]:
     for path in paths:
-        split: Literal["train", "test"] = "test" if path.stem.startswith("test") else "train"
-        yield from read_official(read_json_lines(path), split)
+        rows = (row for _, row in stream_json_lines(path))
+        yield from read_official(rows, split_of_file(path))
+
+
+def split_of_file(path: Path) -> Literal["train", "test"]:
+    """The split of an official file, by its name."""
+    return "test" if path.stem.startswith("test") else "train"
 
 
 def read_packed(game: Mapping[str, Any]) -> Iterator[Record]:
@@ -78,6 +83,40 @@ def read_packed(game: Mapping[str, Any]) -> Iterator[Record]:
             tick=_patch(row["tick"]),
             score=row["score"],
         )
+
+
+def pack_game(records: Sequence[Record]) -> dict[str, Any]:
+    """The packed form of one game's records, which `read_packed` reads."""
+    states: dict[GameState, int] = {}
+    rows = []
+    for record in records:
+        number = states.setdefault(record.state, len(states))
+        rows.append(
+            {
+                "id": record.number,
+                "s": number,
+                "a": record.action,
+                "act": _unpatch(record.act),
+                "tick": _unpatch(record.tick),
+                "score": record.score,
+                "split": record.split,
+            }
+        )
+    kept = [
+        {
+            "objects": state.objects,
+            "max_uuid": state.max_uuid,
+            "score": state.score,
+            "task": state.task,
+            "last_action": state.last_action,
+        }
+        for state in states
+    ]
+    return {"game": records[0].game, "states": kept, "transitions": rows}
+
+
+def _unpatch(patch: Patch) -> dict[str, Any]:
+    return {"modified": patch.modified, "removed": patch.removed}
 
 
 def _packed_state(state: Mapping[str, Any]) -> GameState:

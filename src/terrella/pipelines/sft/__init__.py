@@ -1,0 +1,1 @@
+"""`terrella sft`: supervised fine-tuning on any examples."""

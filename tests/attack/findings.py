@@ -213,11 +213,17 @@ def _copy(source: Path, target: Path) -> None:
 
 def _test(root: Path, log: Path, arguments: list[str]) -> None:
     """Forget our own modules, and run pytest on another tree."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT)
+    output = log.open("w", buffering=1)
     for stream in (1, 2):
-        os.dup2(handle, stream)
-    for name in [name for name in sys.modules if name.split(".")[0] in ("terrella", "tests")]:
-        del sys.modules[name]
+        os.dup2(output.fileno(), stream)
+    sys.stdout = sys.stderr = output
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.split(".")[0] in ("terrella", "tests") or (
+            file and Path(file).is_relative_to(ROOT)
+        ):
+            del sys.modules[name]
+    os.environ.pop(RECORDS_VARIABLE, None)
     os.chdir(root)
     os.environ.update(environment_of(root))
     sys.path[:] = [str(root / "src"), str(root), *(p for p in sys.path if not _is_ours(p))]

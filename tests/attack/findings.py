@@ -155,7 +155,7 @@ def summary(results: dict[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
 # --- that they fail without the fix ---------------------------------------------------------------
 
 
-WARM = "numpy pyarrow.parquet hypothesis.strategies torch transformers"
+WARM = "numpy pyarrow.parquet torch transformers"
 """Imported once, before the first fork: they cost more than most tests."""
 
 
@@ -227,7 +227,9 @@ def _test(root: Path, log: Path, arguments: list[str]) -> None:
     os.chdir(root)
     os.environ.update(environment_of(root))
     sys.path[:] = [str(root / "src"), str(root), *(p for p in sys.path if not _is_ours(p))]
-    os._exit(pytest.main([*OPTIONS, *arguments]))
+    # Plugins of pytest are imported already, and that would be a warning.
+    warm = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    os._exit(pytest.main([*OPTIONS, *warm, *arguments]))
 
 
 def _is_ours(path: str) -> bool:

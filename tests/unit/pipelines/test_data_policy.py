@@ -60,7 +60,7 @@ def test_no_address_of_a_manifest_is_asked(store, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        named = Endpoint.Config(url=url, key_variable="HF_TOKEN", timeout=0.2, retries=0)
+        named = Endpoint.Config(url=url, key_variable="HF_TOKEN", timeout=0.2, retries=1)
         with contextlib.suppress(ConfigError):
             play(Counter.Config().build(), says(store, named).build(), seed=0)
         with pytest.raises(BlockingIOError):  # nobody has come

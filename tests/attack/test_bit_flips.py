@@ -286,6 +286,21 @@ def test_no_flipped_bit_is_read_in_silence(subjects, caplog):
     )
 
 
+def test_every_flipped_bit_of_a_part_is_refused(subjects):
+    """Finding 5: Parquet alone notices most flips, but not all of them."""
+    rng = random.Random(2)
+    subject = subjects["parts"]
+    for _ in range(trials(commit=60, nightly=300)):
+        path = rng.choice(subject.files)
+        whole, bit = flipped(path, rng)
+        try:
+            with pytest.raises(TerrellaError, match=path.name):
+                subject.read()
+                pytest.fail(f"{path.name} was read with bit {bit} flipped")
+        finally:
+            path.write_bytes(whole)
+
+
 def test_a_damaged_store_is_collected_again_to_the_same_bytes(tmp_path, caplog):
     rng = random.Random(1)
     config = stored(tmp_path / "store")

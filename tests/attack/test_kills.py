@@ -189,6 +189,43 @@ def test_of_two_writers_one_is_refused_and_the_other_is_not_disturbed(tmp_path):
         shutil.rmtree(config.out.parent)
 
 
+def little_rlvr(out):
+    """Seconds of RLVR, with parts, a warm model and checkpoints."""
+    pytest.importorskip("trl")
+    import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+
+    from terrella.engines.configs import RlvrConfig, SftConfig
+    from terrella.pipelines.rlvr import Rlvr
+
+    return Rlvr.Config(
+        world=Counter.Config(goals=3, max_steps=3),
+        turn_tokens=4,
+        max_turns=2,
+        warmup_examples=32,
+        evaluate_on=2,
+        warmup=SftConfig(batch_size=8),
+        rlvr=RlvrConfig(steps=2, groups=2, group_size=2, save_every=1),
+        out=out / "run",
+    )
+
+
+def test_of_two_rlvr_runs_in_one_folder_one_is_refused(tmp_path):
+    """Finding 14: both ran interleaved in the same folder and ended with success."""
+    config = little_rlvr(tmp_path)
+    first = Life(config)
+    while not (config.out / "spec.json").exists():
+        assert first.process.is_alive(), first.text()
+        time.sleep(0.001)
+    os.kill(first.process.pid, signal.SIGSTOP)  # it holds the folder, however slow this machine is
+    log = first.log.rename(tmp_path / "first.log")  # the second life writes its own
+    second = Life(config)
+    code = second.end()
+    os.kill(first.process.pid, signal.SIGCONT)
+    assert (code, first.end()) == (FAILED, 0), second.text() + log.read_text()
+    assert "another process is writing here" in second.text()
+    FOUND["two_writers"] += 1
+
+
 @pytest.mark.parametrize("clocks", [(DAY, -DAY), (-DAY, DAY), (0, -DAY), (-DAY, 0)])
 def test_a_clock_that_jumps_a_day_changes_nothing(tmp_path, whole, clocks):
     expected, operations = whole

@@ -352,6 +352,16 @@ def test_a_manifest_of_another_format_is_refused(tmp_path, values, message):
         EpisodeStore.open(tmp_path)
 
 
+@pytest.mark.parametrize("change_of", [{"counts": {}}, {"target": {"episodes": 9}}, {"world": 1}])
+def test_an_edited_manifest_is_not_opened(tmp_path, change_of):
+    """Finding 24: an edited number of episodes, or another world, passed `verify`."""
+    write_store(tmp_path, [episode()])
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change_of}))
+    with pytest.raises(StoreError, match=r"manifest\.json: is damaged: its content differs"):
+        EpisodeStore.open(tmp_path)
+
+
 def test_a_manifest_cannot_point_out_of_its_folder(tmp_path):
     manifest = write_store(tmp_path / "s", [episode()])
     part = manifest["parts"][0]

@@ -1,8 +1,12 @@
 """Certify plays the policy of a store's manifest, which may come from anywhere (finding 4)."""
 
+import contextlib
+import socket
+
 import pytest
 
 from terrella.core.config import dump
+from terrella.core.episode import play
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_sealed, write_sealed
 from terrella.pipelines.certify.pipeline import data_policy
@@ -48,6 +52,19 @@ def test_an_endpoint_a_person_and_a_world_must_come_from_the_command_line(store,
     with pytest.raises(ConfigError, match=r"--policy") as refused:
         says(store, policy)
     assert "HF_TOKEN" not in str(refused.value)
+
+
+def test_no_address_of_a_manifest_is_asked(store, monkeypatch):
+    """A listener got `Authorization: Bearer` with the value of any variable that a store named."""
+    monkeypatch.setenv("HF_TOKEN", "hf_a_secret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        named = Endpoint.Config(url=url, key_variable="HF_TOKEN", timeout=0.2, retries=1)
+        with contextlib.suppress(ConfigError):
+            play(Counter.Config().build(), says(store, named).build(), seed=0)
+        with pytest.raises(BlockingIOError):  # nobody has come
+            listener.accept()
 
 
 def test_a_mixture_is_made_of_policies():

@@ -18,12 +18,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from terrella.core.chat import END_THINK, THINK
 from terrella.core.errors import StoreError
 from terrella.core.untrusted import parse_json
 
 SEPARATOR = "||"
 OPEN, CLOSE = "<answer>", "</answer>"
-THINK, END_THINK = "<think>", "</think>"
 MAX_REPLY_CHARS = 100_000
 """Characters of an answer, counted from the end of the reply; what stands before is not read."""
 _TAG = re.compile(r"<(\\*+/?+(?:answer|think)>)")

@@ -97,15 +97,15 @@ class ChatTemplate:
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of a conversation, up to where the model writes."""
-        return tuple(self._encode(self._render(messages, ask=True))[0])
+        return tuple(self.encode(self.render(messages, ask=True))[0])
 
     def after_reply(self, messages: Sequence[Message]) -> list[int]:
         """The template's tokens after a reply that `messages` follow, beginning with its end."""
         opening = [user("?"), {"role": "assistant", "content": MARKER}]
-        text = self._render([*opening, *messages], ask=bool(messages))
+        text = self.render([*opening, *messages], ask=bool(messages))
         if MARKER not in text:
             raise ConfigError("chat codec", "the chat template does not show the model's replies")
-        ids, starts = self._encode(text)
+        ids, starts = self.encode(text)
         # White space between the reply and its end token is written by the template, not by the
         # model, so it is skipped.
         reply_end = text.index(MARKER) + len(MARKER)
@@ -119,9 +119,9 @@ class ChatTemplate:
     def reply(self, content: str) -> tuple[int, ...]:
         """Ids of a reply, from after the generation prompt to the end of the turn."""
         messages = [user("?")]
-        prompt, _ = self._encode(self._render(messages, ask=True))
+        prompt, _ = self.encode(self.render(messages, ask=True))
         messages.append({"role": "assistant", "content": content})
-        conversation, _ = self._encode(self._render(messages, ask=False))
+        conversation, _ = self.encode(self.render(messages, ask=False))
         stop = self.stop_ids[0]
         if conversation[: len(prompt)] != prompt:
             # The template renders a past turn differently from one that is being generated.
@@ -140,12 +140,13 @@ class ChatTemplate:
         text: str = self.tokenizer.decode(plain)
         return text
 
-    def _render(self, messages: Sequence[Message], *, ask: bool) -> str:
-        # A space in the spelling of special tokens: no world can inject them.
-        escaped = [
-            {**message, "content": self._special_text.sub(_with_space, message["content"])}
-            for message in messages
-        ]
+    def render(self, messages: Sequence[Message], *, ask: bool) -> str:
+        """The conversation as the template writes it; `ask` adds the generation prompt.
+
+        Special tokens are spelt with a space, so that no world and no row can inject them. Tags of
+        thoughts may stand in replies.
+        """
+        escaped = [{**message, "content": self._escape(message)} for message in messages]
         if not self._system_role:
             escaped = _system_into_user(escaped)
         rendered: str = self.tokenizer.apply_chat_template(
@@ -153,7 +154,11 @@ class ChatTemplate:
         )
         return rendered + self._prompt_end if ask else rendered
 
-    def _encode(self, text: str) -> tuple[list[int], list[int]]:
+    def _escape(self, message: Message) -> str:
+        hidden = self._hidden_text if message["role"] == "assistant" else self._special_text
+        return hidden.sub(_with_space, message["content"])
+
+    def encode(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of a rendered text, and the character at which each begins.
 
         No special tokens are added: the template has already written them.

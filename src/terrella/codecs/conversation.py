@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.core.chat import END_OF_THOUGHT, THINK, ChatMessage
+from terrella.core.chat import END_THINK, THINK, ChatMessage
 from terrella.core.errors import StoreError
 from terrella.core.tokens import TrainExample
 
-Message = dict[str, str]
-PROBE = "SYSTEM7Q3Z"
-EMPTY_THOUGHT = re.compile(rf"\s*(?:{THINK})?\s*{END_OF_THOUGHT}\s*")
+EMPTY_THOUGHT = re.compile(rf"\s*(?:{THINK})?\s*{END_THINK}\s*")
 EMPTY_TOKENS = 24
 """Tokens at the start of a reply that may be an empty thought."""
 
@@ -29,14 +27,9 @@ class Conversation:
     """Turns conversations of one model into examples."""
 
     def __init__(self, codec: ChatCodec) -> None:
+        self.template = codec.template
         self.tokenizer: Any = codec.tokenizer
         self.stop = codec.stop_ids[0]
-        added = self.tokenizer.added_tokens_decoder.values()
-        specials = {token.content for token in added if token.special} - {THINK, END_OF_THOUGHT}
-        self._specials = re.compile(
-            "|".join(map(re.escape, sorted(specials, key=len, reverse=True))) or r"(?!)"
-        )
-        self._has_system = self._knows_system()
         self.empty_thoughts = 0
         """Replies without a thought, of a model that thinks."""
 
@@ -57,15 +50,15 @@ class Conversation:
 
     def _reply(self, messages: Sequence[ChatMessage], prompt: list[int]) -> list[int]:
         """The last message as the model writes it after the prompt, with the end of its turn."""
-        content = self._escape(messages[-1].content)
+        content = messages[-1].content
         whole = self._encode(self._render(messages, ask=False))
         if whole[: len(prompt)] == prompt and self.stop in whole[len(prompt) :]:
             written = whole[len(prompt) : whole.index(self.stop, len(prompt))]
-            thinks = END_OF_THOUGHT in content
-            if not thinks or END_OF_THOUGHT in self.tokenizer.decode(written):
+            thinks = END_THINK in content
+            if not thinks or END_THINK in self.tokenizer.decode(written):
                 return [*written, self.stop]
         # The template renders a past turn differently from one that is being written.
-        return [*self._encode(self._after_prompt(content, prompt)), self.stop]
+        return [*self.template.write(self._after_prompt(content, prompt)), self.stop]
 
     def _after_prompt(self, content: str, prompt: list[int]) -> str:
         """The reply after a prompt that may have opened a thought already."""
@@ -76,9 +69,9 @@ class Conversation:
         if opened.startswith(THINK):
             opened = opened.removeprefix(THINK)
             return opened.removeprefix("\n") if asked.endswith("\n") else opened
-        if END_OF_THOUGHT in opened:
+        if END_THINK in opened:
             return opened
-        return f"{'' if asked.endswith(chr(10)) else chr(10)}{END_OF_THOUGHT}\n\n{opened}"
+        return f"{'' if asked.endswith(chr(10)) else chr(10)}{END_THINK}\n\n{opened}"
 
     def _empty_thought(self, reply: list[int]) -> int:
         """How many tokens of a reply are an empty thought: given, not learnt.
@@ -97,35 +90,16 @@ class Conversation:
     def _render(self, messages: Sequence[ChatMessage], *, ask: bool) -> str:
         from jinja2 import TemplateError
 
-        plain = [{"role": each.role, "content": self._escape(each.content)} for each in messages]
-        if not self._has_system:
-            plain = _system_into_user(plain)
+        plain = [{"role": each.role, "content": each.content} for each in messages]
         try:
-            rendered: str = self.tokenizer.apply_chat_template(
-                plain, tokenize=False, add_generation_prompt=ask
-            )
+            return self.template.render(plain, ask=ask)
         except TemplateError as error:
             roles = ", ".join(each["role"] for each in plain[:8])
             what = f"refuses the roles {roles}: {str(error)[:200]}"
             raise StoreError("the chat template", what, "leave the row out") from error
-        return rendered
 
     def _encode(self, text: str) -> list[int]:
-        """Ids of a rendered text; the template has already written the special tokens."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
-
-    def _escape(self, text: str) -> str:
-        """Insert a space into the spelling of special tokens: a row cannot end a turn."""
-        return self._specials.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-
-    def _knows_system(self) -> bool:
-        from jinja2 import TemplateError
-
-        messages = [{"role": "system", "content": PROBE}, {"role": "user", "content": "?"}]
-        try:
-            return PROBE in self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except TemplateError:
-            return False
+        return self.template.encode(text)[0]
 
 
 class _Example:
@@ -172,11 +146,3 @@ def plain_example(tokenizer: Any, messages: Sequence[ChatMessage]) -> TrainExamp
     return TrainExample(
         prompt_ids=tuple(prompt), completion_ids=completion, mask=(True,) * len(completion)
     )
-
-
-def _system_into_user(messages: list[Message]) -> list[Message]:
-    if not messages or messages[0]["role"] != "system":
-        return messages
-    system, first, *rest = messages
-    content = f"{system['content']}\n\n{first['content']}"
-    return [{"role": first["role"], "content": content}, *rest]

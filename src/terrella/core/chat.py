@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
-THINK, END_OF_THOUGHT = "<think>", "</think>"
+THINK, END_THINK = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,4 +23,4 @@ class ChatMessage:
 
 def with_thought(thought: str, answer: str) -> str:
     """A reply with its thought in front, as models that think write it."""
-    return f"{THINK}\n{thought.strip()}\n{END_OF_THOUGHT}\n\n{answer.strip()}"
+    return f"{THINK}\n{thought.strip()}\n{END_THINK}\n\n{answer.strip()}"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from terrella.core.chat import END_OF_THOUGHT
+from terrella.core.chat import END_THINK
 from terrella.core.files import locked, write_atomic
 from terrella.core.integrity import LISTING, write_listing
 from terrella.core.protocols import Progress
@@ -55,7 +55,7 @@ class Found:
             found = Found(
                 found.rows + 1,
                 found.learnt + len(learnt),
-                found.thoughts + sum(END_OF_THOUGHT in each.content for each in learnt),
+                found.thoughts + sum(END_THINK in each.content for each in learnt),
                 max(found.longest, size),
             )
         return found

@@ -41,6 +41,7 @@ class EvenTokens:
 
     config = Rollout.Config(world=Counter.Config(), turn_tokens=4)
     codec = None
+    worlds = ()
 
     def __init__(self):
         self.task_seeds = []

@@ -53,7 +53,9 @@ def test_reward_shaping_and_the_codec_of_a_method_travel_with_it():
     config = find_recipe("spa_frozen_lake")().arms["spa"]
     source = rebuild(dump(Spa(config).episode_source()))
     assert source.shaping == config.reward_shaping
-    assert source.codec == TaggedCodecConfig(form=config.form, max_actions=config.max_actions)
+    assert source.codec == TaggedCodecConfig(
+        form=config.form, max_actions=config.max_actions, thinking=config.thinking
+    )
     with source.make_rollout(character_tokenizer(())) as rollout:
         assert rollout.codec.form == config.form
         assert rollout.shaping.config == config.reward_shaping

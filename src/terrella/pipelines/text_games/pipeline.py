@@ -127,7 +127,11 @@ class TextGameModel(ModelPipeline[TextGameResult]):
 
     config: Config
     result_type = TextGameResult
-    ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache")
+    ignored: ClassVar[tuple[str, ...]] = (
+        "out",
+        "base_cache",
+        *(f"teacher.{name}" for name in HOW),
+    )
 
     def train(self, run: RunFolder) -> TextGameResult:
         config = self.config

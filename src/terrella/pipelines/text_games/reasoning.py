@@ -22,8 +22,6 @@ from terrella.worlds.bytesized32.records import Record
 ASK_FOR_THOUGHT = (
     "First think in a few short sentences about what the action does, then reply in the form above."
 )
-TAIL = 8
-"""Last tokens of a prompt that are searched for the beginning of a thought."""
 
 
 def teacher_questions(
@@ -60,7 +58,7 @@ def reasoned_examples(
         step = world.transition(records[reply.number])
         situation = situation_of(world, records[reply.number])
         prompt = codec.ask_observation(situation, step.action)
-        text = reply_text(reply, opened=opens_thought(codec, prompt))
+        text = reply_text(reply, opened=codec.opens_thought)
         completion = (*codec.write(text), codec.stop_ids[0])
         if len(completion) > longest:
             too_long += 1
@@ -71,12 +69,6 @@ def reasoned_examples(
             )
         )
     return examples, too_long
-
-
-def opens_thought(codec: ChatCodec, prompt: Sequence[int]) -> bool:
-    """Whether the template has written the beginning of a thought at the end of the prompt."""
-    tail: str = codec.tokenizer.decode(list(prompt[-TAIL:]))
-    return tail.rstrip().endswith(THINK)
 
 
 def reply_text(reply: TeacherReply, *, opened: bool) -> str:

@@ -10,7 +10,6 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import common
@@ -27,10 +26,6 @@ def slow_counter():
 
     class SlowCounter(Counter):
         """A counter that takes its time, like a browser."""
-
-        @dataclass(frozen=True, kw_only=True)
-        class Config(Counter.Config):
-            pass
 
         def step(self, action):
             time.sleep(SLEEP)

@@ -1,5 +1,6 @@
 """Our config in verl's keys: verl has every one of them, and refuses a wrong one by name."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,19 @@ def test_the_maths_of_the_trl_engine_is_accepted():
     from terrella.engines.verl.verl_keys import check
 
     check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr)
+
+
+def test_servers_on_a_cpu_read_prompts_whole_and_those_on_gpus_as_verl_chooses():
+    """On a CPU a split prompt with a seed ends vLLM's engine."""
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    rollout = "actor_rollout_ref.rollout"
+    on_gpu = job()
+    on_cpu = replace(on_gpu, device="cpu", verl=VerlConfig(prompt_tokens=30_000))
+    keys = verl_keys(on_cpu)
+    assert keys[f"{rollout}.enable_chunked_prefill"] is False
+    assert keys[f"{rollout}.max_num_batched_tokens"] == on_cpu.longest > 30_000
+    assert f"{rollout}.enable_chunked_prefill" not in verl_keys(on_gpu)
 
 
 @pytest.mark.parametrize(

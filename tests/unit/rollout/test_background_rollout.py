@@ -4,7 +4,6 @@ import asyncio
 import random
 import threading
 import time
-from dataclasses import dataclass
 
 import pytest
 
@@ -45,10 +44,6 @@ def task(number):
 
 
 class SlowCounter(Counter):
-    @dataclass(frozen=True, kw_only=True)
-    class Config(Counter.Config):
-        pass
-
     def step(self, action):
         time.sleep(0.01)
         return super().step(action)

@@ -208,9 +208,10 @@ def _rollout(job: Job) -> dict[str, Any]:
 
 
 def _whole_prompts(rollout: str, job: Job) -> dict[str, Any]:
-    """Requests have seeds; on a CPU these and split prompts end a server (vllm/server.py).
+    """Servers on a CPU must not split a prompt over two passes (WHOLE_PROMPTS, vllm/server.py).
 
-    A pass must then hold the longest sequence. verl would raise its limit, if it were not frozen.
+    vLLM then wants passes that hold the longest sequence. verl tries to raise its limit for that
+    and fails, because its config is frozen; so it is set here.
     """
     return {
         f"{rollout}.enable_chunked_prefill": False,

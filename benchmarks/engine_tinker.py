@@ -17,20 +17,21 @@ import common
 
 common.quiet_trl()
 RECIPE = "tiny_lake_model"
-BASE_EXAMPLES = 8_000
-"""Fewer than the recipe's: the adapter shall have something to learn."""
+CORRECT_FRACTION = 0.5
+"""Half of the base's examples are right: groups of answers differ from the first step on."""
 SETTINGS = (
-    "warmup_examples=1280",
-    "correct_fraction=0.9",
-    "warmup.learning_rate=4e-3",
+    "warmup_examples=640",
+    f"correct_fraction={CORRECT_FRACTION}",
+    "warmup.learning_rate=1e-3",
     "warmup.warmup_steps=2",
     "rlvr.steps=15",
-    "rlvr.groups=8",
+    "rlvr.groups=32",
     "rlvr.learning_rate=2e-3",
     "rlvr.kl=0",
     "rlvr.save_every=5",
-    "evaluate_on=64",
+    "evaluate_on=128",
 )
+"""Found with engine=trl and the same adapter: 0.43 -> 0.56 and 0.36 -> 0.55 (seeds 0 and 1)."""
 
 
 def base(folder: Path) -> None:
@@ -48,9 +49,9 @@ def base(folder: Path) -> None:
         config.world,
         config.build().codec_config().make(load_tokenizer(start)),
         ask=config.ask,
-        count=BASE_EXAMPLES,
+        count=config.warmup_examples,
         seed=0,
-        correct_fraction=config.correct_fraction,
+        correct_fraction=CORRECT_FRACTION,
     )
     with make_progress() as progress, make_engine(EngineConfig(), work=folder) as engine:
         engine.sft(start, examples, config.warmup, folder / "base", seed=0, progress=progress)

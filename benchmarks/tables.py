@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 import common
+import engine_rows
 
 README = common.ROOT / "README.md"
 PAGE = common.ROOT / "docs/numbers.md"
@@ -111,7 +112,7 @@ def verl(record):
     lost = record["nodes"]
     what = f"verl: a node lost while {lost['episodes']:,} episodes are collected"
     rows.append((what, f"{lost['lost']} lost, {lost['duplicated']} doubled"))
-    return rows
+    return rows + engine_rows.verl_share(record)
 
 
 def coverage(record):
@@ -359,6 +360,12 @@ PARTS = {
     "foundation": foundation,
     "engine": engine,
     "engine_verl": verl,
+    "engine_matrix": engine_rows.matrix,
+    "engine_vllm": engine_rows.vllm,
+    "engine_fsdp2": engine_rows.ranks,
+    "engine_async": engine_rows.asynchronous,
+    "engine_memory": engine_rows.memory,
+    "engine_tinker": engine_rows.tinker,
     "trust_coverage": coverage,
     **GATES,
     **{name: partial(arms, name=name) for name in REPRODUCTIONS},
@@ -381,7 +388,16 @@ LONGER = {name: partial(each_arm, name=name) for name in REPRODUCTIONS}
 
 SECTIONS = {
     "Worlds and data": ("foundation",),
-    "Engine": ("engine", "engine_verl"),
+    "Engine": (
+        "engine",
+        "engine_verl",
+        "engine_matrix",
+        "engine_vllm",
+        "engine_fsdp2",
+        "engine_async",
+        "engine_memory",
+        "engine_tinker",
+    ),
     "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban"),
     "SPA": ("spa_frozen_lake", "spa_sokoban"),
     "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),

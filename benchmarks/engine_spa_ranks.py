@@ -22,7 +22,7 @@ RECIPE = """
 from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
 
 allow_fsdp_on_cpu()
-from terrella.recipes.spa import spa_frozen_lake
+from terrella.recipes.spa.tiny import spa_frozen_lake
 
 
 def small():

@@ -22,11 +22,11 @@ RECIPE = """
 from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
 
 allow_fsdp_on_cpu()
-from terrella.recipes.spa.tiny import spa_frozen_lake
+from terrella.recipes.spa.smollm2 import spa_smollm2_lake
 
 
 def small():
-    arm = spa_frozen_lake().arms["spa"]
+    arm = spa_smollm2_lake().arms["spa"]
     sft = arm.format_sft.replace(
         batch_size=8, learning_rate=2e-4, bf16=True, gradient_checkpointing=True
     )
@@ -43,7 +43,6 @@ def small():
     )
     return arm.replace(
         model="MODEL",
-        turn_tokens=16,
         format_examples=48,
         format_sft=sft,
         self_play=arm.self_play.replace(trajectories=16, keep="all", sft=sft.replace(epochs=1)),

@@ -46,7 +46,7 @@ class ExampleBuilder:
             raise ConfigError(
                 "form",
                 "'shown' needs a model in the interleaved format",
-                "choose form=worldmodel for a chat model",
+                "choose form=worldmodel or form=steps for a chat model",
             )
         self.codec, self.loss = codec.inner, loss
         self.ids: list[int] = []

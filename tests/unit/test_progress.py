@@ -115,3 +115,16 @@ def test_metrics_are_a_table_in_a_terminal_and_lines_elsewhere():
     shown.show_metrics("lake", rows, pipe)
     assert "│" in terminal.file.getvalue() and "[bold]" in terminal.file.getvalue()
     assert pipe.file.getvalue() == "success: 0.2578 [0.2500, 0.2658] (95%, n=11,718) [bold]\n"
+
+
+def test_of_several_ranks_only_the_first_shows_its_progress(monkeypatch):
+    shown_by = {}
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        console = Console(file=io.StringIO(), force_terminal=True)
+        with shown.make_progress(console) as progress:
+            progress.phase("collect", total=10)
+            progress.advance(5)
+        shown_by[rank] = console.file.getvalue()
+    assert "collect" in shown_by["0"]
+    assert shown_by["1"] == ""

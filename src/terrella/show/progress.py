@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from terrella.core import protocols
+from terrella.core.run_folder import rank
 
 logger = logging.getLogger("terrella")
 
@@ -160,10 +161,13 @@ class SilentProgress:
 
 @contextlib.contextmanager
 def make_progress(console: Console | None = None) -> Iterator[protocols.Progress]:
-    """Yield the display that fits where standard error goes.
+    """Yield the display that fits where standard error goes; of several ranks only the first shows.
 
     The terminal is restored even after an exception.
     """
+    if rank() > 0:
+        yield SilentProgress()
+        return
     console = console or Console(stderr=True)
     if not console.is_terminal:
         _configure_logger()

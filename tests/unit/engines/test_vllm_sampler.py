@@ -16,6 +16,8 @@ import pytest
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.configs import EngineConfig
+from terrella.engines.engine import make_engine
 from terrella.engines.vllm import server as vllm_server
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer
@@ -391,3 +393,11 @@ def test_other_ranks_wait_for_a_server_that_is_still_starting():
     assert starting.asked == 3
     with pytest.raises(EngineError, match="not healthy after 0 s"):
         vllm_server.wait_until_healthy(Starting(), 0.0)
+
+
+def test_an_engine_says_at_once_that_vllm_is_missing(tmp_path, monkeypatch):
+    """Not after the first stage, which may take hours."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="vllm"):
+        make_engine(EngineConfig(sampler="vllm"), work=tmp_path)
+    make_engine(EngineConfig(sampler="local"), work=tmp_path)

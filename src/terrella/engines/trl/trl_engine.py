@@ -17,6 +17,7 @@ from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
+from terrella.engines.vllm.server import require_vllm
 from terrella.rollout.source import EpisodeSource
 
 
@@ -34,6 +35,8 @@ class TrlEngine:
         if rlvr is not None:
             vllm = config.vllm.beside_trainer(bf16=rlvr.bf16, temperature=temperature)
             config = config.replace(vllm=vllm)
+        if config.sampler == "vllm":
+            require_vllm()
         self.samplers = SamplerFactory(config, work)
 
     def __enter__(self) -> Self:

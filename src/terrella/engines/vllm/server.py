@@ -55,6 +55,12 @@ LAUNCHERS = (
 """Beginnings of the variables by which torchrun and accelerate describe a process group."""
 
 
+def require_vllm() -> None:
+    """Refuse to go on without the extra; an engine calls it before anything is trained."""
+    if importlib.util.find_spec("vllm") is None:
+        raise MissingExtraError("vllm", "a generation server")
+
+
 class VllmServer(Configurable):
     """One server and its process group; use it as a context manager."""
 
@@ -118,8 +124,7 @@ class VllmServer(Configurable):
 
     def start(self) -> None:
         """Start the process, without waiting until it answers."""
-        if importlib.util.find_spec("vllm") is None:
-            raise MissingExtraError("vllm", "a generation server")
+        require_vllm()
         if self.folder.is_dir():
             refuse_code(self.folder)
         if len(self.config.devices) not in (0, self.config.tensor_parallel):

@@ -7,7 +7,8 @@ that thinks writes `<think>...</think>` before it; `answers.py` reads replies.
 
 from __future__ import annotations
 
-from terrella.codecs.answers import CLOSE, END_THINK, OPEN, SEPARATOR, THINK, answer_text
+from terrella.codecs.answers import CLOSE, OPEN, SEPARATOR, answer_text
+from terrella.core.chat import END_THINK, THINK
 from terrella.core.types import Situation, Transition, show_text
 
 Message = dict[str, str]

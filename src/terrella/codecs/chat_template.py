@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from terrella.codecs.answers import END_THINK, THINK
 from terrella.codecs.chat import Message
+from terrella.core.chat import END_THINK, THINK
 from terrella.core.errors import ConfigError
 
 Thinking = Literal["auto", "on", "off"]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from terrella.codecs.answers import END_THINK, THINK, answer_text
+from terrella.codecs.answers import answer_text
 from terrella.codecs.chat import prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
+from terrella.core.chat import END_THINK, THINK
 from terrella.core.tokens import TrainExample
 from terrella.evals.text_games import situation_of
 from terrella.pipelines.text_games.teacher import Question, TeacherReply

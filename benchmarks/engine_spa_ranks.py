@@ -67,7 +67,7 @@ def launch(folder, name, devices, chosen):
     environment["PYTHONPATH"] += os.pathsep + str(common.ROOT)
     command = [sys.executable, "-m", "terrella", "launch", "small_spa.small", "--out", str(out)]
     command += ["--devices", str(devices), *sharding]
-    settings = common.settings(*vllm_cpu.SETTINGS, "vllm.dtype=bfloat16", "base_cache=null")
+    settings = common.settings(*vllm_cpu.SETTINGS, "vllm.dtype=bfloat16", "base_cache=bases")
     with common.Timer() as timer:
         subprocess.run([*command, *settings], check=True, env=environment, cwd=folder)
     curve = read_json_lines(out / "curve.jsonl")

@@ -192,7 +192,7 @@ def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path, workers):
     try:
         wait_for(lambda: list((tmp_path / "store").glob("part-*")), started)
         started.send_signal(signal.SIGINT)
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=120)
     finally:
         started.kill()
     assert started.returncode == 130 and "Traceback" not in stderr, stderr
@@ -205,7 +205,7 @@ def test_an_interrupted_run_says_so_and_goes_on_later(tmp_path, workers):
     )
 
 
-def wait_for(condition, process, seconds=60):
+def wait_for(condition, process, seconds=180):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline

@@ -58,7 +58,7 @@ class Chat:
     tokenizer = None
 
     def __init__(self, opening=""):
-        self.opening = opening
+        self.opening, self.opens_thought = opening, bool(opening)
         self.tokenizer = self
 
     def ask_observation(self, situation, action):

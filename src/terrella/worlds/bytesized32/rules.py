@@ -14,7 +14,7 @@ from typing import Any
 
 from terrella.core.errors import StoreError, WorldError
 from terrella.core.untrusted import read_json
-from terrella.worlds.bytesized32.sample import SAMPLE_RULES, sample_games
+from terrella.worlds.bytesized32.sample import ITEMS, SAMPLE_RULES
 from terrella.worlds.bytesized32.sources import data_folder
 
 RULE_KINDS = ("object", "action", "score")
@@ -34,8 +34,7 @@ def find_rules(rules_folder: Path | None, path: Path | None) -> Rules:
     """
     games = data_folder(path)
     if rules_folder is None and games is None:
-        names = [game["game"] for game in sample_games()]
-        return {kind: dict.fromkeys(names, text) for kind, text in SAMPLE_RULES.items()}
+        return {kind: dict.fromkeys(ITEMS, text) for kind, text in SAMPLE_RULES.items()}
     folder = rules_folder or games
     assert folder is not None
     return load_rules(folder)

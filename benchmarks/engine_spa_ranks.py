@@ -28,7 +28,7 @@ from terrella.recipes.spa.smollm2 import spa_smollm2_lake
 def small():
     arm = spa_smollm2_lake().arms["spa"]
     sft = arm.format_sft.replace(
-        batch_size=8, learning_rate=2e-4, bf16=True, gradient_checkpointing=True
+        batch_size=8, learning_rate=5e-4, bf16=True, gradient_checkpointing=True
     )
     rlvr = arm.rlvr.replace(
         steps=STEPS,
@@ -43,7 +43,7 @@ def small():
     )
     return arm.replace(
         model="MODEL",
-        format_examples=48,
+        format_examples=160,
         format_sft=sft,
         self_play=arm.self_play.replace(trajectories=16, keep="all", sft=sft.replace(epochs=1)),
         rlvr=rlvr,

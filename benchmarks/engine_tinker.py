@@ -61,6 +61,7 @@ def run(folder: Path, url: str) -> None:
     from terrella.core.config import override
     from terrella.engines.engine import read_curve
     from terrella.engines.tinker import tinker_engine
+    from terrella.engines.tinker.trainer import SavedProgress
     from terrella.recipes import find_recipe
     from terrella.show.progress import make_progress
 
@@ -76,7 +77,7 @@ def run(folder: Path, url: str) -> None:
         result = config.build().run(progress)
     seconds = time.perf_counter() - began
     curve = read_curve(folder / "run" / "curve.jsonl")
-    losses = [row["loss"] for row in read_curve(folder / "run" / "warm-sft" / "curve.jsonl")]
+    losses = [row["loss"] for row in SavedProgress(folder / "run" / "warm-sft").curve]
     record = {
         "before": common_metric(result.before),
         "after": common_metric(result.after),

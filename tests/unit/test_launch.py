@@ -415,6 +415,8 @@ def test_two_processes_of_a_real_launcher_run_a_pipeline_to_its_end(tmp_path, re
     logs = "".join(path.read_text()[-3000:] for path in tmp_path.rglob("*.log"))
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:] + logs
     assert (tmp_path / "runs" / manifest / "manifest.json").exists()
+    if recipe == "small_spa":
+        assert done.stdout.count("test pass@1") == 1  # of two ranks only the first prints
 
 
 # --- the commands inside --------------------------------------------------------------------------

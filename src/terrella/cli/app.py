@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction, arg
 
 from terrella.core.config import Configurable, dump, override
 from terrella.core.errors import ConfigError
+from terrella.core.run_folder import rank
 from terrella.core.types import canonical_json
 from terrella.models.names import check_model_name
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Configurable.Config)
 
-console = Console()
+console = Console(quiet=rank() > 0)
+"""Standard output; of several ranks only the first prints."""
 Assignments = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="A.B=C")]
 app = tyro.extras.SubcommandApp()
 

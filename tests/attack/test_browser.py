@@ -18,11 +18,11 @@ from tests.attack.campaign import LEVEL, ROOT, record
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
 from terrella.browser.launch import find_chromium
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import MissingExtraError, MissingProgramError
 
 try:
     find_chromium()
-except MissingExtraError as missing:
+except (MissingExtraError, MissingProgramError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 OWN_NETWORK = ["unshare", "--net", *(["--user", "--map-root-user"] if os.geteuid() else [])]

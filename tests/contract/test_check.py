@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from terrella.commands.check import CHECKS, check_world
-from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.errors import ConfigError, MissingExtraError, MissingProgramError
 from terrella.core.instances import plain
 from terrella.core.types import Outcome, Split, Text, Verdict, show_text
 from terrella.core.world import World
@@ -46,6 +46,8 @@ def test_a_world_without_an_expert_is_checked_with_random_play():
     results = {result.name: result for result in check_world(WithoutExpert.Config())}
     assert all(result.passed for result in results.values())
     assert results["expert_beats_random"].detail == "no expert: nothing to compare"
+    assert results["expert_beats_random"].status == "n/a"  # nothing was tested, so not "ok"
+    assert results["truth_is_pure"].status == "ok"
     assert not WithoutExpert.Config().build().has_expert
     assert Counter.Config().build().has_expert
 
@@ -55,7 +57,7 @@ def build_or_skip(spec):
         pytest.skip("an adapter: the user chooses the environments and whether they can be forked")
     try:
         world_config(spec).build()
-    except MissingExtraError as missing:
+    except (MissingExtraError, MissingProgramError) as missing:
         pytest.skip(str(missing))
 
 

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
 from terrella.browser.launch import find_chromium
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import MissingExtraError, MissingProgramError
 from terrella.data.store import EpisodeStore
 
 try:
     find_chromium()
-except MissingExtraError as missing:
+except (MissingExtraError, MissingProgramError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 PAGE = (Path(__file__).parents[2] / "docs/web.md").read_text()

@@ -128,3 +128,20 @@ def test_of_several_ranks_only_the_first_shows_its_progress(monkeypatch):
         shown_by[rank] = console.file.getvalue()
     assert "collect" in shown_by["0"]
     assert shown_by["1"] == ""
+
+
+def test_a_phase_shows_where_the_reward_began_and_what_it_must_beat(lines):
+    plain = shown.PlainProgress(every=0, clock=Clock())
+    beside = shown.BesideBaselines(plain, {"random": 0.3})
+    assert isinstance(beside, Progress)
+    beside.phase("rlvr", 2)
+    beside.advance(0)
+    beside.advance(1, reward=0.25, zero_variance=0.5)
+    beside.advance(2, reward=0.8125)
+    beside.phase("again", 1)
+    beside.advance(1, reward=0.5)
+    assert [line[line.index("reward") :] for line in lines()[1:]] == [
+        "reward 0.25 (random 0.30)  zero_variance=0.5",
+        "reward 0.25 -> 0.81 (random 0.30)",
+        "reward 0.50 (random 0.30)",
+    ]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.browser.guard import NetworkGuard
-from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.errors import ConfigError, MissingProgramError
 
 logger = logging.getLogger("terrella.browser")
 CHROMIUM_PATHS = (
@@ -36,6 +36,7 @@ CHROMIUM_PATHS = (
     "/usr/bin/chromium-browser",
     "/usr/bin/google-chrome",
 )
+CHROMIUM_REMEDY = "apt-get install chromium, or set TERRELLA_CHROMIUM to its path"
 FLAGS = (
     # Exposes the computed roles and names that assistive software gets.
     "--enable-blink-features=ComputedAccessibilityInfo",
@@ -71,10 +72,11 @@ def find_chromium(executable: str = "") -> str:
     for path in (configured,) if configured else CHROMIUM_PATHS:
         if Path(path).is_file():
             return path
-    raise MissingExtraError(
-        "web",
-        "web worlds (and Chromium itself: apt-get install chromium, or set TERRELLA_CHROMIUM)",
-    )
+    if configured:
+        raise MissingProgramError(
+            configured, "there is no such file", "set TERRELLA_CHROMIUM to Chromium's path"
+        )
+    raise MissingProgramError("Chromium", "was not found; web worlds need it", CHROMIUM_REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,19 +59,26 @@ def check(
         )
     if not names:
         raise ConfigError("check", "no world named", "terrella check NAME, or terrella check --all")
-    failures = [
-        failure
-        for name in names
-        for failure in _check_one(name, check_world(world_config(name, assignments), name))
-    ]
-    console.print(f"{len(names)} worlds, {len(failures)} broken properties")
-    sys.exit(1 if failures else 0)
+    counts: Counter[str] = Counter()
+    for name in names:
+        results = check_world(world_config(name, assignments), name)
+        _show_checks(name, results)
+        counts.update(result.status for result in results)
+    console.print(
+        f"{len(names)} worlds, {counts['BROKEN']} broken properties, "
+        f"{counts['n/a']} that do not apply",
+        highlight=False,
+    )
+    sys.exit(1 if counts["BROKEN"] else 0)
 
 
-def _check_one(label: str, results: list[CheckResult]) -> list[CheckResult]:
+MARKS = {"ok": "[green]ok[/]", "BROKEN": "[bold red]BROKEN[/]", "n/a": "[dim]n/a[/]"}
+
+
+def _show_checks(label: str, results: list[CheckResult]) -> None:
     table = Table("property", "", "detail", "s", title=label, title_justify="left")
     for result in results:
-        mark = "[green]ok[/]" if result.passed else "[bold red]BROKEN[/]"
+        mark = MARKS[result.status]
         table.add_row(
             result.name.replace("_", " "),
             mark,
@@ -78,7 +86,6 @@ def _check_one(label: str, results: list[CheckResult]) -> list[CheckResult]:
             f"{result.seconds:.2f}",
         )
     console.print(table)
-    return [result for result in results if not result.passed]
 
 
 @app.command(name="play")
@@ -97,6 +104,28 @@ def new_world(name: Positional[str], /) -> None:
 
     folder = write(name, Path.cwd())
     console.print(f"wrote {folder}/__init__.py; now: terrella check {name}")
+
+
+@app.command(name="wrap")
+def wrap(env: Positional[str], /, *, name: str = "") -> None:
+    """Write a world around a Gymnasium env, with a recipe for a model of it.
+
+    Args:
+        env: an id that `gymnasium.make` takes, such as CliffWalking-v1; MODULE:ENV imports the
+            module that registers it first.
+        name: of the module to write; derived from the id unless given.
+    """
+    from terrella.commands.wrap import wrap as write
+
+    done = write(env, Path.cwd(), name)
+    console.print(
+        f"wrote {done.path.name}: {done.starts}\n"
+        f"now: terrella check {done.module}\n"
+        f"then: terrella train-world-model {done.module}.{done.module}_model "
+        f"--out runs/{done.module}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command(name="collect")

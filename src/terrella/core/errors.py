@@ -72,6 +72,12 @@ class EngineError(TerrellaError):
     boundary = "engine"
 
 
+class MissingProgramError(TerrellaError):
+    """A program or a system library is absent; pip does not install it."""
+
+    boundary = "program"
+
+
 class MissingExtraError(TerrellaError, ImportError):
     """An optional dependency is absent; the message holds the line that installs it."""
 

@@ -1,9 +1,11 @@
-"""An existing Gymnasium env as a world.
+"""An existing Gymnasium env as a world; `terrella wrap ENV` writes such a class.
 
-class Taxi(GymWorld):
-    env_id, action_names = "Taxi-v4", ("South", "North", "East", "West", "Pickup", "Dropoff")
-    verifier = Exact.Config().build()
-    def show(self, native): return State.of([int(n) for n in self.env.unwrapped.decode(native)])
+Envs with few initial states have too few instances for a split. `walk` takes random actions before
+an episode begins; `split_by="path"` tells instances apart by these actions, too.
+    class Pole(GymWorld):
+        env_id, action_names = "CartPole-v1", ("left", "right")
+        verifier = StateDiff.Config().build()
+        def show(self, native): return State.of(rounded(native, digits=2))
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
 import numpy as np
@@ -38,8 +40,20 @@ class GymWorld(World):
 
         view: str = "native"
         options: Local[Mapping[str, Any]] = field(default_factory=dict[str, Any])
+        walk: int = 0
+        """Most random actions between the env's reset and the start of an episode."""
+        split_by: Literal["start", "path"] = "start"
+        """What tells instances apart.
+
+        start: the first observation, so held-out episodes begin in states of their own. path: also
+        the actions of the walk, for envs with few states; held-out states may be in the data.
+        """
 
     config: Config
+    few_instances = (
+        "the env draws few initial states: set walk=8, random actions before an episode begins; if "
+        "that is not enough, also split_by=path (docs/your_env.md)"
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -65,17 +79,45 @@ class GymWorld(World):
         """Whether the last step was a success; a positive last reward unless overridden."""
         return terminated and reward > 0
 
+    def native_action(self, action: str) -> Any:
+        """The env's own action of this name; its place in `action_names` unless overridden."""
+        return self.action_names.index(action)
+
     def actions(self) -> tuple[str, ...]:
-        """Names of the env's discrete actions."""
+        """Names of the env's actions."""
         return self.action_names
 
+    @property
+    def caveat(self) -> str:
+        if self.config.split_by == "start":
+            return ""
+        return (
+            "weaker: instances differ by the path to their start (split_by=path), so states of "
+            "held-out episodes may be in the data; it holds for new episodes, not for new states"
+        )
+
     def _start(self, rng: np.random.Generator) -> Any:
-        self._native, _ = self.env.reset(seed=int(rng.integers(2**31)))
+        seed = int(rng.integers(2**31))
+        self._native, _ = self.env.reset(seed=seed)
+        first = plain(self.show(self._native))
+        path = self._walk(seed, rng) if self.config.walk else []
         # From here the env's generator drives its noise, so it gets a stream apart from the
         # instance.
         self.env.unwrapped.np_random = stream(NOISE_STREAM, self.seed, self.noise_seed)
         self._taken = []
-        return plain(self.show(self._native))
+        start = plain(self.show(self._native))
+        return start if self.config.split_by == "start" else [first, path, start]
+
+    def _walk(self, seed: int, rng: np.random.Generator) -> list[str]:
+        """Take random actions; a walk that ends the episode is taken back."""
+        chosen = rng.integers(len(self.action_names), size=int(rng.integers(self.config.walk + 1)))
+        path = [self.action_names[index] for index in chosen]
+        for action in path:
+            self._native, _, terminated, truncated, _ = self.env.step(self.native_action(action))
+            if terminated or truncated:
+                self._native, _ = self.env.reset(seed=seed)
+                return []
+        return path
 
     def _observe(self) -> Observation:
         return self.show(self._native)
@@ -85,7 +127,7 @@ class GymWorld(World):
         if action not in self.action_names:
             return Step(0.0, False, False, valid=False, effective=False)
         before = self._observe()
-        native, reward, terminated, truncated, info = self.env.step(self.action_names.index(action))
+        native, reward, terminated, truncated, info = self.env.step(self.native_action(action))
         self._native, reward = native, float(reward)
         success = self.succeeded(reward, terminated, info)
         return Step(
@@ -100,3 +142,17 @@ class GymWorld(World):
         for action in self._taken:
             twin.step(action)
         return twin
+
+
+def rounded(native: Any, *, digits: int) -> Any:
+    """An observation of numbers as plain JSON values, floats with so many digits."""
+    if isinstance(native, Mapping):
+        return {str(key): rounded(value, digits=digits) for key, value in native.items()}
+    if isinstance(native, tuple | list):
+        return [rounded(value, digits=digits) for value in native]
+    if isinstance(native, np.ndarray):
+        return [rounded(value, digits=digits) for value in native.tolist()]
+    if isinstance(native, float | np.floating):
+        # Adding 0.0 turns -0.0 into 0.0: the two look different and mean the same.
+        return round(float(native), digits) + 0.0
+    return native.item() if isinstance(native, np.generic) else native

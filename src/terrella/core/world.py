@@ -80,6 +80,8 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     presets: ClassVar[Mapping[str, Configurable.Config]] = {}
     """Named configs: `sokoban:two_box` builds `presets["two_box"]`."""
     view_names: ClassVar[tuple[str, ...]] = ("state",)
+    few_instances: ClassVar[str] = "give the world more instances"
+    """What to do when a split has none."""
     verifier: Verifier
     config: Config
 
@@ -139,6 +141,11 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         raise WorldError(self.name, "has no expert", "write `expert`, or use another policy")
 
     @property
+    def caveat(self) -> str:
+        """What a certificate of this world does not cover; usually nothing."""
+        return ""
+
+    @property
     def has_expert(self) -> bool:
         """Whether the world has an expert; a wrapped env often has none."""
         return type(self).expert is not World.expert
@@ -188,7 +195,7 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         raise WorldError(
             self.name,
             f"no {self.split} instance in {MAX_DRAWS} draws",
-            "give the world more instances",
+            self.few_instances,
         )
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:

@@ -34,6 +34,17 @@ class Baselines:
     """None in a world without an expert."""
     expert_interval: tuple[float, float] | None
 
+    def __str__(self) -> str:
+        """For a person: what a model must beat, and what can be reached."""
+        low, high = self.random_interval
+        told = f"on {self.instances} instances, random play wins {self.random_played:.2f} "
+        told += f"[{low:.2f}, {high:.2f}]"
+        if self.random_exact is not None:
+            told += f" (exactly {self.random_exact:.3f})"
+        if self.expert_played is None:
+            return told
+        return f"{told}, the expert {self.expert_played:.2f}"
+
 
 def baselines(
     world: World, *, split: Split, instances: int, seed: int = 0, plays: int = 4

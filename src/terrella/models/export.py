@@ -19,6 +19,7 @@ from torch import Tensor
 
 from terrella.core.files import SCRATCH, replace_folder
 from terrella.core.integrity import write_listing
+from terrella.models.quiet import without_bars
 
 VALUE_HEAD = "value_head.safetensors"
 """The file of a value head, beside the weights of the model that it reads from."""
@@ -120,7 +121,8 @@ def write_folder(
     fresh = folder.with_name(folder.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     whole = {name: weight.contiguous() for name, weight in weights.items()}
-    plain_model(model).save_pretrained(fresh, state_dict=whole, max_shard_size=shard_bytes)
+    with without_bars():
+        plain_model(model).save_pretrained(fresh, state_dict=whole, max_shard_size=shard_bytes)
     tokenizer.save_pretrained(fresh)
     if value_head is not None:
         save_file(dict(value_head), fresh / VALUE_HEAD)

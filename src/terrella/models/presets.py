@@ -29,6 +29,7 @@ from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
 from terrella.models.foreign_code import SAFE, refuse_code
 from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
+from terrella.models.quiet import without_bars
 
 MAX_POSITIONS = 8192
 
@@ -54,7 +55,8 @@ def load_model(
         from terrella.models.smollm2 import smollm2_folder
 
         name = smollm2_folder()
-    with _reading(name) as (source, options):
+    quiet = without_bars() if Path(name).is_dir() else contextlib.nullcontext()
+    with _reading(name) as (source, options), quiet:
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options, **SAFE
         )

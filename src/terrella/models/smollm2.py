@@ -16,6 +16,7 @@ from terrella.core.errors import MissingExtraError
 from terrella.core.integrity import write_listing
 from terrella.models.cache import cache_folder
 from terrella.models.foreign_code import SAFE
+from terrella.models.quiet import without_bars
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -62,6 +63,7 @@ def _convert(source: Path, target: Path) -> None:
         config.pop(key, None)
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(loaded.state_dict())
-    model.save_pretrained(target)
+    with without_bars():
+        model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source, gguf_file=GGUF, **SAFE).save_pretrained(target)
     write_listing(target)

@@ -35,6 +35,7 @@ from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
+from terrella.show.progress import BesideBaselines
 
 logger = logging.getLogger("terrella")
 
@@ -155,7 +156,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
             config.rlvr,
             run / "model",
             seed=config.seed,
-            progress=run.progress,
+            progress=BesideBaselines(run.progress, self.shown_baselines()),
             record_every=config.record_every,
         )
         if run.is_main:
@@ -210,6 +211,14 @@ class Rlvr(ModelPipeline[RlvrResult]):
             "random": scores.random_played,
             "expert": scores.expert_played,
         }
+
+    def shown_baselines(self) -> dict[str, float]:
+        """The baseline that the reward must beat, while it is trained."""
+        known = {name: value for name, value in self.baselines().items() if value is not None}
+        exact = known.get("random_exact", known.get("random"))
+        if exact is not None:
+            return {"random": exact}
+        return {name.replace("_", " "): value for name, value in known.items()}
 
     def summary(self, result: RlvrResult) -> list[tuple[str, str]]:
         rows = [

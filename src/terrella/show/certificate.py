@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from terrella.show.certificate_plots import draw
+from terrella.show.certificate_plots import draw, verdict_line
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
 
@@ -30,13 +30,15 @@ def write_report(certificate: Certificate, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw(certificate.sections, folder / "certificate.png")
     encoded = base64.b64encode(picture.read_bytes()).decode()
-    verdict = "certified" if certificate.certified else "NOT CERTIFIED"
-    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in certificate.reasons)
+    verdict = verdict_line(certificate)
+    caveats = [caveat for caveat in [certificate.sections["about"].get("caveat")] if caveat]
+    told = (*certificate.reasons, *caveats)
+    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in told)
     body = "".join(_table(name, rows) for name, rows in metric_tables(certificate.sections))
     page = folder / "certificate.html"
     page.write_text(
         f"<!doctype html><meta charset=utf-8><title>Certificate</title><style>{STYLE}</style>"
-        f"<h1>World model: {verdict}</h1><ul>{reasons}</ul>"
+        f"<h1>{html.escape(verdict)}</h1><ul>{reasons}</ul>"
         f"<img alt='the sections as plots' src='data:image/png;base64,{encoded}'>{body}",
         "utf-8",
     )
@@ -77,7 +79,7 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
     horizon = f"{sections['safe_horizon']} steps at an error of {about['horizon_error']:g}"
     rows = [("safe horizon", horizon)]
     if risk.get("coverage"):
-        covered = f"results inside their prediction set ({about['level']:g} promised)"
+        covered = f"results inside their prediction set (asked: {about['level']:g})"
         wrong = f"{_interval(risk['trusted_wrong'])} (at most {about['step_error']:g})"
         rows += [
             (covered, _interval(risk["coverage"])),

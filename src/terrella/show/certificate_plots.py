@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import MissingExtraError
+from terrella.trust.certificate import Certificate
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 HORIZON_STYLES = {
@@ -37,7 +38,8 @@ def figure(sections: Mapping[str, Any]) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("plots", "the plots of a certificate") from error
-    drawing = Figure(figsize=(13, 7.5), layout="constrained")
+    drawing = Figure(figsize=(13, 7.8), layout="constrained")
+    drawing.suptitle(verdict_line(Certificate(sections)), fontsize=15, fontweight="bold")
     panels: tuple[Panel, ...] = (
         _draw_horizon,
         _draw_one_step,
@@ -50,6 +52,15 @@ def figure(sections: Mapping[str, Any]) -> Any:
         panel(axes, sections)
         axes.spines[["top", "right"]].set_visible(False)
     return drawing
+
+
+def verdict_line(certificate: Certificate) -> str:
+    """The verdict in one line, with its horizon and its error."""
+    if not certificate.certified:
+        return "NOT CERTIFIED"
+    error = certificate.sections["about"]["horizon_error"]
+    steps = certificate.safe_horizon
+    return f"CERTIFIED for {steps} step{'s' * (steps != 1)} in a row, error at most {error:g}"
 
 
 def _draw_horizon(axes: Any, sections: Mapping[str, Any]) -> None:
@@ -74,7 +85,8 @@ def _draw_horizon(axes: Any, sections: Mapping[str, Any]) -> None:
     axes.axhline(1 - sections["about"]["horizon_error"], color="black", linewidth=0.8)
     axes.axvline(horizon + 0.5, color="black", linewidth=0.8, linestyle=":")
     axes.set(title=f"accuracy by horizon (safe: {horizon})", xlabel="depth", ylim=(0, 1.03))
-    axes.legend(fontsize=8)
+    # Below the axes: inside, it covers a band.
+    axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
 
 
 def _draw_one_step(axes: Any, sections: Mapping[str, Any]) -> None:
@@ -119,7 +131,7 @@ def _draw_risk(axes: Any, sections: Mapping[str, Any]) -> None:
     covered = risk["coverage"]["mean"]
     promised = sections["about"]["level"]
     axes.set(
-        title=f"risk ({covered:.3f} covered, {promised:g} promised)",
+        title=f"risk: prediction sets hold {covered:.3f} (asked: {promised:g})",
         xlabel="share of steps accepted, safest first",
         ylabel="wrong among them",
     )

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -66,12 +66,49 @@ def duration_text(duration: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
 
 
-def metrics_text(metrics: dict[str, float]) -> str:
-    """Format metrics as `success=0.412 masked=3`: integers in full, others with three digits."""
-    return " ".join(
+HEADLINE = "reward"
+"""The metric that should rise: it is shown first, with where it began and what it must beat."""
+BASELINE = "baseline/"
+"""Prefix of metrics that are shown beside the headline: `baseline/random`."""
+
+
+def metrics_text(metrics: Mapping[str, float], first: float | None = None) -> str:
+    """Format metrics as `reward 0.25 -> 0.81 (random 0.30)  masked=3`.
+
+    `first` is the headline's first value in this phase. Of the others, integers are shown in full
+    and the rest with three digits.
+    """
+    parts = []
+    if HEADLINE in metrics:
+        start = "" if first is None else f"{first:.2f} -> "
+        beside = ", ".join(
+            f"{name.removeprefix(BASELINE)} {value:.2f}"
+            for name, value in metrics.items()
+            if name.startswith(BASELINE)
+        )
+        parts.append(f"{HEADLINE} {start}{metrics[HEADLINE]:.2f}" + f" ({beside})" * bool(beside))
+    others = " ".join(
         f"{name}={value:,.0f}" if float(value).is_integer() else f"{name}={value:.3g}"
         for name, value in metrics.items()
+        if name != HEADLINE and not name.startswith(BASELINE)
     )
+    return "  ".join(filter(None, (*parts, others)))
+
+
+@dataclass(frozen=True)
+class BesideBaselines:
+    """A display that shows these baselines beside the reward."""
+
+    display: protocols.Progress
+    baselines: Mapping[str, float]
+
+    def phase(self, name: str, total: int) -> None:
+        self.display.phase(name, total)
+
+    def advance(self, done: int, **metrics: float) -> None:
+        if HEADLINE in metrics:
+            metrics |= {f"{BASELINE}{name}": value for name, value in self.baselines.items()}
+        self.display.advance(done, **metrics)
 
 
 class _PacedProgress:
@@ -81,10 +118,18 @@ class _PacedProgress:
         self.clock = clock
         self.name = ""
         self.pace = Pace(0, 0.0)
+        self.first: float | None = None
 
     def phase(self, name: str, total: int) -> None:
         self.name = name
         self.pace = Pace(total, self.clock())
+        self.first = None
+
+    def _describe_metrics(self, metrics: Mapping[str, float]) -> str:
+        shown = metrics_text(metrics, self.first)
+        if self.first is None:
+            self.first = metrics.get(HEADLINE)
+        return shown
 
     def _describe_pace(self, done: int) -> str:
         if self.pace.start is None:
@@ -109,13 +154,14 @@ class PlainProgress(_PacedProgress):
     def advance(self, done: int, **metrics: float) -> None:
         """Write a line if the last one is old enough, or if the phase is complete."""
         pace = self._describe_pace(done)
+        told = self._describe_metrics(metrics)
         now = self.clock()
         total = self.pace.total
         if now - self._last_line < self.every and done < total:
             return
         self._last_line = now
         share = f"{done:,} of {total:,} ({min(done / max(total, 1), 1):.0%})"
-        logger.info("  ".join(filter(None, (self.name, share, pace, metrics_text(metrics)))))
+        logger.info("  ".join(filter(None, (self.name, share, pace, told))))
 
 
 class LiveProgress(_PacedProgress):
@@ -147,7 +193,7 @@ class LiveProgress(_PacedProgress):
             self._task,
             completed=done,
             pace=self._describe_pace(done),
-            metrics=metrics_text(metrics),
+            metrics=self._describe_metrics(metrics),
         )
 
 

@@ -14,11 +14,11 @@ pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella
 from terrella.browser.guard import Allow, NetworkGuard, RefusedError
 from terrella.browser.host import BrowserHost, BrowserSettings
 from terrella.browser.launch import find_chromium
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import MissingExtraError, MissingProgramError, WorldError
 
 try:
     find_chromium()
-except MissingExtraError as missing:
+except (MissingExtraError, MissingProgramError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 

@@ -13,11 +13,11 @@ pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella
 from terrella.browser import host as hosts
 from terrella.browser import launch
 from terrella.browser.host import BrowserHost, BrowserSettings
-from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.errors import ConfigError, MissingExtraError, MissingProgramError
 
 try:
     CHROMIUM = launch.find_chromium()
-except MissingExtraError as missing:
+except (MissingExtraError, MissingProgramError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("miniwob", reason="needs the extra: pip install 'terrella[we
 from terrella.browser.host import descendants
 from terrella.browser.launch import find_chromium
 from terrella.core.episode import EpisodeRun, play
-from terrella.core.errors import ConfigError, MissingExtraError, WorldError
+from terrella.core.errors import ConfigError, MissingExtraError, MissingProgramError, WorldError
 from terrella.core.types import Split, Stop
 from terrella.policies.basic import Expert, Random
 from terrella.verify.tree import parse
@@ -22,7 +22,7 @@ from terrella.worlds.miniwob.scripts import SCRIPTS
 
 try:
     find_chromium()
-except MissingExtraError as missing:
+except (MissingExtraError, MissingProgramError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 # One family of each kind of page: lists, fields, dialogs, tabs, pages with a clock, drawings.

@@ -6,8 +6,16 @@ of detail, or raises `PropertyError` with what it observed.
     all(result.passed for result in results)
 """
 
-from terrella.commands.check.runner import CHECKS, CheckResult, check_world
+from terrella.commands.check.runner import CHECKS, CheckResult, CheckStatus, check_world
 from terrella.commands.check.subject import PropertyError, Subject
 from terrella.commands.check.world_properties import instances_of
 
-__all__ = ["CHECKS", "CheckResult", "PropertyError", "Subject", "check_world", "instances_of"]
+__all__ = [
+    "CHECKS",
+    "CheckResult",
+    "CheckStatus",
+    "PropertyError",
+    "Subject",
+    "check_world",
+    "instances_of",
+]

@@ -6,13 +6,14 @@ All checks run, also after one has failed.
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from terrella.commands.check import verifier_properties as verifier
 from terrella.commands.check import world_properties as world
-from terrella.commands.check.subject import PropertyError, Subject
+from terrella.commands.check.subject import NotApplicableError, PropertyError, Subject
 from terrella.core.world import World
 
 Check = Callable[[Subject], str]
@@ -36,15 +37,29 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+class CheckStatus(enum.StrEnum):
+    """What became of a check."""
+
+    OK = "ok"
+    BROKEN = "BROKEN"
+    NOT_APPLICABLE = "n/a"
+    """Nothing was tested: the world has no such thing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
     """The result of one property of one world."""
 
     world: str
     name: str
-    passed: bool
+    status: CheckStatus
     detail: str
     seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """False if the property is broken; one that does not apply is not."""
+        return self.status is not CheckStatus.BROKEN
 
 
 def check_world(config: World.Config, label: str = "") -> list[CheckResult]:
@@ -56,10 +71,12 @@ def check_world(config: World.Config, label: str = "") -> list[CheckResult]:
 
 def _run(check: Check, subject: Subject, label: str) -> CheckResult:
     began = time.perf_counter()
-    passed = False
+    status = CheckStatus.BROKEN
     try:
         detail = check(subject)
-        passed = True
+        status = CheckStatus.OK
+    except NotApplicableError as error:
+        detail, status = str(error), CheckStatus.NOT_APPLICABLE
     except PropertyError as error:
         detail = str(error)
     except Exception as error:  # noqa: BLE001  a world may fail in any way; the table must name it
@@ -67,7 +84,7 @@ def _run(check: Check, subject: Subject, label: str) -> CheckResult:
     return CheckResult(
         world=label,
         name=check.__name__,
-        passed=passed,
+        status=status,
         detail=detail,
         seconds=time.perf_counter() - began,
     )

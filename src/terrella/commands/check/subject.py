@@ -21,6 +21,10 @@ class PropertyError(AssertionError):
     """A property does not hold; the message says where."""
 
 
+class NotApplicableError(Exception):
+    """A property that this world cannot have; the message says why."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `PropertyError` unless the condition holds; unlike `assert`, also under `python -O`."""
     if not condition:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from terrella.commands.check.subject import Subject, require
+from terrella.commands.check.subject import NotApplicableError, Subject, require
 from terrella.core.config import dump, rebuild
 from terrella.core.episode import play
 from terrella.core.field_origin import undeclared
@@ -28,6 +28,8 @@ from terrella.policies.basic import Expert, Random
 
 INSTANCES_PER_SPLIT = 150
 NONSENSE_ACTIONS = ("", "no such action", "\x00\ud800", "Up || Up", "1e999", "A" * 5000)
+COMPARED = range(12)
+"""Seeds of the episodes that expert and random play are compared on: few, so no rate is shown."""
 UNREADABLE = ("", "no such thing", "\x00", "[[[[", "1" * 10_000)
 """Texts that are not a rendering of any state."""
 
@@ -96,7 +98,7 @@ def truth_is_pure(subject: Subject) -> str:
     """The exact results form a probability distribution, and computing them changes nothing."""
     world = subject.world
     if not isinstance(world, StateWorld):
-        return "not a StateWorld: no exact truth"
+        raise NotApplicableError("not a StateWorld: no exact truth")
     for state, action in _states_and_actions(world):
         before = plain(state)
         results = world.truth(state, action)
@@ -126,7 +128,7 @@ def views_round_trip(subject: Subject) -> str:
     """Every view can be read back, and other text is rejected without an exception."""
     world = subject.world
     if not isinstance(world, StateWorld):
-        return "not a StateWorld: no state to read back"
+        raise NotApplicableError("not a StateWorld: no state to read back")
     states = [state for state, _ in _states_and_actions(world)] + _final_states(world)
     for name in world.view_names:
         view = world.make_view(name)
@@ -213,7 +215,7 @@ def random_value_is_exact(subject: Subject) -> str:
     noise_seeds = range(40)
     exact = exact_random(world, seeds, Split.TRAIN)
     if exact is None:
-        return "state space too large: played only"
+        raise NotApplicableError("the exact value is not known: not a StateWorld, or too large")
     policy = Random.Config().build()
     outcomes = [
         play(world, policy, seed=seed, noise_seed=noise_seed).outcome
@@ -224,7 +226,7 @@ def random_value_is_exact(subject: Subject) -> str:
     require(bool(values), f"all {len(outcomes)} plays were masked: {outcomes[0].evidence}")
     played = sum(values) / len(values)
     error = math.sqrt(max(exact * (1 - exact), 1 / len(values)) / len(values))
-    summary = f"exact {exact:.3f}, played {played:.3f}"
+    summary = f"exact {exact:.3f}, played {played:.3f} (8 instances, {len(values)} episodes)"
     require(abs(played - exact) <= 4 * error, f"{summary}, standard error {error:.3f}")
     masked = len(outcomes) - len(values)
     return f"{summary}, {masked} masked" if masked else summary
@@ -234,15 +236,14 @@ def expert_beats_random(subject: Subject) -> str:
     """The expert succeeds at least as often as random play, and at least once."""
     world = subject.config.build()
     if not world.has_expert:
-        return "no expert: nothing to compare"
-    expert = _success_rate(world, Expert.Config().build())
-    chance = _success_rate(world, Random.Config().build())
-    summary = f"expert {expert:.2f}, random {chance:.2f}"
+        raise NotApplicableError("no expert: nothing to compare")
+    expert = _wins(world, Expert.Config().build())
+    chance = _wins(world, Random.Config().build())
+    summary = f"of {len(COMPARED)} episodes, the expert wins {expert} and random play {chance}"
     require(expert >= chance and expert > 0, summary)
     return summary
 
 
-def _success_rate(world: World, policy: Policy) -> float:
-    seeds = range(12)
-    episodes = [play(world, policy, seed=seed, noise_seed=seed) for seed in seeds]
-    return sum(episode.success for episode in episodes) / len(episodes)
+def _wins(world: World, policy: Policy) -> int:
+    episodes = [play(world, policy, seed=seed, noise_seed=seed) for seed in COMPARED]
+    return sum(episode.success for episode in episodes)

@@ -41,6 +41,7 @@ from terrella.engines.trl.checkpoint_files import (
     save_optimizer,
     write_json,
 )
+from terrella.models.quiet import without_bars
 
 TRAINED, WHOLE = "trained.safetensors", "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -125,7 +126,8 @@ class AtomicCheckpoints:
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model)
-        model.save_pretrained(folder, state_dict=state_dict)
+        with without_bars():
+            model.save_pretrained(folder, state_dict=state_dict)
         self.processing_class.save_pretrained(folder)
         if not all(weight.requires_grad for weight in model.parameters()):
             # PEFT's adapter file leaves out the critic; this file holds all trained parameters.

@@ -14,16 +14,8 @@ from transformers import TrainerCallback
 from terrella.core.protocols import Progress
 from terrella.engines.budget import EnvStepBudget
 
-SHOWN = (
-    "loss",
-    "reward",
-    "zero_variance",
-    "masked",
-    "entropy",
-    "mismatch/max",
-    "seconds/generate",
-    "seconds/train",
-)
+SHOWN = ("reward", "loss", "zero_variance", "masked", "seconds/generate", "seconds/train")
+"""What a person can act on; `curve.jsonl` has everything else that is logged."""
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
@@ -48,6 +40,8 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
             for key, value in (logs or {}).items()
             if key in SHOWN and value is not None
         }
+        if "reward" in metrics:  # its loss says nothing: it should neither fall nor rise
+            metrics.pop("loss", None)
         if self.budget:
             metrics["step"] = state.global_step
         self.progress.advance(self._done(state), **metrics)

@@ -23,6 +23,7 @@ from terrella.data.store import EpisodeStore
 from terrella.pipelines.certify.records import CertifyConfig, Evidence
 from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.verdict import rejection_reasons
+from terrella.pipelines.certify.watch import section_sizes
 from terrella.policies.basic import Mixture, require_policy
 from terrella.show.certificate import write_report
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
@@ -81,7 +82,7 @@ class Certify(Configurable):
         data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
-            "about": _about(config, data),
+            "about": {**_about(config, data), "caveat": world.caveat},
             **_measure_all(sections, progress or SilentProgress()),
         }
         measured["safe_horizon"] = sections.safe_horizon(measured["horizon"])
@@ -114,11 +115,12 @@ def _measure_all(sections: Sections, progress: Progress) -> dict[str, Any]:
         "exploitability": sections.exploitability,
     }
     measured: dict[str, Any] = {}
+    totals = section_sizes(sections.config)
     for number, (name, method) in enumerate(methods.items(), 1):
-        progress.phase(f"certify, {number} of {len(methods)}: {name.replace('_', ' ')}", 1)
-        progress.advance(0)  # shown at once: a section can take minutes
+        title = f"certify, {number} of {len(methods)}: {name.replace('_', ' ')}"
+        sections.watch.begin(progress, title, totals[name])
         measured[name] = method()
-        progress.advance(1)
+        sections.watch.end()
     return measured
 
 
@@ -174,6 +176,7 @@ def summary(certificate: Certificate) -> list[tuple[str, str]]:
     sections = certificate.sections
     rows = [
         ("certified", "yes" if certificate.certified else "no: " + "; ".join(certificate.reasons)),
+        *[("but", caveat) for caveat in [sections["about"].get("caveat")] if caveat],
         ("safe horizon", f"{certificate.safe_horizon} steps"),
         *_risk_rows(sections["risk"]),
     ]

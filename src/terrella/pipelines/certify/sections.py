@@ -10,6 +10,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from terrella.evals.policy_eval import PolicyResult, evaluate_policy
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.pipelines.certify.risk import risk_section
 from terrella.pipelines.certify.steps import predict_steps
+from terrella.pipelines.certify.watch import Watch
 from terrella.trust.coverage import describe_coverage
 from terrella.trust.horizon import accuracies, closed_loop, mean_row, open_loop, safe_horizon
 from terrella.trust.ranking import compare_rankings
@@ -40,6 +42,7 @@ class Sections:
         self.config = config
         self.evidence = evidence
         self.real_steps: Counter[str] = Counter()
+        self.watch = Watch()
 
     # --- risk -------------------------------------------------------------------------------------
 
@@ -54,7 +57,9 @@ class Sections:
         return self._predict(Split.TEST, self.config.held_out, "held_out")
 
     def _predict(self, split: Split, count: int, name: str) -> StepPredictions:
-        predictions, env_steps = predict_steps(self.config, self.evidence, split, count)
+        model = self.watch.model(self.evidence.model)
+        evidence = replace(self.evidence, model=model)
+        predictions, env_steps = predict_steps(self.config, evidence, split, count)
         self.real_steps[name] += env_steps
         return predictions
 
@@ -101,7 +106,8 @@ class Sections:
 
     def horizon(self) -> list[dict[str, Any]]:
         """Accuracy by depth on test instances, open and closed loop, with open-loop baselines."""
-        config, world, model = self.config, self.evidence.world, self.evidence.model
+        config, world = self.config, self.evidence.world
+        model = self.watch.model(self.evidence.model)
         assert config.policy is not None  # set by the pipeline
         policy = config.policy.build()
         seeds = self._instance_seeds(config.horizon_episodes)
@@ -149,7 +155,7 @@ class Sections:
     def _play_real(self, policy: Policy, count: int) -> PolicyResult:
         return evaluate_policy(
             self.config.world.build,
-            policy,
+            self.watch.policy(policy),
             seeds=self._instance_seeds(count),
             split=Split.TEST,
             num_envs=1,
@@ -159,7 +165,7 @@ class Sections:
         certified_model = self._certified_model
         return evaluate_policy(
             lambda: imagine(self.config.world, certified_model=certified_model),
-            policy,
+            self.watch.policy(policy),
             seeds=self._instance_seeds(count),
             split=Split.TEST,
         )

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import MissingExtraError, MissingProgramError
 
 Vector = NDArray[np.float64]
 Frame = NDArray[np.uint8]
@@ -121,9 +121,8 @@ def mujoco_module() -> Any:
         import mujoco
     except (ImportError, AttributeError) as error:  # PyOpenGL's errors for a missing library
         backend = f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
-        raise MissingExtraError(
-            "video", f"rendering ({backend}: {error}; apt-get install libegl1, or set MUJOCO_GL)"
-        ) from error
+        remedy = "apt-get install libegl1, or libosmesa6 with MUJOCO_GL=osmesa"
+        raise MissingProgramError("rendering", f"{backend}: {error}", remedy) from error
     return mujoco
 
 

@@ -1,0 +1,183 @@
+"""Wraps and checks Gymnasium's own envs: results/gymnasium_envs.json and docs/gymnasium.md.
+
+    python benchmarks/gymnasium_envs.py               # wrap and check all; minutes
+    python benchmarks/gymnasium_envs.py --models 6    # also model, certify and plan; hours
+    python benchmarks/gymnasium_envs.py --page        # only the page, from the results
+An env that is in the results is not measured again.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import common
+import gymnasium
+
+KINDS = ("classic_control", "toy_text", "box2d", "mujoco")
+MODELLED = (
+    "CliffWalking-v1",
+    "FrozenLake-v1",
+    "Taxi-v4",
+    "Blackjack-v1",
+    "CartPole-v1",
+    "MountainCar-v0",
+)
+PAGE = common.ROOT / "docs/gymnasium.md"
+TOP = """# Which of Gymnasium's envs work
+
+Each env of Gymnasium's classic control, toy text, Box2D and MuJoCo, in its newest version, was
+wrapped by `terrella wrap` as it is, and its world tested by `terrella check`. Nothing was edited.
+Written by `python benchmarks/gymnasium_envs.py`.
+
+"Starts" says how instances differ: by what `reset` draws, by a random walk after it, or by the path of that walk, which
+gives a weaker certificate ([your_env.md](your_env.md)). "n/a" counts properties that a wrapped env
+cannot have: it lists no exact outcomes and has no expert.
+"""
+
+
+def env_ids():
+    """The newest version of each env, by kind."""
+    newest = {}
+    for spec in gymnasium.registry.values():
+        kind = re.search(r"gymnasium\.envs\.(\w+)", str(spec.entry_point))
+        if kind and kind[1] in KINDS and spec.version is not None:
+            known = newest.get(spec.name)
+            if known is None or spec.version > known[1].version:
+                newest[spec.name] = (kind[1], spec)
+    return [(kind, spec.id) for kind, spec in sorted(newest.values(), key=lambda row: row[1].id)]
+
+
+def terrella(folder, *words, timeout=3600):
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "250",
+        "PYTHONWARNINGS": "ignore",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "terrella.cli", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=timeout,
+    )
+
+
+def wrapped(env_id, folder):
+    """What `wrap` and `check` say about an env."""
+    done = terrella(folder, "wrap", env_id, "--name", "tried")
+    if done.returncode:
+        line = done.stderr.strip().splitlines()
+        error = next((text for text in line if text.startswith("error")), line[-1])
+        return {"wrapped": False, "reason": error.partition(": ")[2][:160]}
+    text = Path(folder, "tried.py").read_text()
+    starts = re.search(r'class Config.*?"""(.*?)"""', text, re.S)[1]
+    split = re.search(r'split_by: .* = "(\w+)"', text)[1]
+    walk = int(re.search(r"walk: int = (\d+)", text)[1])
+    checked = terrella(folder, "check", "tried")
+    marks = re.findall(r"^│ ([\w ]+?) +│ (ok|n/a|BROKEN) +│ (.*?) +│", checked.stdout, re.M)
+    broken = {name: detail for name, mark, detail in marks if mark == "BROKEN"}
+    counts = {mark: sum(row[1] == mark for row in marks) for mark in ("ok", "n/a", "BROKEN")}
+    if not marks:
+        broken = {"check": checked.stderr.strip().splitlines()[-1][:160]}
+    return {
+        "wrapped": True,
+        "starts": starts,
+        "walk": walk,
+        "split_by": split,
+        "checks": counts,
+        "broken": broken,
+    }
+
+
+def modelled(folder):
+    """A model of the world `tried`: certified or refused with reasons, and a plan inside it."""
+    trained = terrella(folder, "train-world-model", "tried.tried_model", "--out", "runs/tried")
+    if trained.returncode:
+        return {"model": "failed", "reason": trained.stderr.strip().splitlines()[-1][:200]}
+    certified = terrella(folder, "certify", "runs/tried", "tried")
+    found = json.loads(Path(folder, "runs/tried/certificate/certificate.json").read_text())
+    planned = terrella(folder, "plan", "runs/tried", "tried", "--set", "planner.depth=4")
+    return {
+        "certified": certified.returncode == 0,
+        "reasons": found["reasons"],
+        "safe_horizon": found["safe_horizon"],
+        "one_step": found["one_step"]["all"],
+        "plan": planned.stdout.strip().splitlines()[-6:],
+    }
+
+
+def page(record):
+    lines = [TOP, "| env | kind | starts | checks | |", "|---|---|---|---|---|"]
+    for env_id, row in record["envs"].items():
+        if not row["wrapped"]:
+            lines.append(f"| {env_id} | {row['kind']} | | | not wrapped: {row['reason']} |")
+            continue
+        starts = (
+            "by path" if row["split_by"] == "path" else "by walk" if row["walk"] else "by reset"
+        )
+        counts = row["checks"]
+        cell = f"{counts['ok']} ok, {counts['n/a']} n/a, {counts['BROKEN']} broken"
+        broken = "; ".join(f"{name}: {detail}" for name, detail in row["broken"].items())
+        lines.append(
+            f"| {env_id} | {row['kind']} | {starts} | {cell} | {broken.replace('|', '/')} |"
+        )
+    models = {env_id: row["model"] for env_id, row in record["envs"].items() if "model" in row}
+    if models:
+        lines += ["", "## Models of them", "", MODELS_TOLD, ""]
+        lines += ["| env | right, one step | no change | certificate |", "|---|---|---|---|"]
+        lines += [model_row(env_id, found) for env_id, found in models.items()]
+    return "\n".join(lines) + "\n"
+
+
+MODELS_TOLD = (
+    "0.3M parameters, 20,000 random steps, one seed, the recipe that `wrap` writes. A refusal has "
+    "its reasons."
+)
+
+
+def model_row(env_id, found):
+    if "one_step" not in found:
+        return f"| {env_id} | | | failed: {found['reason']} |"
+    right, lazy = (found["one_step"][name]["mean"] for name in ("model", "no_change"))
+    verdict = (
+        f"{found['safe_horizon']} steps" if found["certified"] else "; ".join(found["reasons"])
+    )
+    return f"| {env_id} | {right:.3f} | {lazy:.3f} | {verdict} |"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", type=int, default=0)
+    parser.add_argument("--page", action="store_true")
+    arguments = parser.parse_args()
+    path = common.RESULTS / "gymnasium_envs.json"
+    record = json.loads(path.read_text()) if path.exists() else {"envs": {}}
+    if not arguments.page:
+        record |= {
+            "command": "python benchmarks/gymnasium_envs.py",
+            "gymnasium": gymnasium.__version__,
+        }
+        for kind, env_id in env_ids():
+            wants_model = env_id in MODELLED[: arguments.models]
+            known = record["envs"].get(env_id, {})
+            if known and not (wants_model and "model" not in known):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                row = {"kind": kind.replace("_", " "), **wrapped(env_id, folder)}
+                if wants_model and row["wrapped"]:
+                    row["model"] = modelled(folder)
+            print(env_id, json.dumps(row), flush=True)
+            record["envs"] = dict(sorted({**record["envs"], env_id: row}.items()))
+            path.write_text(json.dumps(record, indent=1) + "\n")
+    PAGE.write_text(page(record), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

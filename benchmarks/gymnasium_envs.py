@@ -34,9 +34,9 @@ Each env of Gymnasium's classic control, toy text, Box2D and MuJoCo, in its newe
 wrapped by `terrella wrap` as it is, and its world tested by `terrella check`. Nothing was edited.
 Written by `python benchmarks/gymnasium_envs.py`.
 
-"Starts" says how instances differ: by what `reset` draws, by a random walk after it, or by the path of that walk, which
-gives a weaker certificate ([your_env.md](your_env.md)). "n/a" counts properties that a wrapped env
-cannot have: it lists no exact outcomes and has no expert.
+"Starts" says how instances differ: by what `reset` draws, by a random walk after it, or by the path
+of that walk, which gives a weaker certificate ([your_env.md](your_env.md)). "n/a" counts properties
+that a wrapped env cannot have: it lists no exact outcomes and has no expert.
 """
 
 

@@ -104,6 +104,10 @@ def test_a_thousand_episodes_open_in_two_seconds(lake_page, browser, open_page):
 
 def test_step_filter_and_fork_by_keyboard(lake_page, open_page):
     page = open_page(lake_page)
+    assert page.get_by_role("heading", name="Predicted: wrong").count() == 1  # where it opens
+    title = page.locator("#episode-title").inner_text()
+    assert title.endswith((": failed", ": succeeded"))
+    page.keyboard.press("Home")
     page.select_option("#filter-look", "wrong")
     page.select_option("#filter-ending", "lost")
     count = page.locator("#count").inner_text().replace("episodes", "")

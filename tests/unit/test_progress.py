@@ -138,9 +138,11 @@ def test_a_phase_shows_where_the_reward_began_and_what_it_must_beat(lines):
     beside.advance(0)
     beside.advance(1, reward=0.25, zero_variance=0.5)
     beside.advance(2, reward=0.8125)
+    beside.note("runs/x: before ...")
+    assert lines()[-1] == "runs/x: before ..."
     beside.phase("again", 1)
     beside.advance(1, reward=0.5)
-    assert [line[line.index("reward") :] for line in lines()[1:]] == [
+    assert [line[line.index("reward") :] for line in lines()[1:] if "reward" in line] == [
         "reward 0.25 (random 0.30)  zero_variance=0.5",
         "reward 0.25 -> 0.81 (random 0.30)",
         "reward 0.50 (random 0.30)",

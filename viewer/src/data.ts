@@ -47,3 +47,15 @@ export function ending(episode: Episode): "won" | "lost" | "partial" | "masked" 
   if (value === null) return "masked";
   return value === 1 ? "won" : value === 0 ? "lost" : "partial";
 }
+
+// The same, as a sentence says it.
+export const ENDED = { won: "succeeded", lost: "failed", partial: "succeeded in part", masked: "not scored" };
+
+// Where a page begins: the first wrong prediction, else the first success, else the first episode.
+export function interesting(episodes: Episode[]): [Episode | null, number] {
+  for (const episode of episodes) {
+    const miss = episode.steps.findIndex(wrong);
+    if (miss >= 0) return [episode, miss + 1];
+  }
+  return [episodes.find((episode) => ending(episode) === "won") ?? episodes[0] ?? null, 0];
+}

@@ -2,7 +2,7 @@
 import { draw } from "./renderers";
 import { el, short } from "./dom";
 import type { Episode, PageData, Predicted, Step, Verdict } from "./data";
-import { ending } from "./data";
+import { ENDED, ending } from "./data";
 import { ForkPanel } from "./forks";
 import { ribbon } from "./ribbon";
 import { tokenPanel } from "./tokens";
@@ -15,7 +15,7 @@ function verdictTable(verdict: Verdict): HTMLElement {
 }
 
 function outcome(step: { reward: number; terminated: boolean; truncated?: boolean; success?: boolean }): string {
-  const end = step.terminated ? (step.success ? ", over: won" : ", over") : step.truncated ? ", out of steps" : "";
+  const end = step.terminated ? (step.success ? ", over: succeeded" : ", over") : step.truncated ? ", out of steps" : "";
   return `reward ${short(step.reward)}${end}`;
 }
 
@@ -64,9 +64,9 @@ export class EpisodeView {
 
   private heading(episode: Episode): HTMLElement {
     const facts = [episode.split, `seed ${episode.seed}`, `noise ${episode.noise_seed}`, episode.policy, episode.stop.replaceAll("_", " "), `instance ${episode.instance.slice(0, 12)}`, episode.note];
-    return el("header", {}, el("h2", { id: "episode-title" }, `${episode.world} ${episode.id}: ${ending(episode)}`),
+    return el("header", {}, el("h2", { id: "episode-title" }, `${episode.world} ${episode.id}: ${ENDED[ending(episode)]}`),
       el("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")), episode.error ? el("p", { class: "error" }, episode.error) : null,
-      el("details", {}, el("summary", {}, `Outcome: ${short(episode.outcome.value)} (${episode.outcome.status})`), verdictTable(episode.outcome)));
+      el("details", {}, el("summary", {}, `Outcome: ${ENDED[ending(episode)]}${episode.outcome.value === null ? ` (${episode.outcome.status})` : `, value ${short(episode.outcome.value)} of 1`}`), verdictTable(episode.outcome)));
   }
 
   private stepper(episode: Episode): HTMLElement {

@@ -1,6 +1,6 @@
 // The page: a list with filters on one side, an episode on the other, keys for everything.
 import { curvePanel } from "./curves";
-import { type Episode, type PageData, readPage } from "./data";
+import { type Episode, interesting, type PageData, readPage } from "./data";
 import { el } from "./dom";
 import { EpisodeView } from "./episode";
 import { makeFilters } from "./filters";
@@ -51,6 +51,7 @@ function start(data: PageData): void {
     el("aside", { "aria-label": "Episodes" }, filters.node, count, list.node), view.node, dialog);
   const wanted = new URLSearchParams(location.hash.slice(1)); // before the first episode is opened and named there
   refresh();
+  open(...interesting(data.episodes));
   const linked = data.episodes.find((episode) => String(episode.id) === wanted.get("e"));
   if (linked) open(linked, Number(wanted.get("s") ?? 0));
   document.addEventListener("keydown", (event) => {

@@ -20,6 +20,9 @@ from terrella.evals.agent_scores import Outcomes, compare_passes
 from terrella.show.report import write_report
 from terrella.show.report_data import load_report_data
 
+SHOWN_NAMES = 4
+"""Runs that a title names."""
+
 
 class Report(Configurable):
     """The command; `write` returns the files."""
@@ -31,7 +34,8 @@ class Report(Configurable):
         runs: Local[tuple[Path, ...]]
         """Run folders, and files of `results/`."""
         out: Local[Path] = Path("report")
-        title: Recorded[str] = "Report"
+        title: Recorded[str] = ""
+        """Names the runs unless given."""
 
         def __post_init__(self) -> None:
             if not self.runs:
@@ -48,7 +52,12 @@ class Report(Configurable):
         data = load_report_data(self.config.runs)
         data.comparisons = compare_evaluations(data.evaluations)
         with locked(self.config.out):
-            return write_report(data, self.config.out, title=self.config.title)
+            return write_report(data, self.config.out, title=self.config.title or self._title())
+
+    def _title(self) -> str:
+        names = [run.stem if run.suffix == ".json" else run.name for run in self.config.runs]
+        more = len(names) - SHOWN_NAMES
+        return f"Report on {', '.join(names[:SHOWN_NAMES])}" + f" and {more} more" * (more > 0)
 
 
 def compare_evaluations(

@@ -120,6 +120,10 @@ class Progress(Protocol):
         """Report how many units are done so far; the first call of a phase starts its rate."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say what is being done, where it has no units to count."""
+        ...
+
 
 class Tokenizer(Protocol):
     """What a codec needs from a tokenizer; every Hugging Face tokenizer has it."""

@@ -140,6 +140,7 @@ class RunFolder:
         """
         path = self.path / f"{name}.json"
         if not path.exists() and (self.is_main or collective):
+            self._announce(name)
             value = make()
             if self.is_main:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +150,14 @@ class RunFolder:
 
     def model(self, name: str, make: Callable[[Path], object]) -> Path:
         """A folder of weights that is made once. `make` writes it whole; all ranks call it."""
+        if not (self.path / name / "config.json").exists():
+            self._announce(name)
         return make_once(self.path / name, make)
+
+    def _announce(self, name: str) -> None:
+        """Say which part begins: it may take minutes before it has anything to count."""
+        if self.is_main:
+            self.progress.note(f"{self.path}: {name.replace('_', ' ')} ...")
 
     @contextlib.contextmanager
     def shared(self, folder: Path, spec: Mapping[str, Any]) -> Iterator[Path]:

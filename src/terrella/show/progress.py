@@ -110,6 +110,9 @@ class BesideBaselines:
             metrics |= {f"{BASELINE}{name}": value for name, value in self.baselines.items()}
         self.display.advance(done, **metrics)
 
+    def note(self, text: str) -> None:
+        self.display.note(text)
+
 
 class _PacedProgress:
     """Base of both displays: the current phase and its pace."""
@@ -163,6 +166,9 @@ class PlainProgress(_PacedProgress):
         share = f"{done:,} of {total:,} ({min(done / max(total, 1), 1):.0%})"
         logger.info("  ".join(filter(None, (self.name, share, pace, told))))
 
+    def note(self, text: str) -> None:
+        logger.info(text)
+
 
 class LiveProgress(_PacedProgress):
     """Draws a moving bar with the phase, the rate, the remaining time and the metrics."""
@@ -196,6 +202,10 @@ class LiveProgress(_PacedProgress):
             metrics=self._describe_metrics(metrics),
         )
 
+    def note(self, text: str) -> None:
+        """Print a line above the bars."""
+        self.display.console.print(Text(text, style="dim"))
+
 
 class SilentProgress:
     """Shows nothing: for tests and for use as a library."""
@@ -203,6 +213,8 @@ class SilentProgress:
     def phase(self, name: str, total: int) -> None: ...
 
     def advance(self, done: int, **metrics: float) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from terrella.core.errors import MissingExtraError
 from terrella.core.metric import Metric
-from terrella.core.stats import student_t95
+from terrella.core.stats import student_t95, wilson
 from terrella.show import certificate_plots
 from terrella.show.certificate import metric_tables
 from terrella.show.certificate_plots import BLUE, GREEN, GREY, ORANGE, PURPLE
@@ -171,10 +171,20 @@ def _certificate(name: str, certificate: Certificate) -> Section:
 def _stores(stores: Mapping[str, Mapping[str, Any]]) -> Section:
     rows: list[Row] = []
     for name, counts in stores.items():
-        totals = [f"{counts[key]:,}" for key in ("episodes", "transitions", "successes")]
-        rows.append((name, *totals, f"{sum(counts['masked'].values()):,}"))
-    header = ("store", "episodes", "transitions", "successes", "masked")
-    return Section("Episodes", (), header, tuple(rows))
+        totals = [f"{counts[key]:,}" for key in ("episodes", "transitions")]
+        masked = sum(counts["masked"].values())
+        success = _share(counts["successes"], counts["episodes"] - masked)
+        rows.append((name, *totals, success, f"{masked:,}"))
+    header = ("store", "episodes", "transitions", "success", "masked")
+    note = "Success: the share of the episodes that are not masked, with Wilson's 95% interval."
+    return Section("Episodes", (note,), header, tuple(rows))
+
+
+def _share(successes: int, n: int) -> str:
+    if not n:
+        return "unknown"
+    low, high = wilson(successes, n)
+    return f"{successes / n:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _cost(costs: Mapping[str, Mapping[str, float]]) -> Section:

@@ -10,6 +10,7 @@ module of the current folder (where `terrella new-world NAME` puts one) or as a 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -37,11 +38,13 @@ def find_world(name: str) -> type[World]:
         return world_in(importlib.import_module(point.module))
     module = import_local(name)
     if module is None:
-        known = ", ".join(builtin_names())
+        near = difflib.get_close_matches(name, builtin_names(), n=2)
+        start = f"did you mean {' or '.join(near)}? " if near else ""
         raise ConfigError(
             name,
             "no such world",
-            f"use one of {known}; or a module of the current folder, or a dotted path",
+            f"{start}use one of {', '.join(builtin_names())}; or a module of the current folder, "
+            "or a dotted path",
         )
     return world_in(module)
 

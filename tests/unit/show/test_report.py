@@ -242,3 +242,19 @@ def test_an_accuracy_without_values_is_marked_and_not_drawn_as_zero():
     axes = drawn_one_step(path, nearest={"mean": None, "low": None, "high": None, "n": 0})
     assert len(axes.patches) == 5
     assert [text.get_text() for text in axes.texts] == ["no value"]
+
+
+def test_a_report_on_a_store_has_a_title_and_success_with_an_interval(tmp_path):
+    from terrella.pipelines.collect.pipeline import Collect
+    from terrella.policies.basic import Expert
+    from terrella.show.progress import SilentProgress
+    from terrella.worlds.counter import Counter
+
+    config = Collect.Config(
+        world=Counter.Config(), policy=Expert.Config(), out=tmp_path / "seen", episodes=12
+    )
+    Collect(config).run(SilentProgress())
+    Report(Report.Config(runs=(tmp_path / "seen",), out=tmp_path / "report")).write()
+    (row,) = tables(tmp_path / "report")["Episodes"][1:]
+    assert row[0] == "seen" and row[3].startswith("1.000 [0.7") and row[4] == "0"
+    assert (tmp_path / "report/report.md").read_text().startswith("# Report on seen\n")

@@ -18,6 +18,7 @@ function grid(rows: string[], other: string[] | null) {
     return el("span", { class: `cell${differs ? " differs" : ""}`, "data-c": character }, character);
   }));
   const node = el("div", { class: "grid" }, ...cells);
+  node.style.setProperty("--columns", String(rows[0]!.length)); // small boards get large cells
   node.style.gridTemplateColumns = `repeat(${rows[0]!.length}, auto)`;
   return { node, differences };
 }

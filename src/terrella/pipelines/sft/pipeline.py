@@ -250,6 +250,9 @@ class _BesideBaseline:
     def advance(self, done: int, **metrics: float) -> None:
         self.progress.advance(done, **metrics, **(self.beside if metrics else {}))
 
+    def note(self, text: str) -> None:
+        self.progress.note(text)
+
 
 def is_store(data: Path) -> bool:
     """Whether this is a folder of episodes, whole or not; imported conversations are listed."""

@@ -109,6 +109,15 @@ def imported_by(node):
     )
 
 
+def test_mistyped_names_get_a_suggestion(tmp_path):
+    for words, meant in (
+        (("colect", "counter"), "collect"),
+        (("check", "sokban"), "sokoban"),
+        (("rlvr", "tiny_conter"), "tiny_counter"),
+    ):
+        assert f"did you mean {meant}?" in told(run(*words, cwd=tmp_path), 2)
+
+
 # --- paths and disks ------------------------------------------------------------------------------
 
 

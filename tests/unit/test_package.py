@@ -149,6 +149,7 @@ def test_the_command_line_has_not_grown():
         "check",
         "play",
         "new-world",
+        "wrap",
         "collect",
         "import",
         "recipes",

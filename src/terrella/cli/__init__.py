@@ -34,4 +34,5 @@ def main() -> None:
         sys.stdout.write(f"terrella {terrella.__version__}\n")
         return
     with reported_to_user():
+        app.check_name(sys.argv[1:])
         app.cli(prog="terrella", description="World models with verifiable rewards.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -21,11 +22,36 @@ if TYPE_CHECKING:
     from terrella.core.world import World
 
 C = TypeVar("C", bound=Configurable.Config)
+F = TypeVar("F", bound=Callable[..., Any])
 
 console = Console(quiet=rank() > 0)
 """Standard output; of several ranks only the first prints."""
 Assignments = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="A.B=C")]
-app = tyro.extras.SubcommandApp()
+
+
+class App(tyro.extras.SubcommandApp):
+    """The commands, with a list of their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def command(self, *, name: str) -> Callable[[F], F]:  # type: ignore[override]
+        """Register a function as a command."""
+        self.names.append(name)
+        registered: Callable[[F], F] = super().command(name=name)
+        return registered
+
+    def check_name(self, words: Sequence[str]) -> None:
+        """Refuse a mistyped command with the nearest ones; tyro lists all of them."""
+        if not words or words[0].startswith("-") or words[0] in self.names:
+            return
+        near = difflib.get_close_matches(words[0], self.names, n=3)
+        start = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(words[0], "no such command", f"{start}`terrella --help` lists them")
+
+
+app = App()
 
 
 def named_parts() -> Mapping[type[Any], Callable[[str], Any]]:

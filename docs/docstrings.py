@@ -17,7 +17,7 @@ USE = re.compile(r"(?<=\n)((?: {4,}\S.*(?:\n|$)|\n(?= {4}))+)\Z")
 class UseAsCode(griffe.Extension):
     """Fences the indented lines at the end of a module docstring."""
 
-    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+    def on_module_instance(self, *, mod: griffe.Module, **_: Any) -> None:
         if mod.docstring is None:
             return
         text = mod.docstring.value.rstrip()

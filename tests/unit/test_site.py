@@ -51,3 +51,9 @@ def test_every_markdown_page_is_in_the_navigation():
     listed = (ROOT / "mkdocs.yml").read_text("utf-8")
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(page for page in pages if page not in listed) == []
+
+
+def test_the_use_in_a_module_docstring_becomes_code(site):
+    page = (site / "api/trust.html").read_text("utf-8")
+    text = re.sub(r"<[^>]+>", "", page)
+    assert '[-1]["risk"]' in text.replace("&quot;", '"') and "imagine(FrozenLake" in text

@@ -1,5 +1,6 @@
 """Wraps and checks Gymnasium's own envs: results/gymnasium_envs.json and docs/gymnasium.md.
 
+    python benchmarks/gymnasium_envs.py --wrap KIND   # only wrap: seconds
     python benchmarks/gymnasium_envs.py               # wrap and check all; minutes
     python benchmarks/gymnasium_envs.py --models 6    # also model, certify and plan; hours
     python benchmarks/gymnasium_envs.py --page        # only the page, from the results
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import common
 import gymnasium
+
+from terrella.commands.wrap import wrap
+from terrella.core.errors import TerrellaError
 
 KINDS = ("classic_control", "toy_text", "box2d", "mujoco")
 MODELLED = (
@@ -70,30 +74,30 @@ def terrella(folder, *words, timeout=3600):
 
 
 def wrapped(env_id, folder):
-    """What `wrap` and `check` say about an env."""
-    done = terrella(folder, "wrap", env_id, "--name", "tried")
-    if done.returncode:
-        line = done.stderr.strip().splitlines()
-        error = next((text for text in line if text.startswith("error")), line[-1])
-        return {"wrapped": False, "reason": error.partition(": ")[2][:160]}
+    """What `wrap` finds out about an env."""
+    try:
+        wrap(env_id, Path(folder), "tried")
+    except TerrellaError as error:
+        return {"wrapped": False, "reason": error.what[:160]}
     text = Path(folder, "tried.py").read_text()
-    starts = re.search(r'class Config.*?"""(.*?)"""', text, re.S)[1]
-    split = re.search(r'split_by: .* = "(\w+)"', text)[1]
-    walk = int(re.search(r"walk: int = (\d+)", text)[1])
-    checked = terrella(folder, "check", "tried")
-    marks = re.findall(r"^│ ([\w ]+?) +│ (ok|n/a|BROKEN) +│ (.*?) +│", checked.stdout, re.M)
-    broken = {name: detail for name, mark, detail in marks if mark == "BROKEN"}
-    counts = {mark: sum(row[1] == mark for row in marks) for mark in ("ok", "n/a", "BROKEN")}
-    if not marks:
-        broken = {"check": checked.stderr.strip().splitlines()[-1][:160]}
     return {
         "wrapped": True,
-        "starts": starts,
-        "walk": walk,
-        "split_by": split,
-        "checks": counts,
-        "broken": broken,
+        "starts": re.search(r'class Config.*?"""(.*?)"""', text, re.S)[1],
+        "walk": int(re.search(r"walk: int = (\d+)", text)[1]),
+        "split_by": re.search(r'split_by: .* = "(\w+)"', text)[1],
+        "success": re.search(r"def succeeded.*?return (.*?)\n", text, re.S)[1],
     }
+
+
+def checked(folder):
+    """What `check` says about the world that was written."""
+    done = terrella(folder, "check", "tried")
+    marks = re.findall(r"^│ ([\w ]+?) +│ (ok|n/a|BROKEN) +│ (.*?) +│", done.stdout, re.M)
+    broken = {name: detail for name, mark, detail in marks if mark == "BROKEN"}
+    if not marks:
+        broken = {"check": done.stderr.strip().splitlines()[-1][:160]}
+    counts = {mark: sum(row[1] == mark for row in marks) for mark in ("ok", "n/a", "BROKEN")}
+    return {"checks": counts, "broken": broken}
 
 
 def modelled(folder):
@@ -122,9 +126,11 @@ def page(record):
         starts = (
             "by path" if row["split_by"] == "path" else "by walk" if row["walk"] else "by reset"
         )
-        counts = row["checks"]
-        cell = f"{counts['ok']} ok, {counts['n/a']} n/a, {counts['BROKEN']} broken"
-        broken = "; ".join(f"{name}: {detail}" for name, detail in row["broken"].items())
+        counts = row.get("checks")
+        cell = "not run"
+        if counts:
+            cell = f"{counts['ok']} ok, {counts['n/a']} n/a, {counts['BROKEN']} broken"
+        broken = "; ".join(f"{name}: {detail}" for name, detail in row.get("broken", {}).items())
         lines.append(
             f"| {env_id} | {row['kind']} | {starts} | {cell} | {broken.replace('|', '/')} |"
         )
@@ -152,10 +158,28 @@ def model_row(env_id, found):
     return f"| {env_id} | {right:.3f} | {lazy:.3f} | {verdict} |"
 
 
+def measure(envs, env_id, kind, arguments):
+    """Add what is missing about an env."""
+    known = envs.get(env_id, {})
+    wants_model = env_id in MODELLED[: arguments.models] and "model" not in known
+    wants_check = not arguments.wrap and known.get("wrapped", True) and "checks" not in known
+    if known and not wants_model and not wants_check:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        row = {**known, "kind": kind.replace("_", " "), **wrapped(env_id, folder)}
+        if row["wrapped"] and wants_check:
+            row |= checked(folder)
+        if row["wrapped"] and wants_model:
+            row["model"] = modelled(folder)
+    envs[env_id] = row
+    print(env_id, json.dumps(row), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", type=int, default=0)
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--wrap", choices=KINDS)
     arguments = parser.parse_args()
     path = common.RESULTS / "gymnasium_envs.json"
     record = json.loads(path.read_text()) if path.exists() else {"envs": {}}
@@ -165,17 +189,10 @@ def main():
             "gymnasium": gymnasium.__version__,
         }
         for kind, env_id in env_ids():
-            wants_model = env_id in MODELLED[: arguments.models]
-            known = record["envs"].get(env_id, {})
-            if known and not (wants_model and "model" not in known):
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                row = {"kind": kind.replace("_", " "), **wrapped(env_id, folder)}
-                if wants_model and row["wrapped"]:
-                    row["model"] = modelled(folder)
-            print(env_id, json.dumps(row), flush=True)
-            record["envs"] = dict(sorted({**record["envs"], env_id: row}.items()))
-            path.write_text(json.dumps(record, indent=1) + "\n")
+            if arguments.wrap in (None, kind):
+                measure(record["envs"], env_id, kind, arguments)
+                record["envs"] = dict(sorted(record["envs"].items()))
+                path.write_text(json.dumps(record, indent=1) + "\n")
     PAGE.write_text(page(record), "utf-8")
 
 

@@ -30,7 +30,7 @@ ENOUGH = 300
 WALK = 12
 PLAYED_STEPS = 500
 MOST_STEPS = 50
-DIGITS = 2
+FEWEST_DIGITS, MOST_DIGITS = 2, 4
 KNOWN_ACTIONS = {
     "Acrobot": ("push_left", "rest", "push_right"),
     "Blackjack": ("stick", "hit"),
@@ -188,7 +188,26 @@ def require_numbers(env: gymnasium.Env[Any, Any], env_id: str) -> None:
         )
 
 
-def distinct_starts(env: gymnasium.Env[Any, Any], natives: list[Any], walk: int) -> int:
+def digits_for(observations: list[Any]) -> int:
+    """Digits with which every number that varies can be told from itself a moment later."""
+    rows = np.array([flat_numbers(native) for native in observations], np.float64)
+    spreads = rows.std(axis=0)
+    least = min((float(spread) for spread in spreads if spread > 0), default=1.0)
+    return min(max(1 + math.ceil(-math.log10(least)), FEWEST_DIGITS), MOST_DIGITS)
+
+
+def flat_numbers(native: Any) -> list[float]:
+    """All numbers of an observation."""
+    if isinstance(native, dict):
+        return [number for value in native.values() for number in flat_numbers(value)]
+    if isinstance(native, tuple | list):
+        return [number for value in native for number in flat_numbers(value)]
+    return [float(number) for number in np.ravel(native)]
+
+
+def distinct_starts(
+    env: gymnasium.Env[Any, Any], natives: list[Any], walk: int, digits: int
+) -> int:
     """How many different observations episodes would begin with."""
     rng = np.random.default_rng(0)
     found = set()
@@ -199,27 +218,39 @@ def distinct_starts(env: gymnasium.Env[Any, Any], natives: list[Any], walk: int)
             if terminated or truncated:
                 native, _ = env.reset(seed=seed)
                 break
-        found.add(canonical_json(rounded(native, digits=DIGITS)))
+        found.add(canonical_json(rounded(native, digits=digits)))
     return len(found)
 
 
-def success_rule(env: gymnasium.Env[Any, Any], natives: list[Any]) -> tuple[str, str]:
-    """A guess of what success is, as a docstring and an expression, from random play."""
+@dataclass(frozen=True)
+class RandomPlay:
+    """What random play met."""
+
+    observations: list[Any]
+    rewards: frozenset[float]
+
+
+def play_at_random(env: gymnasium.Env[Any, Any], natives: list[Any]) -> RandomPlay:
     rng = np.random.default_rng(0)
-    rewards: set[float] = set()
-    env.reset(seed=0)
+    observations, rewards = [env.reset(seed=0)[0]], set()
     for step in range(PLAYED_STEPS):
-        _, reward, terminated, truncated, _ = env.step(natives[int(rng.integers(len(natives)))])
+        native, reward, terminated, truncated, _ = env.step(natives[rng.integers(len(natives))])
+        observations.append(native)
         rewards.add(round(float(reward), 3))
         if terminated or truncated:
             env.reset(seed=step)
+    return RandomPlay(observations, frozenset(rewards))
+
+
+def success_rule(rewards: frozenset[float]) -> tuple[str, str]:
+    """A guess of what success is, as a docstring and an expression, from the rewards met."""
     if len(rewards) > 5:
         return "GUESS: nothing counts as a success; returns are measured all the same.", "False"
     if rewards == {max(rewards)} and max(rewards) > 0:
         told = "GUESS: every step earns the same, so lasting to `max_steps` is a success."
         return told, "not terminated and self.steps + 1 >= self.config.max_steps"
-    if max(rewards) <= 0:
-        return "GUESS: no reward is positive, so the end of an episode is a success.", "terminated"
+    if max(rewards) <= 0 and min(rewards) < 0:
+        return "GUESS: steps cost, so the end of an episode is a success.", "terminated"
     return "GUESS: an episode that ends with a positive reward is a success.", (
         "terminated and reward > 0"
     )
@@ -235,8 +266,10 @@ def _write(
     actions = named_actions(env, env_id)
     discrete = isinstance(env.action_space, spaces.Discrete)
     natives = [value if discrete else np.array(value, np.float32) for value in actions.values()]
-    walk, split_by, starts = _start_mode(env, natives)
-    success_told, success = success_rule(env, natives)
+    played = play_at_random(env, natives)
+    digits = digits_for(played.observations)
+    walk, split_by, starts = _start_mode(env, natives, digits)
+    success_told, success = success_rule(played.rewards)
     limit = env.spec.max_episode_steps if env.spec else None
     indices = list(range(len(actions)))
     plain_indices = discrete and list(actions.values()) == indices
@@ -254,17 +287,19 @@ def _write(
         split_by=split_by,
         success=success,
         success_told=success_told,
-        digits=DIGITS,
+        digits=digits,
     )
     return text, starts
 
 
-def _start_mode(env: gymnasium.Env[Any, Any], natives: list[Any]) -> tuple[int, str, str]:
+def _start_mode(
+    env: gymnasium.Env[Any, Any], natives: list[Any], digits: int
+) -> tuple[int, str, str]:
     """The least change to the env with which there are enough instances."""
-    drawn = distinct_starts(env, natives, 0)
+    drawn = distinct_starts(env, natives, 0, digits)
     if drawn >= ENOUGH:
         return 0, "start", f"{drawn} of {DRAWS} resets differ: enough for a certificate."
-    walked = distinct_starts(env, natives, WALK)
+    walked = distinct_starts(env, natives, WALK, digits)
     if walked >= ENOUGH:
         told = f"{drawn} of {DRAWS} resets differ; after a random walk, {walked}."
         return WALK, "start", told

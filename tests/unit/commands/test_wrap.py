@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from terrella.commands.check import check_world
-from terrella.commands.wrap import module_name, success_rule, wrap
+from terrella.commands.wrap import (
+    digits_for,
+    module_name,
+    play_at_random,
+    success_rule,
+    wrap,
+)
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.gym_world import GymWorld, rounded
 from terrella.core.types import Split, State
@@ -57,7 +63,7 @@ def test_a_continuous_env_gets_named_pushes(tmp_path, monkeypatch):
     assert world.actions() == ("rest", "minus0", "plus0") and world.caveat == ""
     seen, _ = world.reset(seed=0)
     after = world.step("plus0")[0]
-    assert seen != after and all(number == round(number, 2) for number in after.value)
+    assert seen != after and all(number == round(number, 4) for number in after.value)
     recipe = sys.modules[done.module].wrapped_pendulum_model()
     assert recipe.world == config and recipe.transitions == 20_000
 
@@ -94,12 +100,20 @@ def test_what_cannot_be_wrapped_is_refused_with_a_reason(tmp_path):
         ("MountainCar-v0", "terminated"),
         ("Blackjack-v1", "terminated and reward > 0"),
         ("Pendulum-v1", "False"),
+        ("FrozenLake8x8-v1", "terminated and reward > 0"),  # random play never gets there
     ],
 )
 def test_success_is_guessed_from_rewards(env_id, rule):
     env = gymnasium.make(env_id, max_episode_steps=-1)
-    actions = [env.action_space.sample() for _ in range(3)]
-    assert success_rule(env, actions)[1] == rule
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(9)]
+    assert success_rule(play_at_random(env, actions).rewards)[1] == rule
+
+
+def test_digits_are_enough_for_the_number_that_varies_least():
+    car = gymnasium.make("MountainCar-v0", max_episode_steps=-1)  # its velocity is below 0.07
+    assert digits_for(play_at_random(car, [0, 1, 2]).observations) == 3
+    assert digits_for([{"a": 3, "b": (1.0, 20.0)}, {"a": 5, "b": (1.0, 30.0)}]) == 2
 
 
 class OneStart(GymWorld):

@@ -44,6 +44,11 @@ that a wrapped env cannot have: it lists no exact outcomes and has no expert.
 """
 
 
+NOT_RUN = """
+"not run": wrapped, but the check of this version has not been run yet.
+"""
+
+
 def env_ids():
     """The newest version of each env, by kind."""
     newest = {}
@@ -118,7 +123,12 @@ def modelled(folder):
 
 
 def page(record):
-    lines = [TOP, "| env | kind | starts | checks | |", "|---|---|---|---|---|"]
+    unchecked = any(row["wrapped"] and "checks" not in row for row in record["envs"].values())
+    lines = [
+        TOP + NOT_RUN * unchecked,
+        "| env | kind | starts | checks | |",
+        "|---|---|---|---|---|",
+    ]
     for env_id, row in record["envs"].items():
         if not row["wrapped"]:
             lines.append(f"| {env_id} | {row['kind']} | | | not wrapped: {row['reason']} |")

@@ -147,3 +147,12 @@ def test_a_phase_shows_where_the_reward_began_and_what_it_must_beat(lines):
         "reward 0.25 -> 0.81 (random 0.30)",
         "reward 0.50 (random 0.30)",
     ]
+
+
+def test_the_baseline_to_beat_is_random_play_where_there_is_some():
+    from terrella.pipelines.rlvr import to_beat
+
+    played = {"random_exact": 0.25, "random": 0.27, "expert": 1.0}
+    assert to_beat(played) == {"random": 0.25}
+    assert to_beat({**played, "random_exact": None}) == {"random": 0.27}
+    assert to_beat({"no_change": 0.1}) == {"no change": 0.1}

@@ -9,7 +9,7 @@ the manifest; the same call resumes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -100,15 +100,16 @@ class Rlvr(ModelPipeline[RlvrResult]):
     def train(self, run: RunFolder) -> RlvrResult:
         source = self.episode_source()
         start = self.warm_model(run)
+        beside = run.part("baselines", dict[str, float | None], self.baselines)
         before = run.part("before", Metric, lambda: self.validate(source, start))
         trained = run.part(
-            "rlvr", TrainedPart, lambda: self.reinforce(run, start, source), collective=True
+            "rlvr", TrainedPart, lambda: self.reinforce(run, start, source, beside), collective=True
         )
         after = run.part("after", Metric, lambda: self.validate(source, run / "model"))
         return RlvrResult(
             before=before,
             after=after,
-            baselines=self.baselines(),
+            baselines=beside,
             steps=trained.steps,
         )
 
@@ -148,7 +149,13 @@ class Rlvr(ModelPipeline[RlvrResult]):
             phase="warm up",
         )
 
-    def reinforce(self, run: RunFolder, start: Model, source: EpisodeSource) -> TrainedPart:
+    def reinforce(
+        self,
+        run: RunFolder,
+        start: Model,
+        source: EpisodeSource,
+        baselines: Mapping[str, float | None],
+    ) -> TrainedPart:
         config = self.config
         trained = self.engine.rlvr(
             start,
@@ -156,7 +163,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
             config.rlvr,
             run / "model",
             seed=config.seed,
-            progress=BesideBaselines(run.progress, self.shown_baselines()),
+            progress=BesideBaselines(run.progress, to_beat(baselines)),
             record_every=config.record_every,
         )
         if run.is_main:
@@ -212,14 +219,6 @@ class Rlvr(ModelPipeline[RlvrResult]):
             "expert": scores.expert_played,
         }
 
-    def shown_baselines(self) -> dict[str, float]:
-        """The baseline that the reward must beat, while it is trained."""
-        known = {name: value for name, value in self.baselines().items() if value is not None}
-        exact = known.get("random_exact", known.get("random"))
-        if exact is not None:
-            return {"random": exact}
-        return {name.replace("_", " "): value for name, value in known.items()}
-
     def summary(self, result: RlvrResult) -> list[tuple[str, str]]:
         rows = [
             ("before", f"{result.before}, masked {result.before.masked}"),
@@ -229,6 +228,15 @@ class Rlvr(ModelPipeline[RlvrResult]):
             if value is not None:
                 rows.append((f"baseline: {name}", f"{value:.3f}"))
         return rows
+
+
+def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:
+    """What the reward must beat, for the display: random play, or predicting no change."""
+    known = {name: value for name, value in baselines.items() if value is not None}
+    random = known.get("random_exact", known.get("random"))
+    if random is not None:
+        return {"random": random}
+    return {name.replace("_", " "): value for name, value in known.items()}
 
 
 def evaluate(

@@ -1,14 +1,15 @@
 """Draws the moving picture of the README from a run: docs/pictures/view_wrong_step.gif.
 
     terrella train-world-model sokoban_model --out runs/sokoban --set transitions=8000
-    terrella certify runs/sokoban --set step_error=0.05 --set exploited_on=4 --set plan_depth=2
+    terrella certify runs/sokoban --set exploited_on=8 --set plan_depth=2 --set samples=4
     terrella view runs/sokoban
     python benchmarks/moving_picture.py runs/sokoban/view/view.html
-Needs Chromium and Pillow. The episode is the first in which a step that the certificate does not
-trust is predicted wrongly, after steps that it trusts and that are right.
+Needs Chromium and Pillow. The episode is the first, of some length, whose first wrong prediction is
+of a step with more risk than most.
 """
 
 import io
+import statistics
 import sys
 from pathlib import Path
 
@@ -19,11 +20,14 @@ from playwright.sync_api import sync_playwright
 from terrella.browser.launch import find_chromium
 
 TARGET = common.PICTURES / "view_wrong_step.gif"
-SIZE = {"width": 1180, "height": 600}
+SIZE = {"width": 1240, "height": 600}
 STEP_MS, HOLD_MS = 900, 3200
 COLOURS = 64
 TRIED = 150
 """Episodes that are looked at."""
+SHORTEST, BEFORE = 6, 6
+EARLIEST, LATEST = 2, 10
+"""Where the wrong step may be: after some right ones, and soon."""
 
 
 def main(page_path):
@@ -43,37 +47,35 @@ def main(page_path):
 
 
 def find_episode(page):
-    """Open an episode; return the number of its first wrong step."""
-    fallback = None
-    for number in range(TRIED):
-        bars = page.locator(".ribbon .bar").evaluate_all(
-            "all => all.map(bar => bar.getAttribute('class'))"
+    """Open an episode whose first wrong step is riskier than most; return that step."""
+    episodes = int(page.locator("#count").inner_text().split()[0])
+    for _ in range(min(episodes, TRIED)):
+        heights = page.locator(".ribbon .bar").evaluate_all(
+            "all => all.map(bar => parseFloat(bar.getAttribute('height')))"
         )
         circles = page.locator(".ribbon .miss").evaluate_all(
-            "all => all.map(c => parseFloat(c.getAttribute('cx')))"
+            "all => all.map(circle => parseFloat(circle.getAttribute('cx')))"
         )
-        misses = [round(x / 100 * len(bars) + 0.5) for x in circles]
-        if misses and misses[0] > 2:
-            first = misses[0]
-            trusted = all("safe" in bar for bar in bars[: first - 1])
-            if trusted and "risky" in bars[first - 1] and len(bars) <= 12:
-                return first
-            fallback = fallback or (number, first)
+        misses = [round(x / 100 * len(heights) + 0.5) for x in circles]
+        long = len(heights) >= SHORTEST and misses and EARLIEST <= misses[0] <= LATEST
+        if long and statistics.median(heights) < heights[misses[0] - 1]:
+            return misses[0]
         page.keyboard.press("j")
-    raise SystemExit(f"no such episode among {TRIED}; the nearest is {fallback}")
+    raise SystemExit(f"no such episode among {episodes}")
 
 
 def record(page, miss):
-    """A picture of each step up to two after the wrong one, which is shown longer."""
+    """A picture of each step up to the wrong one; the wrong one is shown longer."""
     frames, times = [], []
     page.keyboard.press("Home")
-    for at in range(miss + 3):
-        if at:
-            page.keyboard.press("ArrowRight")
+    for _ in range(max(miss - BEFORE, 0)):
+        page.keyboard.press("ArrowRight")
+    for at in range(max(miss - BEFORE, 0), miss + 1):
         page.wait_for_timeout(150)
         shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         frames.append(shot.quantize(COLOURS, dither=Image.Dither.NONE))
         times.append(HOLD_MS if at == miss else STEP_MS)
+        page.keyboard.press("ArrowRight")
     return frames, times
 
 

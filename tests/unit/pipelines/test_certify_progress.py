@@ -1,0 +1,68 @@
+"""A section of a certificate says how far it is, not only that it has begun."""
+
+from pathlib import Path
+
+import pytest
+from tests.support.made_models import Lying, by_chance, data_of
+
+from terrella.pipelines.certify.pipeline import _measure_all
+from terrella.pipelines.certify.records import CertifyConfig, Evidence
+from terrella.pipelines.certify.sections import Sections
+from terrella.policies.basic import Mixture, Random
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+
+
+class Recorded(SilentProgress):
+    def __init__(self):
+        self.phases = {}
+
+    def phase(self, name, total):
+        self.name, self.total = name.rpartition(": ")[2], total
+        self.phases[self.name] = []
+
+    def advance(self, done, **_):
+        self.phases[self.name].append(done / self.total)
+
+
+@pytest.fixture(scope="module")
+def phases():
+    world = Counter.Config(max_steps=4)
+    config = CertifyConfig(
+        world=world,
+        folder=Path("unused"),
+        policy=Random.Config(),
+        policies=(Mixture.Config(share=0.0), Mixture.Config(share=1.0)),
+        calibration=40,
+        held_out=40,
+        horizon_episodes=3,
+        depth=2,
+        ranked_on=2,
+        exploited_on=1,
+        plan_depth=1,
+    )
+    built = world.build()
+    model = Lying(built, by_chance(0.1))
+    progress = Recorded()
+    _measure_all(Sections(config, Evidence(built, model, data_of(built))), progress)
+    return progress.phases
+
+
+def test_long_sections_move_between_their_beginning_and_their_end(phases):
+    assert list(phases) == [
+        "risk",
+        "one step",
+        "horizon",
+        "coverage",
+        "ranking",
+        "exploitability",
+    ]
+    for name in ("risk", "horizon", "ranking", "exploitability"):
+        between = [share for share in phases[name] if 0 < share < 1]
+        assert between and between == sorted(between), name
+
+
+def test_every_section_begins_at_once_and_is_whole_only_at_its_end(phases):
+    for name, shares in phases.items():
+        assert shares[0] == 0 and shares[-1] == 1, name
+        assert shares.count(1) == 1, name

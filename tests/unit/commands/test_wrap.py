@@ -132,6 +132,9 @@ def test_an_env_with_too_few_starts_says_which_setting_helps():
     assert walked.reset(seed=3, options={"split": Split.TEST}) == first
     twin = walked.fork()
     assert twin.step("up") == walked.step("up")
+    drawn = [walked.reset(seed=seed) for seed in range(40)]
+    starts = {observation for observation, _ in drawn}
+    assert len({info["instance"] for _, info in drawn}) > len(starts) > 3  # paths, not states
 
 
 def test_the_command_says_what_to_do_next(tmp_path):

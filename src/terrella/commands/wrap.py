@@ -232,9 +232,12 @@ class RandomPlay:
 
 def play_at_random(env: gymnasium.Env[Any, Any], natives: list[Any]) -> RandomPlay:
     rng = np.random.default_rng(0)
-    observations, rewards = [env.reset(seed=0)[0]], set()
+    observations: list[Any] = [env.reset(seed=0)[0]]
+    rewards: set[float] = set()
     for step in range(PLAYED_STEPS):
-        native, reward, terminated, truncated, _ = env.step(natives[rng.integers(len(natives))])
+        native, reward, terminated, truncated, _ = env.step(
+            natives[int(rng.integers(len(natives)))]
+        )
         observations.append(native)
         rewards.add(round(float(reward), 3))
         if terminated or truncated:

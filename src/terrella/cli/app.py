@@ -29,18 +29,21 @@ console = Console(quiet=rank() > 0)
 Assignments = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="A.B=C")]
 
 
-class App(tyro.extras.SubcommandApp):
+class App:
     """The commands, with a list of their names."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.names: list[str] = []
+        self._commands = tyro.extras.SubcommandApp()
 
-    def command(self, *, name: str) -> Callable[[F], F]:  # type: ignore[override]
+    def command(self, *, name: str) -> Callable[[F], F]:
         """Register a function as a command."""
         self.names.append(name)
-        registered: Callable[[F], F] = super().command(name=name)
-        return registered
+        return self._commands.command(name=name)
+
+    def cli(self, *, prog: str, description: str) -> None:
+        """Run the command that the arguments name."""
+        self._commands.cli(prog=prog, description=description)
 
     def check_name(self, words: Sequence[str]) -> None:
         """Refuse a mistyped command with the nearest ones; tyro lists all of them."""

@@ -35,4 +35,4 @@ def main() -> None:
         return
     with reported_to_user():
         app.check_name(sys.argv[1:])
-        app.cli(prog="terrella", description="World models with verifiable rewards.")
+        app.cli(description="World models with verifiable rewards.")

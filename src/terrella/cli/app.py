@@ -41,9 +41,9 @@ class App:
         self.names.append(name)
         return self._commands.command(name=name)
 
-    def cli(self, *, prog: str, description: str) -> None:
-        """Run the command that the arguments name."""
-        self._commands.cli(prog=prog, description=description)
+    def cli(self, *, args: Sequence[str] | None = None, description: str | None = None) -> None:
+        """Run the command that the arguments name, those of this process unless given."""
+        self._commands.cli(prog="terrella", description=description, args=args)
 
     def check_name(self, words: Sequence[str]) -> None:
         """Refuse a mistyped command with the nearest ones; tyro lists all of them."""

@@ -104,7 +104,7 @@ def test_a_thousand_episodes_open_in_two_seconds(lake_page, browser, open_page):
 
 def test_step_filter_and_fork_by_keyboard(lake_page, open_page):
     page = open_page(lake_page)
-    assert page.get_by_role("heading", name="Predicted: wrong").count() == 1  # where it opens
+    assert page.locator(".pane.predicted.wrong").count() == 1  # where it opens
     title = page.locator("#episode-title").inner_text()
     assert title.endswith((": failed", ": succeeded"))
     page.keyboard.press("Home")
@@ -241,7 +241,7 @@ def test_a_live_page_tries_any_action_and_continues_from_there(tmp_path, browser
         page = browser.new_page()
         assert page.goto(f"{url}/").status == 401 and page.goto(f"{url}/?token=wrong").status == 401
         assert page.request.post(f"{url}/fork", data="{}").status == 401
-        page.goto(f"{url}/?token=a-live-token")
+        page.goto(f"{url}/?token=a-live-token#e=0&s=0")
         page.wait_for_selector("html[data-ready]")
         page.keyboard.press("3")
         page.get_by_role("heading", name="Really").wait_for()

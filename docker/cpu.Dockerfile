@@ -18,6 +18,7 @@ ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1 MUJOCO_GL=egl
 COPY constraints.txt /tmp/constraints.txt
 # torch first and alone, from the index given here; its CPU build keeps the image small.
 ARG TORCH_INDEX=""
+# hadolint ignore=DL3013
 RUN pip install torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 COPY --from=wheel /dist /dist
 # hadolint ignore=DL3013

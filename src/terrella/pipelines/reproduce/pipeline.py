@@ -73,7 +73,7 @@ class Reproduce(Configurable):
         """Arms that run first, for all seeds."""
         seeds: int = 5
         claims: Recorded[tuple[tuple[str, str, int, bool], ...]] = ()
-        """(better, worse, k, not_below): see `core.claims.Claim`. The first one is the recipe's own.
+        """(better, worse, k, not_below): see `core.claims.Claim`. The first one is the main one.
 
         All of them are corrected for their number, so a claim that nobody needs weakens the others.
         """
@@ -196,8 +196,8 @@ class Reproduce(Configurable):
 
     def write_results(self, path: Path, table: Mapping[str, Any], command: str) -> None:
         """Write a table to publish, and its rows to `rows/` beside it."""
-        write_json(path, {"command": command, "versions": installed_versions(), **table})
         write_rows(path.parent / "rows" / f"{path.stem}.json.gz", self.rows())
+        write_json(path, {"command": command, "versions": installed_versions(), **table})
 
     def finished(self) -> dict[str, dict[int, FinishedJob]]:
         jobs: dict[str, dict[int, FinishedJob]] = {}

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 Z95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 
+CONFIDENCE = 0.95
+"""Of everything that a certificate promises."""
+
 # Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom, where the series below is
 # not good enough.
 _T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
@@ -89,15 +92,18 @@ def mean_upper_bound(values: Sequence[float], *, confidence: float) -> float:
     low, high = total / n, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        if _bound_p(total, n, middle) > 1.0 - confidence:
+        if mean_p_value(total, n, middle) > 1.0 - confidence:
             low = middle
         else:
             high = middle
     return high
 
 
-def _bound_p(total: float, n: int, mean: float) -> float:
-    """Bound on the chance of a sum this small if the true mean is `mean`."""
+def mean_p_value(total: float, n: int, mean: float) -> float:
+    """Bound on the chance that n values in [0, 1] sum to `total` or less if their mean is `mean`.
+
+    A small value shows that the true mean is below `mean`.
+    """
     hoeffding = math.exp(-n * _kl(min(total / n, mean), mean))
     # A sum of 0.1 + 0.2 + 0.7 may come out a little above 1.
     return min(hoeffding, math.e * binomial_cdf(math.ceil(total - 1e-9), n, mean))

@@ -30,13 +30,11 @@ def write_report(certificate: Certificate, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw(certificate.sections, folder / "certificate.png")
     encoded = base64.b64encode(picture.read_bytes()).decode()
-    verdict = "certified" if certificate.certified else "NOT CERTIFIED"
-    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in certificate.reasons)
     body = "".join(_table(name, rows) for name, rows in metric_tables(certificate.sections))
     page = folder / "certificate.html"
     page.write_text(
         f"<!doctype html><meta charset=utf-8><title>Certificate</title><style>{STYLE}</style>"
-        f"<h1>World model: {verdict}</h1><ul>{reasons}</ul>"
+        f"<h1>{html.escape(certificate.headline)}</h1>"
         f"<img alt='the sections as plots' src='data:image/png;base64,{encoded}'>{body}",
         "utf-8",
     )
@@ -64,7 +62,7 @@ def _scope_rows(sections: Mapping[str, Any]) -> Rows:
     return [
         ("world", str(about["world"])),
         ("weights", str(about["weights_sha256"])),
-        ("steps like those of", str(about["steps_of"])),
+        ("steps like those of", ", ".join(about["policies"])),
         ("calibrated on / held out", f"{about['calibrated_on']} / {about['held_out']} instances"),
         ("different steps in the data", f"{about['data_pairs']:,}"),
         ("real steps spent on this certificate", f"{sum(sections['real_steps'].values()):,}"),
@@ -81,6 +79,11 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
         wrong = f"{_interval(risk['trusted_wrong'])} (at most {about['step_error']:g})"
         rows += [
             (covered, _interval(risk["coverage"])),
+            ("prediction sets that are empty", f"{risk['empty_sets']:.3f}"),
+            *(
+                (f"the same, steps of {name}", _interval(row["coverage"]))
+                for name, row in risk["by_policy"].items()
+            ),
             ("steps that may be imagined", f"{risk['trusted_share']:.3f}"),
             ("wrong among them", wrong),
         ]

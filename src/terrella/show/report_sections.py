@@ -163,8 +163,7 @@ def _comparisons(comparisons: Sequence[Row]) -> Section:
 def _certificate(name: str, certificate: Certificate) -> Section:
     tables = metric_tables(certificate.sections)
     rows = tuple(row for _, table in tables for row in table)
-    reasons = "; ".join(certificate.reasons)
-    verdict = "certified" if certificate.certified else f"NOT CERTIFIED: {reasons}"
+    verdict = certificate.headline
     picture = certificate_plots.figure(certificate.sections)
     return Section(f"Certificate of {name}", (verdict,), ("", ""), rows, picture)
 

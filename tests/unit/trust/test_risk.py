@@ -288,7 +288,7 @@ def test_a_threshold_is_the_risk_of_the_last_step_before_the_error_shows():
     risks = np.arange(40.0)
     assert trusted_below(risks, at(), error=0.1) == 39.0
     assert trusted_below(risks, at(36), error=0.1) == 35.0  # one in 37 might be one in ten
-    assert trusted_below(risks, at(36, size=0.5), error=0.1) == 36.0  # half a mistake is less
+    assert trusted_below(risks, at(36, size=0.5), error=0.1) == 35.0  # half a mistake counts as one
     assert trusted_below(risks, at(28), error=0.1) is None
     assert trusted_below(risks[:29], at(count=29), error=0.1) == 28.0
     assert trusted_below(risks[:28], at(count=28), error=0.1) is None

@@ -121,7 +121,7 @@ def video():
         outcome(asdict(claim)),
         "tabletop in MuJoCo, tokenizer and transformer from scratch, 40 GRPO steps; one fit for "
         "all seeds",
-        "RT-1 robot videos",
+        "RT-1 robot videos: LPIPS 0.148 before RLVR, 0.134 after (no seeds)",
     )
 
 

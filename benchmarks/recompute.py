@@ -144,7 +144,7 @@ REPRODUCTIONS = (
 FROM_ROWS = {
     **dict.fromkeys(REPRODUCTIONS, reproduction),
     "bytesized32_tiny": text_games,
-    "trust_coverage": coverage,
+    **dict.fromkeys(("trust_coverage", "trust_coverage_small"), coverage),
     "teaching": teaching,
     **dict.fromkeys(("trust_gate", "trust_gate_sokoban", "trust_gate_elevator"), gate),
 }

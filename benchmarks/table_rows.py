@@ -398,7 +398,11 @@ def interval(metric, *, digits=3, sign=""):
 
 GATES = {
     name: partial(gate, world=world)
-    for name, world in (("trust_gate", "frozen_lake"), ("trust_gate_sokoban", "sokoban"))
+    for name, world in (
+        ("trust_gate", "frozen_lake"),
+        ("trust_gate_sokoban", "sokoban"),
+        ("trust_gate_elevator", "the elevator"),
+    )
 }
 REPRODUCTIONS = ("spa_frozen_lake", "spa_sokoban", "spa_sudoku", "webrl_sokoban", "webrl_miniwob")
 PARTS = {
@@ -442,7 +446,7 @@ SECTIONS = {
         "engine_memory",
         "engine_tinker",
     ),
-    "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban"),
+    "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban", "trust_gate_elevator"),
     "SPA": ("spa_frozen_lake", "spa_sokoban", "spa_sudoku"),
     "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
     "Video": ("video_model", "video_listens", "video_policies"),

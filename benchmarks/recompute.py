@@ -152,6 +152,12 @@ FROM_ROWS = {
 NO_INSTANCES = (
     "foundation",
     "engine_verl",
+    "engine_matrix",
+    "engine_vllm",
+    "engine_fsdp2",
+    "engine_async",
+    "engine_memory",
+    "engine_tinker",
     "video_listens",
     "web_arena",
     "web_miniwob",

@@ -3,7 +3,7 @@
     python benchmarks/trust.py models certificates gate gate_sokoban gate_elevator plan
 Any subset can be named; the same command resumes. Models are trained into `--runs` (default:
 runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1. Coverage has a script of its own
-(coverage.py).
+(trust_coverage.py).
 """
 
 import argparse

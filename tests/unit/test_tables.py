@@ -6,9 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.made_models import Doubting, by_chance
 
 from terrella.core.result_rows import read_rows, write_rows
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.world_model import TrainWorldModel
+from terrella.policies.basic import Mixture
 from terrella.recipes import all_recipes, recipe_info
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -16,6 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import common
 import first_claims
 import recompute
+import trust_coverage
 
 
 def test_every_number_that_has_rows_is_the_one_that_they_give():
@@ -105,6 +112,52 @@ def test_a_teaching_recipe_is_held_to_its_bar():
         "poor": False,
         "flat": False,
     }
+
+
+@pytest.fixture
+def hand_made(tmp_path, monkeypatch):
+    """`trust_coverage.py` with hand-made models in place of trained ones: wrong now and then."""
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setattr(recompute, "ROWS", tmp_path / "rows")
+    counter = Counter.Config(goals=2000)
+    trained = []
+
+    def train(name, model, chosen):
+        trained.append((name, model))
+        policy = Mixture.Config(share=0.5)
+        Collect(
+            Collect.Config(
+                world=counter, policy=policy, out=tmp_path / f"{model}/data", transitions=200
+            )
+        ).run(SilentProgress())
+        return TrainWorldModel.Config(world=counter, out=tmp_path / str(model))
+
+    monkeypatch.setattr(trust_coverage, "train", train)
+    monkeypatch.setattr(
+        trust_coverage,
+        "load_world_model",
+        lambda folder, samples: Doubting(counter.build(), by_chance(0.04, seed=len(trained))),
+    )
+    return trained
+
+
+def test_the_coverage_of_models_is_measured_one_after_the_other(hand_made, tmp_path):
+    trust_coverage.main(["counter", "--models", "2", "--small"])
+    assert hand_made == [("counter", 0), ("counter", 1)]
+    trust_coverage.main(["counter", "--models", "3", "--small"])  # what is measured is kept
+    assert hand_made[2:] == [("counter", 2)]
+    result = json.loads((tmp_path / "trust_coverage_small.json").read_text())
+    world = result["worlds"]["counter"]
+    assert result["seeds"] == ["0", "1", "2"] and len(world["models"]) == 3
+    for model in world["models"].values():
+        assert 0.9 < model["coverage"] <= 1.0 and model["n"] == 120 and model["calibration"] == 120
+        assert len(model["coverage_by_policy"]) == 3
+    assert recompute.recompute_all() == ([], [])
+    rows = read_rows(tmp_path / "rows/trust_coverage_small.json.gz")
+    rows["worlds"]["counter"]["1"]["covered"][7] = 0.5
+    write_rows(tmp_path / "rows/trust_coverage_small.json.gz", rows)
+    differences, _ = recompute.recompute_all()
+    assert any("counter.models.1.coverage" in line for line in differences)
 
 
 # --- the README -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Coverage of a certificate from validation to test: several models per world.
 
-    OMP_NUM_THREADS=1 python benchmarks/coverage.py [WORLD ...] [--models 5] [--runs runs/coverage]
+    OMP_NUM_THREADS=1 python benchmarks/trust_coverage.py [WORLD ...] [--models 5] [--runs runs/coverage]
 Writes results/trust_coverage.json and its rows. Each model is trained with its own seed, calibrated
 on validation instances and measured on test instances; the models are the units. The same command
 resumes: a model that is measured is not measured again. `--small` trains with less data, to see
@@ -11,7 +11,6 @@ import argparse
 from pathlib import Path
 
 import common
-import torch
 from recompute import coverage, coverage_summary
 
 from terrella.data.store import EpisodeStore
@@ -26,8 +25,6 @@ from terrella.show.progress import SilentProgress
 from terrella.trust.nearness import NearestData
 from terrella.world_models.language import load_world_model
 
-common.quiet_trl()
-torch.set_num_threads(1)
 LEVEL = 0.9
 RECIPES = {
     "lake": recipes.lake_model,
@@ -41,6 +38,7 @@ SMALL = {"transitions": 2500, "calibration": 120, "held_out": 120}
 
 def train(name, model, chosen):
     """The world model of one seed, in a folder of its own."""
+    common.quiet_trl()
     recipe = RECIPES[name]()
     if chosen.small:
         recipe = recipe.replace(transitions=SMALL["transitions"])
@@ -132,13 +130,13 @@ def write(result, rows, arguments):
     common.write_results(result, metrics, command=command, replace=True)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("worlds", nargs="*", choices=[*RECIPES, []], default=list(RECIPES))
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs/coverage"))
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     result = "trust_coverage_small" if chosen.small else "trust_coverage"
     rows = common.read_rows(result) or {"worlds": {}}
     for name in chosen.worlds:

@@ -1,6 +1,6 @@
 """Coverage of a certificate from validation to test: several models per world.
 
-    OMP_NUM_THREADS=1 python benchmarks/trust_coverage.py [WORLD ...] [--models 5] [--runs runs/coverage]
+    OMP_NUM_THREADS=1 python benchmarks/trust_coverage.py [WORLD ...] [--models 5] [--runs FOLDER]
 Writes results/trust_coverage.json and its rows. Each model is trained with its own seed, calibrated
 on validation instances and measured on test instances; the models are the units. The same command
 resumes: a model that is measured is not measured again. `--small` trains with less data, to see

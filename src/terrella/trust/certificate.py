@@ -51,9 +51,10 @@ class Certificate:
         if not self.certified:
             return f"NOT CERTIFIED: {'; '.join(self.reasons)}"
         about = self.sections["about"]
+        each = " for each" if len(about["policies"]) > 1 else ""
         return (
             f"CERTIFIED for {self.safe_horizon} steps under {', '.join(about['policies'])} at an "
-            f"error of {about['horizon_error']:g} ({about['confidence']:.0%} confidence)"
+            f"error of {about['horizon_error']:g} ({about['confidence']:.0%} confidence{each})"
         )
 
     def held_to(self, *, weights: str | None, data: str | None) -> Certificate:

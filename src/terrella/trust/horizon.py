@@ -261,13 +261,12 @@ def carried(by_depth: Sequence[Sequence[float]], lengths: Sequence[int]) -> NDAr
 
 
 def accuracy_bound(groups: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE) -> float:
-    """Lower bound of the mean accuracy of every group, all groups together at this confidence.
+    """Lower bound of the mean accuracy of the worst group, for each of them at this confidence.
 
     It needs no assumption but that the episodes of a group are independent.
     """
-    each = 1.0 - (1.0 - confidence) / len(groups)
     return min(
-        1.0 - mean_upper_bound([1.0 - value for value in values], confidence=each)
+        1.0 - mean_upper_bound([1.0 - value for value in values], confidence=confidence)
         for values in groups
     )
 

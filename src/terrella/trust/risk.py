@@ -9,7 +9,7 @@ sets that hold the real result at the promised rate, however poor the fit.
 Two things break exchangeability, and both are met. One calibration may be unlucky: the quantile is
 chosen so that the rate holds with a stated confidence, not on average over calibrations. Agents act
 differently: steps are calibrated for each policy apart, and the worst policy decides, so that the
-promise holds for each of them and for every mixture of them.
+promise holds for each of them at the stated confidence.
     model = fit_risk(signals, wrong, probs, policies, level=0.9)
     model.risks(new_signals); model.inside(risk_of_step, prob_of_result)
 """
@@ -123,7 +123,7 @@ def fit_risk(
     risks = _logistic(_features(values[rest]) @ weights)
     scores = 1.0 - (1.0 - risks) * probs[rest]
     groups = by_policy(len(values), policies)
-    quantile = max(_quantile(scores[group], level, len(groups)) for group in groups)
+    quantile = max(_quantile(scores[group], level) for group in groups)
     return RiskModel(tuple(map(float, weights)), quantile, level)
 
 
@@ -135,10 +135,10 @@ def by_policy(count: int, policies: Sequence[int] | None) -> list[NDArray[np.int
     return [np.flatnonzero(rest == name) for name in names]
 
 
-def _quantile(scores: Array, level: float, groups: int) -> float:
-    rank = conformal_rank(len(scores), level, confidence=1.0 - (1.0 - CONFIDENCE) / groups)
+def _quantile(scores: Array, level: float) -> float:
+    rank = conformal_rank(len(scores), level)
     if rank is None:
-        least = least_calibration(level, confidence=1.0 - (1.0 - CONFIDENCE) / groups)
+        least = least_calibration(level)
         raise ConfigError(
             "risk",
             f"{len(scores)} steps of a policy cannot calibrate a level of {level:g}: {least} can",
@@ -184,12 +184,8 @@ def trusted_below(
 def trusted_for_all(
     risks: Array, wrong: Array, groups: Sequence[NDArray[np.intp]], *, error: float
 ) -> float | None:
-    """The threshold that holds for every group, all together at the certificate's confidence."""
-    confidence = 1.0 - (1.0 - CONFIDENCE) / len(groups)
-    found = [
-        trusted_below(risks[group], wrong[group], error=error, confidence=confidence)
-        for group in groups
-    ]
+    """The threshold that holds for each group at the certificate's confidence."""
+    found = [trusted_below(risks[group], wrong[group], error=error) for group in groups]
     known = [threshold for threshold in found if threshold is not None]
     return min(known) if len(known) == len(found) else None
 

@@ -308,7 +308,7 @@ def test_the_headline_is_the_verdict():
         "policies": {"random": {}, "expert": {}},
     }
     assert certificate(about=about).headline == (
-        "CERTIFIED for 3 steps under random, expert at an error of 0.15 (95% confidence)"
+        "CERTIFIED for 3 steps under random, expert at an error of 0.15 (95% confidence for each)"
     )
     refused = certificate(about=about, certified=False, reasons=["too thin", "wrong"])
     assert refused.headline == "NOT CERTIFIED: too thin; wrong"

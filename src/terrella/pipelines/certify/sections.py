@@ -17,7 +17,7 @@ import numpy as np
 from terrella.core.episode import play
 from terrella.core.protocols import Policy, WorldModel
 from terrella.core.seeds import CERTIFY_FIRST, instance_seed
-from terrella.core.stats import CONFIDENCE, mean_interval
+from terrella.core.stats import mean_interval
 from terrella.core.types import Split
 from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import PolicyResult, evaluate_policy
@@ -78,11 +78,8 @@ class Sections:
         """The calibrated risk; None with too few steps to calibrate it."""
         steps, level = self.calibration, self.config.level
         groups = by_policy(len(steps.wrong), steps.policies.tolist())
-        confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, len(self.config.under))
         fewest = min((len(group) for group in groups), default=0)
-        if len(groups) < len(self.config.under) or fewest < least_calibration(
-            level, confidence=confidence
-        ):
+        if len(groups) < len(self.config.under) or fewest < least_calibration(level):
             return None
         return fit_risk(
             steps.signals, steps.wrong, steps.probs, steps.policies.tolist(), level=level

@@ -118,6 +118,42 @@ def teaching(record, rows):
     return {"recipes": recipes}
 
 
+def textworld(record, rows):
+    """Right answers of the model and of two baselines about questions of unseen games."""
+    parts = {}
+    for part, marks in rows.items():
+        groups = {}
+        for group, counts in group_counts(marks).items():
+            groups[group] = {name: {"right": r, "n": n} for name, (r, n) in counts.items()}
+        parts[part] = {"accuracy": groups}
+    return parts
+
+
+def group_counts(marks):
+    """(right, n) by group and predictor; a question is in several groups."""
+    counts = {}
+    for number, groups in enumerate(marks["groups"]):
+        for group in groups:
+            row = counts.setdefault(group, dict.fromkeys(marks["right"], (0, 0)))
+            for name, right in marks["right"].items():
+                row[name] = (row[name][0] + (right[number] == "1"), row[name][1] + 1)
+    return dict(sorted(counts.items()))
+
+
+def video(record, rows):
+    """Means over clips before and after RLVR, and the differences clip by clip."""
+    seeds = []
+    for row, clips in zip(record["seeds"], rows["seeds"], strict=True):
+        figures = {}
+        for name in row["figures"]:
+            before, after = clips["before"][name], clips["after"][name]
+            difference = [new - old for new, old in zip(after, before, strict=True)]
+            values = {"before": before, "after": after, "difference": difference}
+            figures[name] = {when: common.mean_row(each) for when, each in values.items()}
+        seeds.append({"figures": figures})
+    return {"seeds": seeds}
+
+
 def gate(record, rows):
     """Success of the arms of each seed, from the instances that were played."""
     return {
@@ -146,6 +182,8 @@ FROM_ROWS = {
     "bytesized32_tiny": text_games,
     **dict.fromkeys(("trust_coverage", "trust_coverage_small"), coverage),
     "teaching": teaching,
+    "textworld_unseen_games": textworld,
+    "video_model": video,
     **dict.fromkeys(("trust_gate", "trust_gate_sokoban", "trust_gate_elevator"), gate),
 }
 """Results that are computed from rows."""

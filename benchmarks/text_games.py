@@ -20,6 +20,7 @@ from typing import Any
 
 import common
 import numpy as np
+from recompute import group_counts
 
 from terrella.core.files import read_json_lines
 from terrella.core.run_folder import read_manifest
@@ -357,8 +358,11 @@ def textworld(seed: int, recipe: str = "textworld_model") -> None:
                 "test games": len(seen),
                 "questions": len(tasks),
                 "invalid": fraction(sum(map(is_invalid, episodes)), len(episodes)),
-                "accuracy": accuracy_by_group(rollout.verifier, tasks, episodes, habits),
             }
+            marks = mark_questions(rollout.verifier, tasks, episodes, habits)
+            rows = common.read_rows(name)
+            common.write_rows(name, {**rows, f"{part}{stage}": marks})
+            metrics["accuracy"] = accuracy_by_group(marks)
             write(name, f"{part}{stage}", metrics)
 
 
@@ -366,13 +370,14 @@ def is_invalid(episode: Any) -> bool:
     return episode.outcome.status is Status.UNPARSABLE
 
 
-def accuracy_by_group(
+def mark_questions(
     verifier: Any, tasks: Any, episodes: Any, habits: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Accuracy of the model and of two baselines, by change, rooms, objects and verb."""
+    """Whether the model and two baselines are right about each question, and its groups."""
     from terrella.core.judge import judge
 
-    right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    right: dict[str, list[str]] = defaultdict(list)
+    groups: list[tuple[str, ...]] = []
     for task, episode in zip(tasks, episodes, strict=True):
         step = task.transition
         correct = {"model": episode.outcome.value == 1.0}
@@ -382,12 +387,17 @@ def accuracy_by_group(
                 verifier, reply=reply, truth=step.next_observation, before=step.observation
             )
             correct[name] = verdict.value == 1.0
-        for group in groups_of(step):
-            for name, value in correct.items():
-                right[group][name].append(value)
+        groups.append(groups_of(step))
+        for name, value in correct.items():
+            right[name].append("1" if value else "0")
+    return {"groups": groups, "right": {name: "".join(marks) for name, marks in right.items()}}
+
+
+def accuracy_by_group(marks: Mapping[str, Any]) -> dict[str, Any]:
+    """Accuracy of the model and of two baselines, by change, rooms, objects and verb."""
     return {
-        group: {name: fraction(sum(marks), len(marks)) for name, marks in by_name.items()}
-        for group, by_name in sorted(right.items())
+        group: {name: fraction(right, n) for name, (right, n) in counts.items()}
+        for group, counts in group_counts(marks).items()
     }
 
 

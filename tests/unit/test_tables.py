@@ -114,6 +114,19 @@ def test_a_teaching_recipe_is_held_to_its_bar():
     }
 
 
+def test_questions_are_counted_by_group_and_clips_are_paired():
+    marks = {
+        "groups": [("overall", "changed"), ("overall", "unchanged"), ("overall", "changed")],
+        "right": {"model": "101", "no_change": "010"},
+    }
+    found = recompute.textworld({}, {"seed 0": marks})["seed 0"]["accuracy"]
+    assert found["changed"]["model"] == {"right": 2, "n": 2}
+    assert found["overall"]["no_change"] == {"right": 1, "n": 3}
+    clips = {"before": {"psnr": [20.0, 22.0]}, "after": {"psnr": [21.0, 25.0]}}
+    (seed,) = recompute.video({"seeds": [{"figures": {"psnr": {}}}]}, {"seeds": [clips]})["seeds"]
+    assert seed["figures"]["psnr"]["difference"]["mean"] == 2.0
+
+
 @pytest.fixture
 def hand_made(tmp_path, monkeypatch):
     """`trust_coverage.py` with hand-made models in place of trained ones: wrong now and then."""

@@ -98,14 +98,31 @@ def command(*arguments: object, **environment: object) -> str:
     return " ".join([*variables, "python", script, *map(str, arguments)])
 
 
-def mean_row(values: Sequence[float]) -> dict[str, float]:
-    """The mean with its 95% interval."""
-    import numpy as np
+def write_rows(name: str, rows: Mapping[str, Any]) -> None:
+    """Write the per-instance rows of results/NAME.json to results/rows/NAME.json.gz."""
+    from terrella.core.result_rows import write_rows as write
+
+    write(RESULTS / "rows" / f"{name}.json.gz", rows)
+
+
+def read_rows(name: str) -> dict[str, Any]:
+    """The rows of a result; empty if there are none."""
+    from terrella.core.result_rows import read_rows as read
+
+    path = RESULTS / "rows" / f"{name}.json.gz"
+    return read(path) if path.exists() else {}
+
+
+def mean_row(values: Sequence[float]) -> dict[str, float | None]:
+    """The mean with its 95% interval; one value shows no spread."""
+    import math
 
     from terrella.core.stats import mean_interval
 
     low, high = mean_interval(list(values))
-    return {"mean": float(np.mean(values)), "low": low, "high": high}
+    known = math.isfinite(low)
+    mean = math.fsum(values) / len(values)
+    return {"mean": mean, "low": low if known else None, "high": high if known else None}
 
 
 # --- time -----------------------------------------------------------------------------------------

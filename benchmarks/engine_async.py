@@ -36,7 +36,8 @@ def slow_counter():
 
 def run(seed, schedule, folder):
     from terrella.core.run_folder import RunFolder
-    from terrella.pipelines.rlvr import Rlvr, validate
+    from terrella.pipelines.rlvr import Rlvr
+    from terrella.pipelines.validation import validate
     from terrella.recipes import find_recipe
     from terrella.rollout.env_pool import EnvPool
     from terrella.show.progress import SilentProgress
@@ -70,7 +71,7 @@ def run(seed, schedule, folder):
                 progress=SilentProgress(),
             )
         before, after = (
-            validate(pipeline.engine, source, model, count=INSTANCES, seed=seed)
+            validate(pipeline.engine, source, model, count=INSTANCES, seed=seed).metric
             for model in (start, out)
         )
     rows = trained.curve

@@ -53,7 +53,8 @@ trust   trust/predictive.py      trust/test_predictive.py
 trust   trust/ranking.py         trust/test_ranking.py
 trust   trust/risk.py            trust/test_risk.py
 trust   trust/truth.py           trust/test_predictive.py
-stats   core/stats.py            core/test_stats.py
+stats   core/claims.py           core/test_claims.py
+stats   core/stats.py            core/test_stats.py core/test_claims.py
 pass@k  evals/pass_at_k.py       evals/test_pass_at_k.py
 verify  verify/text.py           verify/test_text_verifiers.py
 verify  verify/state.py          verify/test_state_verifier.py
@@ -85,10 +86,6 @@ A guard against rounding or dividing by zero: its size, and what lies exactly on
     trust/predictive.py matches: abs(predicted.reward - true.reward) > SAME_REWARD
     trust/risk.py inside: score(risk, prob) <= self.quantile + 1e-12
     trust/risk.py inside: (self.quantile + 1e-12)
-    trust/risk.py least_calibration: (round(level / (1.0 - level), 9))
-    trust/risk.py trusted_below: (mistakes[count - 1] - 1e-09)
-    trust/risk.py trusted_below: wilson(min(count
-    trust/risk.py least_trusted: wilson(0, n)[1] <= error
     trust/ranking.py _inversions: low > 0
     trust/horizon.py _accuracy: (min(1.0, sum(
     trust/ranking.py _inversions: high < 0 -> high <= 0
@@ -132,7 +129,6 @@ How much work is done, not what comes of it.
     trust/risk.py _fit_logistic: (np.abs(change).max() < 1e-09)
     trust/risk.py _fit_logistic: break
     trust/risk.py trusted_below: (len(order) // 50)
-    trust/risk.py least_trusted: (range(1, 1000000))
     evals/pass_at_k.py module: (RESAMPLES = 2000)
 Moves a quantile of Student's t in the sixth digit or behind; four are promised.
     core/stats.py student_t95: degrees <= len(_T95)

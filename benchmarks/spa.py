@@ -13,6 +13,7 @@ from pathlib import Path
 
 import common
 
+from terrella.core.claims import Claim
 from terrella.core.files import read_json_lines
 from terrella.core.instances import plain
 from terrella.core.run_folder import RunFolder, read_manifest
@@ -20,7 +21,8 @@ from terrella.core.types import Split
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import make_engine
 from terrella.evals.agents import Evaluate
-from terrella.pipelines.reproduce.pipeline import Claim, Reproduce
+from terrella.evals.arm_tables import decide_claims
+from terrella.pipelines.reproduce.pipeline import Reproduce, instance_rows
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.spa.self_play import SelfPlay
 from terrella.recipes import find_recipe
@@ -40,18 +42,16 @@ def table(recipe, runs):
     config = find_recipe(recipe)()
     reproduction = Reproduce(config.replace(out=Path(runs)))
     metrics = reproduction.write_table()
-    finished = reproduction.finished()
-    metrics["fewer_trajectories"] = [
-        reproduction.check_claim(Claim(name, "spa", 1), finished)
-        for name in FEWER_TRAJECTORIES
-        if name in metrics["arms"]
-    ]
+    fewer = [Claim(name, "spa") for name in FEWER_TRAJECTORIES if name in metrics["arms"]]
+    rows = instance_rows(reproduction.finished())
+    metrics["fewer_trajectories"] = decide_claims(rows, fewer, margin=config.margin)
     arm = config.arms["spa"]
     setting = {
         "world": str(arm.world),
         "budget_of_world_steps": arm.max_env_steps,
         "parameters": "0.3M, from scratch",
     }
+    common.write_rows(recipe, reproduction.rows())
     common.write_results(
         recipe,
         {"setting": setting, **metrics, **job_details(Path(runs))},

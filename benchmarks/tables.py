@@ -1,15 +1,18 @@
-"""Writes docs/numbers.md and the short table of the README from results/*.json.
+"""Writes docs/numbers.md and the table of the README from results/*.json.
 
-    python benchmarks/tables.py [--check]
-`--check` changes nothing, and exits with 1 if one of the two is out of date.
+    python benchmarks/tables.py [--check | --recompute]
+`--check` changes nothing, and exits with 1 if one of the two is out of date. `--recompute` also
+computes every number that has rows (results/rows/) again, names the results without rows, and exits
+with 1 if a number differs.
 """
 
 import re
 import sys
-from functools import partial
 
 import common
-import engine_rows
+from first_claims import first_claim_lines
+from recompute import recompute_all
+from table_rows import PARTS, SECTIONS
 
 README = common.ROOT / "README.md"
 PAGE = common.ROOT / "docs/numbers.md"
@@ -18,466 +21,62 @@ MARKS = (
     "<!-- /numbers -->",
 )
 
+INTRODUCTION = """\
+Written by `python benchmarks/tables.py` from [`results/`](../results/), where every figure stands
+with the command that made it. A claim `holds`, `fails` (the opposite is shown) or is `undecided`.
+It is tested with seeds as the unit: instances are paired inside a seed, a one-sided t-test at 0.025
+is corrected (Holm) for all claims of its table, and "not below" means not more than the stated
+margin below. Intervals are 95%: of arms and claims over seeds, of other figures as their file says.
 
-def foundation(record):
-    splits, collect, kills = record["splits"], record["collect"], record["kills"]
-    worlds = [row for row in splits.values() if isinstance(row, dict) and "train_and_test" in row]
-    million = collect["1000000"]
-    shared = sum(world["train_and_test"] for world in worlds)
-    fuzz, checks = record["fuzz"], record["checks"]
-    return [
-        (
-            "worlds and presets checked, broken properties",
-            f"{checks['worlds_and_presets']}, {checks['broken_properties']}",
-        ),
-        (
-            "instances in both train and test",
-            f"{shared} ({len(worlds)} worlds, {worlds[0]['train_draws']:,} train and "
-            f"{worlds[0]['test_draws']:,} test draws each)",
-        ),
-        (
-            "`collect frozen_lake`, 10^6 transitions",
-            f"{million['seconds']:.0f} s, {million['bytes_per_transition']} bytes each, "
-            f"peak {million['peak_mib']} MiB ({collect['peak_ratio_1e6_to_1e5']} x that of 10^5)",
-        ),
-        (
-            f"killed by SIGKILL {kills['kills']} times and resumed",
-            "byte-identical" if kills["byte_identical"] else "NOT identical",
-        ),
-        (
-            f"{fuzz['replies_per_verifier']:,} fuzzed replies per verifier",
-            "no crash, nothing outside [0, 1], battery wins 0" if fuzz["passed"] else "FAILED",
-        ),
-    ]
-
-
-def engine(record):
-    """One row per recipe (all its seeds), then the comparisons with the bare engine."""
-    rows = [
-        (f"`terrella rlvr {name}`, held-out reward", curve_cell(seeds))
-        for name, seeds in curves(record)
-    ]
-    for part, what in (
-        ("ratio", "GRPO step, bare engine / ours"),
-        ("prefix", "the same, long shared prompt"),
-    ):
-        for shape in record.get(part, {}).get("shapes", []):
-            rows.append((f"{what}: {shape['model']}, {shape_size(shape)}", shape_cell(shape)))
-    if "interleaving" in record:
-        cost = record["interleaving"]["cost"]
-        rows.append(
-            ("8 turns with forced world tokens / the same tokens in one go", f"{cost} x the time")
-        )
-    if "kills" in record:
-        same = "bit-identical weights" if record["kills"]["passed"] else "NOT identical"
-        rows.append((f"RLVR killed by SIGKILL {record['kills']['kills']} times and resumed", same))
-    return rows
-
-
-def shape_size(shape):
-    answers = f"{shape['groups']} x {shape['group_size']} answers"
-    return f"{answers} of {shape['answer']} tokens to {shape['prompt']}"
-
-
-def shape_cell(shape):
-    bare = f"{shape['bare_generate_s']} + {shape['bare_train_s']} s"
-    return f"{shape['ratio']} x ({bare} / {shape['our_step_s']} s)"
-
-
-def curves(record):
-    return record.get("curves", {}).get("recipes", {}).items()
-
-
-def curve_cell(seeds):
-    runs = seeds.values()
-    before = ", ".join(f"{run['before']['mean']:.2f}" for run in runs)
-    after = ", ".join(interval(run["after"], digits=2) for run in runs)
-    seconds = max(run["seconds"] for run in runs)
-    return f"{before} -> {after} (seeds {', '.join(seeds)}; at most {seconds} s)"
-
-
-def verl(record):
-    rows = []
-    for part, what in (
-        ("curve", "tiny_counter, GRPO"),
-        ("lake", "tiny_lake_agent, PPO with a critic"),
-    ):
-        rise = record[part]["last_ten_minus_first_ten"]
-        cell = f"{interval(rise, sign='+')} reward in {record[part]['steps']} steps"
-        rows.append((f"`--set engine=verl`: {what}, last ten steps minus first ten", cell))
-    worst = max(record[part]["mismatch_max"] for part in ("curve", "lake"))
-    rows.append(
-        ("verl: sampler and trainer differ at most by (log-probability of a token)", f"{worst:.1e}")
-    )
-    lost = record["nodes"]
-    what = f"verl: a node lost while {lost['episodes']:,} episodes are collected"
-    rows.append((what, f"{lost['lost']} lost, {lost['duplicated']} doubled"))
-    return rows + engine_rows.verl_share(record)
-
-
-def coverage(record):
-    cell = ", ".join(
-        f"{name} {world['resplit']['mean']:.3f}" for name, world in record["worlds"].items()
-    )
-    return [("conformal risk at 90%: coverage on held-out steps, five seeds", cell)]
-
-
-def gate(record, world):
-    summary, seeds = record["summary"], len(record["seeds"])
-    if summary is None:  # one seed says nothing about spread
-        (row,) = record["seeds"].values()
-        success = f"{row['gated']:.3f} against {row['real']:.3f} in reality"
-        cell = f"{success}, {row['factor']:.2f} x fewer real steps, one seed"
-        return [(f"the gate on {world}: success", cell)]
-    return [
-        (
-            f"the gate on {world}: success minus that of real training, {seeds} seeds",
-            interval(summary["gated_minus_real"], digits=4),
-        ),
-        (f"the gate on {world}: times fewer real steps, all counted", interval(summary["factor"])),
-    ]
-
-
-def arms(record, name):
-    """A reproduction: its arms, and its claims."""
-    cells = [f"{arm} {row['pass@1']['mean']:.3f}" for arm, row in record["arms"].items()]
-    seeds = {len(row["seeds"]) for row in record["arms"].values()}
-    spread = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else max(seeds)
-    rows = [(f"`terrella reproduce {name}`, pass@1 (seeds: {spread})", ", ".join(cells))]
-    rows += [claim_row(claim, name) for claim in record["claims"] if claim["holds"] is not None]
-    if any(record.get("unseen_families", {}).values()):
-        unseen = record["unseen_families"]
-        cells = [f"{arm} {sum(values) / len(values):.3f}" for arm, values in unseen.items()]
-        rows.append((f"{name}: families neither shown nor practised", ", ".join(cells)))
-    return rows
-
-
-def claim_row(claim, name):
-    relation = "not below" if claim["not_below"] else "above"
-    verdict = "reproduced" if claim["holds"] else "NOT reproduced"
-    what = f"{name}: {claim['better']} {relation} {claim['worse']}, pass@{claim['k']}, paired"
-    return what, f"{verdict}: {interval(claim, sign='+')}, {count(range(claim['seeds']))}"
-
-
-def each_arm(record, name):
-    """For the page: one row per arm, with its spread over seeds, and random and optimal play."""
-    rows = []
-    if reference := record.get("reference_scores"):
-        cell = f"{reference['random']['1']:.3f}, {reference['optimal']:.3f}"
-        rows.append((f"{name}: random, optimal (exact)", cell))
-    for arm, metrics in record["arms"].items():
-        kinds = [kind for kind in ("pass@1", "pass@8") if kind in metrics]
-        cell = ", ".join(f"{kind} {over_seeds(metrics[kind])}" for kind in kinds)
-        rows.append((f"{name}: {arm}", f"{cell} ({count(metrics['seeds'])})"))
-    return rows + arms(record, name)[1:]
-
-
-def over_seeds(scores):
-    mean, spread = f"{scores['mean']:.3f}", scores["interval"]
-    return f"{mean} [{spread[0]:.3f}, {spread[1]:.3f}]" if spread else mean
-
-
-def count(seeds):
-    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-
-
-def serve(record):
-    rows = []
-    for part, each in (("load", "one question"), ("load_of_eight", "eight questions")):
-        if part in record:
-            load = record[part]
-            low, high = load["ratio_interval"]
-            clients = f"{load['clients']} clients for 60 s, {each} a request"
-            errors = f"{load['errors']} errors in {load['requests']:,} requests"
-            what = f"`terrella serve`, {clients}: served / bare predictions"
-            rows.append((what, f"{load['ratio']} [{low}, {high}]; {errors}"))
-    if "malformed" in record:
-        wrong = record["malformed"]
-        leaked = f"{wrong['tracebacks_leaked']} tracebacks leaked"
-        cell = f"{wrong['server_errors']} server errors, {leaked}"
-        rows.append((f"{wrong['requests']:,} malformed requests to a server", cell))
-    return rows
-
-
-def miniwob(record):
-    sweep, rate, kill, rest = (record[part] for part in ("sweep", "rate", "kill", "leftovers"))
-    one = rate["one_browser_in_place"]["per_second"]
-    two = rate["two_browsers_in_place"]["per_second"]
-    return [
-        (
-            f"MiniWoB++ in Chromium, {sweep['episodes']} episodes of {sweep['families']} families",
-            f"{sweep['harness_errors']} errors of ours; "
-            f"{one:.0f} episodes/s with one browser, {two:.0f} with two",
-        ),
-        (
-            f"a browser killed in {kill['kills']} of {kill['episodes']} episodes",
-            f"{kill['succeeded']} succeed, {kill['masked']} masked, {kill['scored_0']} scored 0; "
-            f"{rest['leftover_processes']} processes left after {rest['episodes']:,} episodes",
-        ),
-    ]
-
-
-def pages(record):
-    result = record["pages --seed 0"]
-    scores = {
-        "no change": result["baselines"]["no_change"],
-        "SFT": result["sft"],
-        "RLVR": result["rlvr"],
-    }
-    cells = [f"{name} {interval(score['changed']['f1'])}" for name, score in scores.items()]
-    return [("page model, unseen MiniWoB++ families: F1 of what changes, seed 0", ", ".join(cells))]
-
-
-def look_ahead(record):
-    cells = [
-        f"{arm} {interval({**row, 'mean': row['success']}, digits=2)}"
-        for arm, row in record["mpc"]["arms"].items()
-    ]
-    return [("web agent, 100 held-out seeds: success by depth of looking ahead", ", ".join(cells))]
-
-
-def viewer(record):
-    page = record["open"]
-    seconds = f"{page['seconds']['median']} s (median of 10; worst {page['seconds']['worst']})"
-    return [(f"`terrella view`, {page['episodes']:,} episodes opened in Chromium", seconds)]
-
-
-def text_games(record):
-    arms = record["arms"]
-    cells = []
-    for name in ("sft", "exact", "task_specific", "sft_all"):
-        changed, overall = (100 * arms[name][kind]["mean"] for kind in ("changed", "overall"))
-        cells.append(f"{name} {changed:.1f} / {overall:.1f}")
-    seeds = [f"{name} {arms[name]['seeds']}" for name in ("exact", "task_specific", "sft_all")]
-    what = "bytesized32, 1.2M parameters: % right of changed / all official test rows"
-    rows = [(f"{what} (seeds: {', '.join(seeds)})", "; ".join(cells))]
-    pairs = {(pair["better"], pair["worse"]): pair for pair in record["differences"]["paired"]}
-    for better, worse, chosen in TEXT_CLAIMS:
-        mean, low, high = (100 * value for value in pairs[better, worse][chosen])
-        name = f"bytesized32: {better} minus {worse}, {chosen.replace('_', ', ')} rows, paired"
-        rows.append((name, f"{mean:+.1f} points [{low:.1f}, {high:.1f}]"))
-    return rows
-
-
-TEXT_CLAIMS = (
-    ("exact", "sft", "changed"),
-    ("task_specific", "sft", "changed"),
-    ("exact", "sft", "overall"),
-    ("sft_all", "nearest_neighbour", "dedup_overall"),
-    ("sft_all", "nearest_neighbour_inside_tables", "dedup_overall"),
-)
-
-
-def game_baselines(record):
-    cells = [
-        f"{name.replace('_', ' ')} {100 * row['nearest_neighbour']['overall']['share']:.1f}"
-        for name, row in record.items()
-    ]
-    still = 100 * record["official"]["no_change"]["overall"]["share"]
-    cell = f"{', '.join(cells)} (no change: {still:.1f})"
-    return [("bytesized32, no model: nearest neighbour, % of rows", cell)]
-
-
-def unseen_games(record):
-    runs = [record[f"seed {seed}, other games"] for seed in range(3)]
-    cells = []
-    for name in ("model", "verb_habit", "no_change"):
-        means = []
-        for group in ("changed", "overall"):
-            shares = [run["accuracy"][group][name]["share"] for run in runs]
-            means.append(f"{sum(shares) / len(shares):.3f}")
-        cells.append(f"{name.replace('_', ' ')} {' / '.join(means)}")
-    games = runs[0]["test games"]
-    what = f"textworld, {games} unseen games, 3 seeds: share right of what changes / all"
-    return [(what, "; ".join(cells))]
-
-
-def video(record):
-    cell = ", ".join(
-        f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
-        for name in ("lpips", "ssim", "psnr")
-    )
-    still = record["baselines"]["still"]
-    after = {name: record["all"][name]["after"] for name in ("lpips", "psnr")}
-    beside = ", ".join(
-        f"{name.upper()} {mean:.3f} (the last frame for ever: {still[name]['mean']:.3f})"
-        for name, mean in after.items()
-    )
-    seeds = len(record["seeds"])
-    return [
-        (f"video on the tabletop, 7 frames ahead: RLVR minus SFT, {seeds} seeds", cell),
-        ("the same, after RLVR", beside),
-    ]
-
-
-def listening(record):
-    worse = [row["figures"]["psnr"]["difference"] for row in record["seeds"]]
-    cell = ", ".join(interval(difference, digits=2, sign="+") for difference in worse)
-    return [("the same clips told the actions of other clips: PSNR, seed by seed", cell)]
-
-
-def ladder(record):
-    tasks = {
-        task: [row["pearson"]["value"] for row in record["runs"] if row["task"] == task]
-        for task in ("push", "reach")
-    }
-    cell = "; ".join(
-        f"{task} {', '.join(f'{value:.2f}' for value in values)}" for task, values in tasks.items()
-    )
-    pooled = ", ".join(
-        f"{value:.2f}" for value in record["pearson_over_both_tasks"].values() if value is not None
-    )
-    return [
-        (
-            "eight policies in the video model and in the simulator: Pearson r, seed by seed",
-            f"{cell}; both {pooled}",
-        )
-    ]
-
-
-def arena(record):
-    found = record["arena"]
-    cell = f"script {found['oracle']}, null agent {found['null']} of {found['tasks']}; "
-    return [
-        (
-            "mini-arena of three real applications",
-            f"{cell}reset {found['reset_seconds_median']:.2f} s (median)",
-        )
-    ]
-
-
-def interval(metric, *, digits=3, sign=""):
-    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
-    return f"{metric['mean']:{sign}.{digits}f} {spread}"
-
-
-GATES = {
-    name: partial(gate, world=world)
-    for name, world in (("trust_gate", "frozen_lake"), ("trust_gate_sokoban", "sokoban"))
-}
-REPRODUCTIONS = ("spa_frozen_lake", "spa_sokoban", "webrl_sokoban", "webrl_miniwob")
-PARTS = {
-    "foundation": foundation,
-    "engine": engine,
-    "engine_verl": verl,
-    "engine_matrix": engine_rows.matrix,
-    "engine_vllm": engine_rows.vllm,
-    "engine_fsdp2": engine_rows.ranks,
-    "engine_async": engine_rows.asynchronous,
-    "engine_memory": engine_rows.memory,
-    "engine_tinker": engine_rows.tinker,
-    "trust_coverage": coverage,
-    **GATES,
-    **{name: partial(arms, name=name) for name in REPRODUCTIONS},
-    "bytesized32_baselines": game_baselines,
-    "bytesized32_tiny": text_games,
-    "textworld_unseen_games": unseen_games,
-    "video_model": video,
-    "video_listens": listening,
-    "video_policies": ladder,
-    "web_arena": arena,
-    "web_miniwob": miniwob,
-    "web_pages": pages,
-    "web_mpc": look_ahead,
-    "serve_load": serve,
-    "viewer": viewer,
-}
-"""Result files and the rows made from each; a file that does not exist gives no rows."""
-LONGER = {name: partial(each_arm, name=name) for name in REPRODUCTIONS}
-"""Longer rows, for the page only."""
-
-SECTIONS = {
-    "Worlds and data": ("foundation",),
-    "Engine": (
-        "engine",
-        "engine_verl",
-        "engine_matrix",
-        "engine_vllm",
-        "engine_fsdp2",
-        "engine_async",
-        "engine_memory",
-        "engine_tinker",
-    ),
-    "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban"),
-    "SPA": ("spa_frozen_lake", "spa_sokoban"),
-    "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
-    "Video": ("video_model", "video_listens", "video_policies"),
-    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
-    "WebRL": ("webrl_sokoban", "webrl_miniwob"),
-    "Served and shown": ("serve_load", "viewer"),
-}
-
-FRONT = (
-    "instances in both",
-    "`collect",
-    "killed by SIGKILL",
-    "rlvr tiny_lake",
-    "GRPO step.*smollm2",
-    "engine=verl.*GRPO",
-    "conformal",
-    "the gate",
-    "reproduce spa_",
-    "spa_.*above (vanilla|state)",
-    "1.2M parameters",
-    "exact minus sft, changed",
-    "sft_all minus nearest_neighbour,",
-    "textworld",
-    "7 frames ahead",
-    "eight policies",
-    "MiniWoB.. in Chromium",
-    "page model",
-    "looking ahead",
-    "reproduce webrl",
-    "webrl_paper above (sft|fixed)",
-    "one question a request",
-)
-"""Patterns of the rows that the README shows: the claims, whether they hold or not."""
-
-
-def section_rows(section, parts):
-    rows = []
-    for name in SECTIONS[section]:
-        if record := common.read_results(name):
-            rows += parts[name](record)
-    return rows
+`python benchmarks/tables.py --recompute` computes the numbers again from the per-instance rows in
+`results/rows/`, and names the results that were measured before rows were kept."""
 
 
 def table(rows):
     return ["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
 
 
+def section_rows(section):
+    rows = []
+    for name in SECTIONS[section]:
+        if record := common.read_results(name):
+            rows += PARTS[name](record)
+    return rows
+
+
 def readme_table():
-    rows = [row for section in SECTIONS for row in section_rows(section, PARTS)]
-    chosen = [row for row in rows if any(re.search(pattern, row[0]) for pattern in FRONT)]
-    unused = [pattern for pattern in FRONT if not any(re.search(pattern, name) for name, _ in rows)]
-    if unused:
-        sys.exit(f"FRONT has patterns that match no row: {unused}")
-    return "\n".join([MARKS[0], *table(chosen), MARKS[1]])
-
-
-INTRODUCTION = """\
-Written by `python benchmarks/tables.py` from [`results/`](../results/), where every figure stands \
-with the
-command that made it. Intervals are 95%: of a reproduction's arm over its seeds, of its claims \
-over seeds and test
-instances, both resampled; of other figures as their file says."""
+    return "\n".join([MARKS[0], *first_claim_lines(), MARKS[1]])
 
 
 def page():
     lines = ["# Numbers", "", INTRODUCTION]
     for section in SECTIONS:
-        lines += ["", f"## {section}", "", *table(section_rows(section, {**PARTS, **LONGER}))]
+        lines += ["", f"## {section}", "", *table(section_rows(section))]
     return "\n".join(lines) + "\n"
 
 
-def main():
+def fresh_pages():
+    """Both files as they should be."""
     pattern = re.escape(MARKS[0]) + ".*?" + re.escape(MARKS[1])
     readme = re.sub(pattern, lambda _: readme_table(), README.read_text(), flags=re.S)
-    fresh = {README: readme, PAGE: page()}
+    return {README: readme, PAGE: page()}
+
+
+def out_of_date():
+    return [path for path, text in fresh_pages().items() if path.read_text() != text]
+
+
+def main():
+    if "--recompute" in sys.argv:
+        differences, without_rows = recompute_all()
+        for name in without_rows:
+            print(f"{name}: no rows; measured before rows were kept")
+        for difference in differences:
+            print(f"DIFFERS: {difference}")
+        sys.exit(1 if differences or out_of_date() else 0)
     if "--check" in sys.argv:
-        same = all(path.exists() and path.read_text() == text for path, text in fresh.items())
-        sys.exit(0 if same else 1)
-    for path, text in fresh.items():
+        sys.exit(1 if out_of_date() else 0)
+    for path, text in fresh_pages().items():
         path.write_text(text)
 
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import common
 import numpy as np
+from recompute import group_counts
 
 from terrella.core.files import read_json_lines
 from terrella.core.run_folder import read_manifest
 from terrella.core.stats import wilson
 from terrella.core.types import Split, Status, Text, Transition
-from terrella.evals.pass_at_k import paired_difference
 from terrella.verify.properties import REWARDS, reward
 from terrella.worlds.bytesized32.baselines import NearestNeighbour, no_change
 from terrella.worlds.bytesized32.records import Record
@@ -192,18 +192,6 @@ ARMS = (
     "nearest_neighbour_inside_tables",
 )
 SMOLLM2_ARMS = ("sft", "exact", "no_change", "nearest_neighbour")
-SMOLLM2_PAIRS = (("exact", "sft"), ("sft", "nearest_neighbour"), ("exact", "no_change"))
-PAIRS = (
-    ("exact", "sft"),
-    ("task_specific", "sft"),
-    ("task_specific", "exact"),
-    ("exact_refill", "exact"),
-    ("sft_all", "sft"),
-    ("sft_all", "nearest_neighbour"),
-    ("exact", "nearest_neighbour"),
-    ("task_specific", "nearest_neighbour"),
-    ("sft_all", "nearest_neighbour_inside_tables"),
-)
 
 
 @dataclass(frozen=True)
@@ -219,17 +207,18 @@ class ArmRuns:
 
 
 def tiny() -> None:
-    compare("bytesized32_tiny", "official", ARMS, PAIRS)
+    compare("bytesized32_tiny", "official", ARMS)
 
 
 def smollm2() -> None:
-    compare("bytesized32_smollm2", "held_out_games", SMOLLM2_ARMS, SMOLLM2_PAIRS)
+    compare("bytesized32_smollm2", "held_out_games", SMOLLM2_ARMS)
 
 
-def compare(
-    name: str, splits: Splits, names: Sequence[str], compared: Sequence[tuple[str, str]]
-) -> None:
-    """Arms and paired differences of a comparison whose jobs are finished."""
+def compare(name: str, splits: Splits, names: Sequence[str]) -> None:
+    """The arms of a comparison whose jobs are finished, and their rows.
+
+    `tables.py` decides the claims from the arms.
+    """
     require_data()
     pools = load_pools(None, splits)
     records = pools[Split.TEST]
@@ -238,13 +227,17 @@ def compare(
     arms = {arm: runs for arm, runs in found.items() if runs is not None}
     counts = {"n": {each: int(chosen.sum()) for each, chosen in sets.items()}}
     metrics = {arm: arm_metrics(runs, sets, records) for arm, runs in arms.items()}
+    rows = {
+        "records": [list(record.key) for record in records],
+        "sets": {each: as_bits(chosen) for each, chosen in sets.items()},
+        "arms": {arm: [as_bits(marks) for marks in runs.marks] for arm, runs in arms.items()},
+    }
+    common.write_rows(name, rows)
     write(name, "arms", {"splits": splits, **counts, **metrics})
-    pairs = [
-        compare_arms(arms, sets, better, worse)
-        for better, worse in compared
-        if better in arms and worse in arms
-    ]
-    write(name, "differences", {"paired": pairs})
+
+
+def as_bits(flags: np.ndarray) -> str:
+    return "".join("1" if flag else "0" for flag in flags)
 
 
 def record_sets(records: Sequence[Record], *, dedup: bool) -> dict[str, np.ndarray]:
@@ -319,21 +312,6 @@ def by_game(records: Sequence[Record], marks: np.ndarray) -> dict[str, float]:
     }
 
 
-def compare_arms(
-    arms: Mapping[str, ArmRuns], sets: Mapping[str, np.ndarray], better: str, worse: str
-) -> dict[str, Any]:
-    """Paired differences over seeds and records; a single run is paired with every seed."""
-    first, second = arms[better].marks, arms[worse].marks
-    seeds = min(len(first), len(second)) if len(second) > 1 else len(first)
-    second = second[:seeds] if len(second) > 1 else np.repeat(second, seeds, axis=0)
-    metrics: dict[str, Any] = {"better": better, "worse": worse, "seeds": seeds}
-    for name, chosen in sets.items():
-        estimate = paired_difference(first[:seeds, chosen], second[:, chosen])
-        interval = (estimate.mean, estimate.low, estimate.high)
-        metrics[name] = [round(float(value or 0.0), 4) for value in interval]
-    return metrics
-
-
 # --- TextWorld: unseen games ----------------------------------------------------------------------
 
 TASKS = 400
@@ -380,8 +358,11 @@ def textworld(seed: int, recipe: str = "textworld_model") -> None:
                 "test games": len(seen),
                 "questions": len(tasks),
                 "invalid": fraction(sum(map(is_invalid, episodes)), len(episodes)),
-                "accuracy": accuracy_by_group(rollout.verifier, tasks, episodes, habits),
             }
+            marks = mark_questions(rollout.verifier, tasks, episodes, habits)
+            rows = common.read_rows(name)
+            common.write_rows(name, {**rows, f"{part}{stage}": marks})
+            metrics["accuracy"] = accuracy_by_group(marks)
             write(name, f"{part}{stage}", metrics)
 
 
@@ -389,13 +370,14 @@ def is_invalid(episode: Any) -> bool:
     return episode.outcome.status is Status.UNPARSABLE
 
 
-def accuracy_by_group(
+def mark_questions(
     verifier: Any, tasks: Any, episodes: Any, habits: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Accuracy of the model and of two baselines, by change, rooms, objects and verb."""
+    """Whether the model and two baselines are right about each question, and its groups."""
     from terrella.core.judge import judge
 
-    right: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    right: dict[str, list[str]] = defaultdict(list)
+    groups: list[tuple[str, ...]] = []
     for task, episode in zip(tasks, episodes, strict=True):
         step = task.transition
         correct = {"model": episode.outcome.value == 1.0}
@@ -405,12 +387,17 @@ def accuracy_by_group(
                 verifier, reply=reply, truth=step.next_observation, before=step.observation
             )
             correct[name] = verdict.value == 1.0
-        for group in groups_of(step):
-            for name, value in correct.items():
-                right[group][name].append(value)
+        groups.append(groups_of(step))
+        for name, value in correct.items():
+            right[name].append("1" if value else "0")
+    return {"groups": groups, "right": {name: "".join(marks) for name, marks in right.items()}}
+
+
+def accuracy_by_group(marks: Mapping[str, Any]) -> dict[str, Any]:
+    """Accuracy of the model and of two baselines, by change, rooms, objects and verb."""
     return {
-        group: {name: fraction(sum(marks), len(marks)) for name, marks in by_name.items()}
-        for group, by_name in sorted(right.items())
+        group: {name: fraction(right, n) for name, (right, n) in counts.items()}
+        for group, counts in group_counts(marks).items()
     }
 
 

@@ -1,26 +1,25 @@
 """Measures how far world models can be trusted and writes results/trust_*.json, part by part.
 
-    python benchmarks/trust.py models coverage certificates gate gate_sokoban plan
+    python benchmarks/trust.py models certificates gate gate_sokoban gate_elevator plan
 Any subset can be named; the same command resumes. Models are trained into `--runs` (default:
-runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1.
+runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1. Coverage has a script of its own
+(trust_coverage.py).
 """
 
 import argparse
+import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import common
-import numpy as np
 import torch
 from trust_estimators import CachingRiskEstimator, CountingRiskEstimator
 
 from terrella.core.types import Split
-from terrella.data.store import EpisodeStore
+from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.pipelines.certify.pipeline import Certify, summary
-from terrella.pipelines.certify.records import Evidence
-from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Expert, Random
 from terrella.recipes import trust as recipes
@@ -28,12 +27,14 @@ from terrella.show.progress import SilentProgress
 from terrella.trust.certificate import Certificate
 from terrella.trust.gate import Gate
 from terrella.trust.nearness import NearestData
-from terrella.trust.risk import fit_risk
 from terrella.world_models.certified import CertifiedModel, load_certified_model
 from terrella.world_models.imagine import imagine
 from terrella.world_models.imagine_gate import gated
 from terrella.world_models.language import load_world_model
 from terrella.world_models.planner import Planner
+
+sys.path.insert(0, str(common.ROOT / "examples"))
+from elevator import elevator_model
 
 common.quiet_trl()
 torch.set_num_threads(1)
@@ -44,8 +45,9 @@ RECIPES = {
     "lake_slip": recipes.lake_slip_model,
     "lake": recipes.lake_model,
     "sokoban": recipes.sokoban_model,
+    "elevator": elevator_model,
 }
-SAMPLES = {"lake": 4, "lake_slip": 12, "counter": 4, "sokoban": 6, "lake_thin": 4}
+SAMPLES = {"lake": 4, "lake_slip": 12, "counter": 4, "sokoban": 6, "lake_thin": 4, "elevator": 4}
 
 
 def write(part, metrics):
@@ -89,88 +91,6 @@ def models():
         train(name)
 
 
-RISK_METRICS = (
-    "coverage",
-    "set_sizes",
-    "mean_wrong",
-    "mean_risk",
-    "ordering",
-    "trusted_share",
-    "trusted_wrong",
-    "threshold",
-)
-STEPS_PER_SEED = {"lake": 600, "counter": 600, "sokoban": 400, "lake_slip": 600}
-"""Calibration steps, and as many held-out ones; small worlds have fewer distinct instances."""
-RESPLITS = 200
-
-
-def coverage():
-    """Conformal coverage at 90%: one model per world, new steps for each seed.
-
-    `coverage` is the certificate's: calibrated on validation instances, measured on test instances.
-    Small worlds have few of both, and all seeds share one random assignment of instances to splits.
-    `resplit` therefore pools them and splits them again, many times.
-    """
-    worlds = common.read_results("trust_coverage").get("worlds", {})
-    for name in STEPS_PER_SEED:
-        by_seed = worlds.setdefault(name, {"seeds": {}})["seeds"]
-        for seed in SEEDS:
-            if str(seed) in by_seed or not (folder(name) / "manifest.json").exists():
-                continue
-            row = measure_coverage(name, seed)
-            by_seed[str(seed)] = row
-            if len(by_seed) > 1:
-                for kind in ("coverage", "resplit"):
-                    means = [each[kind]["mean"] for each in by_seed.values()]
-                    worlds[name][kind] = with_interval(means)
-            print(name, seed, row["coverage"], row["resplit"], row["set_sizes"], flush=True)
-            write("coverage", {"level": 0.9, "models_per_world": 1, "worlds": worlds})
-
-
-def measure_coverage(name, seed):
-    config = Certify.Config(
-        world=RECIPES[name]().world,
-        folder=folder(name),
-        samples=SAMPLES[name],
-        seed=seed,
-        calibration=STEPS_PER_SEED[name],
-        held_out=STEPS_PER_SEED[name],
-    )
-    model = load_world_model(folder(name) / "model", samples=SAMPLES[name])
-    data = NearestData(EpisodeStore.open(folder(name) / "data").transitions())
-    sections = Sections(config, Evidence(config.world.build(), model, data))
-    risk = sections.risk()
-    return {
-        **{key: risk[key] for key in RISK_METRICS},
-        "calibration": risk["calibration"],
-        "resplit": resplit(sections, seed),
-    }
-
-
-def resplit(sections, seed):
-    """Mean coverage over random halves of all instances: calibrate on one, measure on the other."""
-    rng, level = np.random.default_rng(seed), sections.config.level
-    both = (sections.calibration, sections.held_out)
-    signals, wrong, probs = (
-        np.concatenate([getattr(steps, name) for steps in both])
-        for name in ("signals", "wrong", "probs")
-    )
-    covered = []
-    for _ in range(RESPLITS):
-        order = rng.permutation(len(wrong))
-        first, second = order[: len(order) // 2], order[len(order) // 2 :]
-        model = fit_risk(signals[first], wrong[first], probs[first], level=level)
-        risks = model.risks(signals[second])
-        covered.append(
-            np.mean([model.inside(r, p) for r, p in zip(risks, probs[second], strict=True)])
-        )
-    return {
-        "mean": float(np.mean(covered)),
-        "sd_of_a_split": float(np.std(covered)),
-        "n": len(wrong),
-    }
-
-
 FULL = {
     "calibration": 600,
     "held_out": 600,
@@ -201,33 +121,29 @@ def gate_counts(name):
     return gate.ledger.counts()
 
 
-LEAN = {
-    "calibration": 500,
-    "held_out": 300,
-    "horizon_episodes": 150,
-    "policies": (),
-    "exploited_on": 0,
-}
+LEAN = {"calibration": 500, "held_out": 300, "policies": (), "exploited_on": 0}
 """What the gate needs of a certificate: risk and horizon, but no ranking or exploitability."""
 STEPS = 100_000
-GATES = {"lake": "gate", "sokoban": "gate_sokoban"}
+TEST_INSTANCES = 1000
+GATES = {"lake": "gate", "sokoban": "gate_sokoban", "elevator": "gate_elevator"}
 """World models behind a gate, and the part of the results for each."""
-GATE_WORLDS = {
-    "lake": recipes.lake_model().world,
-    "sokoban": recipes.sokoban_model().world.replace(longest=5, max_steps=6),
-}
-"""What the agent plays.
-
-The sokoban model knows all rooms of 6x6; this learner masters those of five steps.
-"""
-NUM_ENVS = {"lake": 32, "sokoban": 128}
+NUM_ENVS = {"lake": 32, "sokoban": 128, "elevator": 32}
 """Episodes at once; 128 were meant to make batches of ever new rooms cheaper, and did not."""
+
+
+def gate_world(name):
+    """What the agent plays.
+
+    The sokoban model knows all rooms of 6x6; this learner masters those of five steps.
+    """
+    world = RECIPES[name]().world
+    return world.replace(longest=5, max_steps=6) if name == "sokoban" else world
 
 
 def gate(name="lake"):
     """The same DQN: real, behind the gate, imagined only, and real with as few real steps.
 
-    One world model and one certificate serve all seeds; each seed is charged for them in full.
+    A seed repeats everything: its own data, world model, certificate and learner.
     """
     GateExperiment(name).run()
 
@@ -238,101 +154,96 @@ class GateExperiment:
     def __init__(self, name):
         self.name = name
         self.part = GATES[name]
-        self.world = GATE_WORLDS[name]
-        self.rows = common.read_results(f"trust_{self.part}").get("seeds", {})
-        self.model_steps = asdict(train(name).real_steps)
-        self.certificate = self.lean_certificate()
-        base = load_certified_model(folder(name), SAMPLES[name]).risk_estimator
-        estimator = CachingRiskEstimator(base.model, base.data, self.certificate.risk)
-        self.certified_model = CertifiedModel(estimator, self.certificate)
-
-    def lean_certificate(self):
-        path = folder(self.name) / "certificate/lean.json"
-        if not path.exists():
-            config = Certify.Config(
-                world=self.world,
-                folder=folder(self.name),
-                samples=SAMPLES[self.name],
-                seed=100,
-                **LEAN,
-            )
-            Certificate(Certify(config).measure()).save(path)
-        return Certificate.load(path)
+        self.world = gate_world(name)
+        record = common.read_results(f"trust_{self.part}").get("seeds", {})
+        kept = common.read_rows(f"trust_{self.part}").get("seeds", {})
+        self.rows = {seed: record[seed] for seed in kept}
+        self.successes = kept
 
     def run(self):
         for seed in SEEDS:
             if str(seed) not in self.rows:
-                self.save(seed, self.compare(seed))
+                self.save(seed, *self.compare(seed))
         # Is the gate needed, and could real training do with half of the steps?
         for seed in SEEDS:
-            row = self.rows[str(seed)]
+            row, played = self.rows[str(seed)], self.successes[str(seed)]
             if "imagined_only" not in row:
-                row["real_half"] = self.score(self.world.build, STEPS // 2, seed)
-                make_world = partial(imagine, self.world, certified_model=self.certified_model)
-                row["imagined_only"] = self.score(make_world, STEPS, seed)
-                self.save(seed, row)
+                imagined = partial(imagine, self.world, certified_model=self.certified(seed))
+                played["real_half"] = self.play(self.world.build, STEPS // 2, seed)
+                played["imagined_only"] = self.play(imagined, STEPS, seed)
+                self.save(seed, row, played)
+
+    def certified(self, seed):
+        """The world model of this seed with its certificate."""
+        certificate = self.lean_certificate(seed)
+        base = load_certified_model(folder(self.name, seed), SAMPLES[self.name]).risk_estimator
+        estimator = CachingRiskEstimator(base.model, base.data, certificate.risk)
+        return CertifiedModel(estimator, certificate)
+
+    def lean_certificate(self, seed):
+        place = folder(self.name, seed)
+        path = place / "certificate/lean.json"
+        if not path.exists():
+            config = Certify.Config(
+                world=self.world, folder=place, samples=SAMPLES[self.name], seed=100, **LEAN
+            )
+            Certificate(Certify(config).measure()).save(path)
+        return Certificate.load(path)
 
     def compare(self, seed):
-        certificate = self.certificate
+        """One seed from its data on: figures, and the successes on the test instances."""
+        model_steps = asdict(train(self.name, seed).real_steps)
+        certified_model = self.certified(seed)
+        certificate = certified_model.certificate
         gate = Gate(Gate.Config(audit_share=0.02), certificate)
-        make_gated = partial(gated, self.world, certified_model=self.certified_model, gate=gate)
-        row = {"certified": certificate.certified, "safe_horizon": certificate.safe_horizon}
-        row["real"] = self.score(self.world.build, STEPS, seed)
-        row["gated"] = self.score(make_gated, STEPS, seed)
+        make_gated = partial(gated, self.world, certified_model=certified_model, gate=gate)
+        played = {
+            "real": self.play(self.world.build, STEPS, seed),
+            "gated": self.play(make_gated, STEPS, seed),
+        }
+        row = {"model": seed, "certified": certificate.certified, "verdict": certificate.headline}
         row["ledger"] = gate.ledger.counts()
         row["paid"] = {
-            **self.model_steps,
+            **model_steps,
             "certificate": sum(certificate.sections["real_steps"].values()),
             "behind_the_gate": row["ledger"]["real_steps"],
         }
         row["real_steps_gated"] = sum(row["paid"].values())
         row["factor"] = STEPS / row["real_steps_gated"]
-        row["real_as_few"] = self.score(self.world.build, row["real_steps_gated"], seed)
-        return row
+        played["real_as_few"] = self.play(self.world.build, row["real_steps_gated"], seed)
+        return row, played
 
-    def score(self, make_world, steps, seed):
-        """Success of the learner in the real world after training in `make_world`."""
+    def play(self, make_world, steps, seed):
+        """Successes of the learner in the real world after training in `make_world`."""
         from trust_learner import Greedy, learn
 
         num_envs = NUM_ENVS[self.name]
         learned = learn(make_world, steps=steps, seed=seed, learning_rate=1e-3, num_envs=num_envs)
+        world = self.world.build()
+        seeds = distinct_instances(world, range(4 * TEST_INSTANCES), Split.TEST)
         played = evaluate_policy(
-            self.world.build, Greedy(*learned), seeds=range(1000), split=Split.TEST, num_envs=1
+            self.world.build,
+            Greedy(*learned),
+            seeds=seeds[:TEST_INSTANCES],
+            split=Split.TEST,
+            num_envs=1,
         )
-        return float(np.mean(played.successes))
+        return [int(success) for success in played.successes]
 
-    def save(self, seed, row):
-        self.rows[str(seed)] = row
+    def save(self, seed, row, played):
+        row |= {arm: sum(successes) / len(successes) for arm, successes in played.items()}
+        self.rows[str(seed)], self.successes[str(seed)] = row, played
         print(seed, row, flush=True)
+        common.write_rows(f"trust_{self.part}", {"seeds": self.successes})
         metrics = {
             "world": str(self.world),
             "learner": "benchmarks/trust_learner.py",
             "steps": STEPS,
-            "evaluated_on": "1000 real test instances, greedy",
-            "summary": gate_summary(self.rows),
+            "evaluated_on": "distinct real test instances, greedy",
+            "n": len(played["real"]),
             "seeds": self.rows,
         }
         write(self.part, metrics)
-
-
-def gate_summary(rows):
-    if len(rows) < 2:
-        return None
-    names = (
-        "real",
-        "gated",
-        "real_as_few",
-        "factor",
-        "real_steps_gated",
-        "imagined_only",
-        "real_half",
-    )
-    complete = [name for name in names if all(name in row for row in rows.values())]
-    difference = [row["gated"] - row["real"] for row in rows.values()]
-    return {
-        "gated_minus_real": with_interval(difference),
-        **{name: with_interval([row[name] for row in rows.values()]) for name in complete},
-    }
 
 
 ROOMS = 30
@@ -387,10 +298,10 @@ def plan():
 
 PARTS = {
     "models": models,
-    "coverage": coverage,
     "certificates": certificates,
     "gate": gate,
     "gate_sokoban": partial(gate, "sokoban"),
+    "gate_elevator": partial(gate, "elevator"),
     "plan": plan,
 }
 

@@ -20,7 +20,10 @@ BUFFER = 60_000
 DISCOUNT = 0.95
 EXPLORE_SHARE = 0.4
 """Share of the run over which exploration falls."""
-SYMBOLS = "PXG√_O\n#S"
+SYMBOLS = "PXG√_O\n#S 01234EabAB"
+"""Of the grid worlds and of the elevator; a space pads."""
+RAGGED_WIDTH = 9
+"""Longest line of a text whose lines differ in length (the elevator)."""
 
 
 class Encoder:
@@ -30,12 +33,15 @@ class Encoder:
         world.reset(seed=0)
         self.actions = world.actions()
         self.symbols = {symbol: number for number, symbol in enumerate(SYMBOLS)}
-        self.cells = len(show_text(world.reset(seed=0)[0]).replace("\n", ""))
+        lines = show_text(world.reset(seed=0)[0]).split("\n")
+        widths = {len(line) for line in lines}
+        self.width = widths.pop() if len(widths) == 1 else RAGGED_WIDTH
+        self.cells = len(lines) * self.width
         self.size = self.cells * len(self.symbols)
 
     def __call__(self, observation):
-        text = show_text(observation)
-        return np.array([self.symbols[symbol] for symbol in text if symbol != "\n"], np.int64)
+        text = "".join(line.ljust(self.width) for line in show_text(observation).split("\n"))
+        return np.array([self.symbols[symbol] for symbol in text], np.int64)
 
     def one_hot(self, observations):
         hot = torch.zeros(len(observations), self.cells, len(self.symbols))

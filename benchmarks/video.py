@@ -152,8 +152,7 @@ def summarize_models():
             }
             rows.append(row)
     total = over_seeds(rows)
-    for row in rows:
-        del row["clips"]
+    common.write_rows("video_model", {"seeds": [row.pop("clips") for row in rows]})
     metrics = {
         "fit_seed": 0,
         "fit_losses": read_part(RUNS / "model-0" / "fit.json"),

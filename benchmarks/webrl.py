@@ -96,6 +96,7 @@ def table(options: argparse.Namespace) -> None:
             for arm, by_seed in results.items()
         },
     }
+    common.write_rows(options.recipe, reproduction.rows())
     write(options.recipe, {**metrics, **details})
     if options.recipe == "webrl_sokoban" and moved:
         picture(moved, curves)

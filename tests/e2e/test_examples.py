@@ -46,6 +46,6 @@ def test_an_env_of_ones_own_is_checked_modelled_certified_and_planned_in(tmp_pat
     assert (
         found["about"]["world"]["max_steps"] == 20
     )  # as it was fitted, not as the world is by default
-    assert found["about"]["steps_of"]["class"].endswith(":Random") and found["ranking"] is None
+    assert list(found["about"]["policies"]) == ["random"] and found["ranking"] is None
     model, lazy = (found["one_step"]["all"][name]["mean"] for name in ("model", "no_change"))
     assert model > lazy

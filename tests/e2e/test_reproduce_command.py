@@ -94,12 +94,12 @@ def test_quick_shows_that_self_play_helps(tmp_path):
         "2",
     ]
     done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert done.returncode == 3, (done.stdout + done.stderr)[-4000:]  # one seed decides nothing
     better = json.loads((tmp_path / "table.json").read_text())["claims"][0]
     assert (
         (better["better"], better["worse"]) == ("spa", "vanilla")
-        and better["low"] > 0.05
+        and better["mean"] > 0.1
         and better["n"] == 256
     )
-    assert "reproduced" in done.stdout and "NOT" not in done.stdout
+    assert "undecided" in done.stdout and "fails" not in done.stdout
     assert "rl, env steps" in (tmp_path / "spa-0.log").read_text()

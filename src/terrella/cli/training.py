@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -199,9 +198,10 @@ def reproduce(
     devices: int = 0,
     only: str | None = None,
 ) -> None:
-    """Run a published comparison, arms x seeds, and say whether it holds; exit 1 if it does not.
+    """Run a published comparison, arms x seeds, and decide its claims.
 
-    The same command resumes.
+    The same command resumes. It exits with 0 if every claim holds, with 1 if one fails, with 3 if
+    none fails and one is undecided.
 
     Args:
         recipe: a reproduction by name, such as spa_frozen_lake.
@@ -209,7 +209,7 @@ def reproduce(
         seeds: how many seeds; the recipe's unless given.
         jobs: how many run at the same time, one core each.
         out: the folder; `runs/RECIPE` unless given.
-        results: also write the table here.
+        results: also write the table here, and its rows to `rows/` beside it.
         assignments: overrides of every arm that has the field, such as rlvr.steps=100; one arm is
             named by arms.NAME.FIELD=VALUE.
         dry_run: print the resolved config and stop.
@@ -246,6 +246,6 @@ def reproduce(
         processes = comparison.processes(launch, [*words, "--seeds", str(config.seeds)])
     table = comparison.run(console.print, processes=processes)
     if results:
-        command = " ".join(["terrella", *sys.argv[1:]])
-        results.write_text(json.dumps({"command": command, **table}, indent=1) + "\n", "utf-8")
-    sys.exit(0 if show_table(table) else 1)
+        comparison.write_results(results, table, " ".join(["terrella", *sys.argv[1:]]))
+    verdicts = show_table(table)
+    sys.exit(1 if "fails" in verdicts else 3 if "undecided" in verdicts else 0)

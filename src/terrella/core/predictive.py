@@ -53,15 +53,24 @@ class PredictiveDistribution:
         return max(0.0, 1.0 - float(self.chances.sum()))
 
     @property
+    def readable(self) -> float:
+        """Share of the samples that could be parsed; 1 if nothing was sampled (exact models)."""
+        sampled = sum(self.counts) + self.unreadable
+        return sum(self.counts) / sampled if sampled else 1.0
+
+    @property
     def disagreement(self) -> float:
         """Share of the samples that differ from the most frequent prediction."""
         sampled = sum(self.counts) + self.unreadable
         return 1.0 - max(self.counts, default=0) / sampled if sampled else 0.0
 
     def draw(self, uniform: float) -> Prediction | None:
-        """Draw a prediction with a uniform number in [0, 1); None if nothing could be parsed."""
-        if not self.predictions:
+        """Draw a prediction with a uniform number in [0, 1).
+
+        None as often as a sample could not be parsed.
+        """
+        if not self.predictions or uniform > self.readable:
             return None
         edges = np.cumsum(self.chances)
-        index = int(np.searchsorted(edges, uniform * edges[-1], side="right"))
+        index = int(np.searchsorted(edges, uniform / self.readable * edges[-1], side="right"))
         return self.predictions[min(index, len(self.predictions) - 1)]

@@ -1,8 +1,10 @@
-"""Intervals that stand beside every figure: 95% for a share and for a mean.
+"""Intervals that stand beside every figure, and bounds that hold at a stated confidence.
 
 Wilson's interval keeps its coverage at 0 and at n, where the usual one collapses to a point; the
-mean's is Student's, because five seeds are not a normal sample.
+mean's is Student's, because five seeds are not a normal sample. What a certificate promises rests
+on `mean_upper_bound`, which holds for every sample size.
     low, high = wilson(successes=7, n=10); low, high = mean_interval([0.4, 0.6, 0.5])
+    mean_upper_bound([0.0, 0.0, 0.1], confidence=0.95)
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from collections.abc import Sequence
 
 Z95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
+
+CONFIDENCE = 0.95
+"""Of everything that a certificate promises, for each of its policies."""
 
 # Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom, where the series below is
 # not good enough.
@@ -57,3 +62,70 @@ def student_t95(degrees: int) -> float:
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
     fourth = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * degrees**4)
     return z + first + second + third + fourth
+
+
+def student_t_tail(t: float, degrees: int) -> float:
+    """P(T > t) of Student's t, exact for whole degrees of freedom (Abramowitz and Stegun 26.7)."""
+    if degrees < 1:
+        raise ValueError(f"{degrees} degrees of freedom")
+    angle = math.atan2(abs(t), math.sqrt(degrees))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    total, term = 0.0, cosine if odd else 1.0
+    for step in range(1 + odd, degrees, 2):
+        total += term
+        term *= cosine * cosine * step / (step + 1)
+    inside = 2.0 / math.pi * (angle + sine * total) if odd else sine * total
+    tail = max(0.0, (1.0 - inside) / 2.0)
+    return tail if t >= 0 else 1.0 - tail
+
+
+def mean_upper_bound(values: Sequence[float], *, confidence: float) -> float:
+    """Upper bound of the mean of independent values in [0, 1]; 1 without values.
+
+    Hoeffding's and Bentkus's bounds, whichever is tighter: valid for every n, not only in the
+    limit. Without an error it is 1 - (1 - confidence) ** (1 / n).
+    """
+    if not values:
+        return 1.0
+    n, total = len(values), math.fsum(values)
+    low, high = total / n, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if mean_p_value(total, n, middle) > 1.0 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def mean_p_value(total: float, n: int, mean: float) -> float:
+    """Bound on the chance that n values in [0, 1] sum to `total` or less if their mean is `mean`.
+
+    A small value shows that the true mean is below `mean`.
+    """
+    hoeffding = math.exp(-n * _kl(min(total / n, mean), mean))
+    # A sum of 0.1 + 0.2 + 0.7 may come out a little above 1.
+    return min(hoeffding, math.e * binomial_cdf(math.ceil(total - 1e-9), n, mean))
+
+
+def _kl(first: float, second: float) -> float:
+    """Kullback-Leibler divergence of two coins."""
+    parts = ((first, second), (1.0 - first, 1.0 - second))
+    return sum(p * math.log(p / q) if q > 0 else math.inf for p, q in parts if p > 0)
+
+
+def binomial_cdf(successes: int, n: int, chance: float) -> float:
+    """P(X <= successes) of n trials."""
+    if successes >= n or chance <= 0.0:
+        return 1.0
+    if chance >= 1.0 or successes < 0:
+        return 0.0
+    odds = math.log(chance) - math.log1p(-chance)
+    term = n * math.log1p(-chance)
+    terms = [term]
+    for count in range(1, successes + 1):
+        term += math.log((n - count + 1) / count) + odds
+        terms.append(term)
+    largest = max(terms)
+    return min(1.0, math.exp(largest) * math.fsum(math.exp(each - largest) for each in terms))

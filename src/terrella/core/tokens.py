@@ -142,6 +142,8 @@ class Task:
     """For a world model: further steps, each predicted from the model's own last prediction."""
     world: str = ""
     """The world's name in a run with several."""
+    instance: str = ""
+    """For a world model: the instance that the step was taken in, where it is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,12 @@ class Baselines:
 def baselines(
     world: World, *, split: Split, instances: int, seed: int = 0, plays: int = 4
 ) -> Baselines:
-    """Success of the random and the expert policy over `instances` seeds of a split."""
-    seeds = range(seed, seed + instances)
+    """Success of the random and the expert policy over `instances` seeds of a split.
+
+    Of seeds that draw the same instance only the first is played.
+    """
+    seeds = distinct_instances(world, range(seed, seed + instances), split)
+    instances = len(seeds)
     random_values = _instance_means(world, Random.Config().build(), seeds, split, plays)
     expert = Expert.Config().build() if world.has_expert else None
     expert_values = _instance_means(world, expert, seeds, split, plays) if expert else []
@@ -62,6 +66,15 @@ def baselines(
         expert_played=sum(expert_values) / instances if expert else None,
         expert_interval=mean_interval(expert_values) if expert else None,
     )
+
+
+def distinct_instances(world: World, seeds: Iterable[int], split: Split) -> list[int]:
+    """The first seed of each instance."""
+    first: dict[str, int] = {}
+    for seed in seeds:
+        world.reset(seed=seed, options={"split": split})
+        first.setdefault(world.instance, seed)
+    return list(first.values())
 
 
 def _instance_means(

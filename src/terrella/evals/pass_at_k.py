@@ -49,17 +49,8 @@ def _resampled(size: int, rng: np.random.Generator) -> FloatArray:
 
 
 def paired_difference(first: FloatArray, second: FloatArray, *, seed: int = 0) -> Metric:
-    """Mean of `first - second` with its interval.
+    """Mean of `first - second` over the same instances, with its interval over instances.
 
-    The arrays are [instances], or [seeds, instances] for agents that were trained several times.
-    With several seeds, both seeds and instances are resampled, so that the interval is about the
-    method and not only about these runs.
+    It is about these two agents. A claim about methods needs several seeds: `core/claims.py`.
     """
-    difference = np.atleast_2d(
-        np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    )
-    runs, instances = difference.shape
-    rng = stream(POLICY_STREAM, seed)
-    means = (_resampled(runs, rng) * (_resampled(instances, rng) @ difference.T)).sum(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Metric(mean=float(difference.mean()), low=float(low), high=float(high), n=instances)
+    return bootstrap_mean(np.asarray(first, np.float64) - np.asarray(second, np.float64), seed=seed)

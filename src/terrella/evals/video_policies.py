@@ -30,7 +30,7 @@ from terrella.engines.engine import open_sampler
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Mixture
 from terrella.policies.pixels import Pixels
-from terrella.trust.horizon import mean_row, open_loop, safe_horizon
+from terrella.trust.horizon import accuracy_bound, carried, mean_row, open_loop, safe_horizon
 from terrella.trust.ranking import compare_rankings
 from terrella.world_models.video import VideoWorldModel, imagined_video_world, read_codec
 
@@ -192,8 +192,18 @@ class EvaluatePolicies(Configurable):
         world = self.config.world.build()
         policy = Mixture.Config(share=NOISE_SHARE).build()
         episodes = [_play_episode(world, policy, seed) for seed in range(self.config.starts)]
-        rows = [mean_row(values) for values in open_loop(model, episodes, world, self.config.depth)]
-        return {"drift": rows, "safe_horizon": safe_horizon(rows, error=0.1, min_episodes=10)}
+        by_depth = open_loop(model, episodes, world, self.config.depth)
+        table = carried(by_depth, [len(episode.transitions) for episode in episodes])
+        bounds = [accuracy_bound([values.tolist()]) for values in table.T]
+        return {
+            "drift": [
+                {**mean_row(values), "bound": bound}
+                for values, bound in zip(by_depth, bounds, strict=True)
+            ],
+            "safe_horizon": safe_horizon(
+                bounds, error=0.1, episodes=len(episodes), min_episodes=10
+            ),
+        }
 
 
 @dataclass(frozen=True)

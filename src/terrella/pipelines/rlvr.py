@@ -8,8 +8,7 @@ the manifest; the same call resumes.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -18,26 +17,23 @@ from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
 from terrella.core.config import Local
 from terrella.core.files import write_json_lines
-from terrella.core.judge import judge
 from terrella.core.metric import Metric
-from terrella.core.protocols import Sampler, Verifier
 from terrella.core.run_folder import RunFolder
-from terrella.core.tokens import History, Task
-from terrella.core.types import Split, Tally, Verdict
+from terrella.core.tokens import History
+from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Engine, Model
 from terrella.evals.baselines import baselines
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.validation import Validation, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
 from terrella.show.progress import BesideBaselines
-
-logger = logging.getLogger("terrella")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +84,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
         thinking: Thinking = "auto"
         """Whether a chat model thinks before it answers; auto follows its template."""
         evaluate_on: int = 256
-        """Validation tasks for the metrics before and after."""
+        """Validation tasks for the metrics before and after.
+
+        Small worlds have fewer distinct instances; the metrics are over those.
+        """
         record_every: int = 0
         """Keep the tokens of every n-th step for `terrella view`; 0 keeps none."""
         out: Path = Path("runs/rlvr")
@@ -101,14 +100,14 @@ class Rlvr(ModelPipeline[RlvrResult]):
         source = self.episode_source()
         start = self.warm_model(run)
         beside = run.part("baselines", dict[str, float | None], self.baselines)
-        before = run.part("before", Metric, lambda: self.validate(source, start))
+        before = run.part("before", Validation, lambda: self.validate(source, start))
         trained = run.part(
             "rlvr", TrainedPart, lambda: self.reinforce(run, start, source, beside), collective=True
         )
-        after = run.part("after", Metric, lambda: self.validate(source, run / "model"))
+        after = run.part("after", Validation, lambda: self.validate(source, run / "model"))
         return RlvrResult(
-            before=before,
-            after=after,
+            before=before.metric,
+            after=after.metric,
             baselines=beside,
             steps=trained.steps,
         )
@@ -190,7 +189,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def validate(self, source: EpisodeSource, model: Model) -> Metric:
+    def validate(self, source: EpisodeSource, model: Model) -> Validation:
         return validate(
             self.engine,
             source,
@@ -239,27 +238,6 @@ def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:
     return {name.replace("_", " "): value for name, value in known.items()}
 
 
-def evaluate(
-    rollout: Rollout, sampler: Sampler, tasks: Callable[[int], Task], *, count: int, seed: int
-) -> Metric:
-    """Mean verdict over `count` tasks, one sampled answer each."""
-    asked = [tasks(index) for index in range(count)]
-    episodes = rollout.run(sampler, asked, group_size=1, seed=seed + 1)
-    return Metric.of([episode.outcome.value for episode in episodes])
-
-
-def validate(
-    engine: Engine, source: EpisodeSource, model: Model, *, count: int, seed: int
-) -> Metric:
-    """Mean verdict of a model on the validation tasks of a source."""
-    tasks = source.on(Split.VALIDATION).tasks.make()
-    with (
-        engine.sampler(model) as sampler,
-        source.make_rollout(load_tokenizer(model)) as rollout,
-    ):
-        return evaluate(rollout, sampler, tasks, count=count, seed=seed)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RlPart:
     """RL as one part of a longer pipeline: metrics on validation tasks, and the reward by step."""
@@ -292,37 +270,9 @@ def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
         return [round(float(row["reward"]), 4) for row in result.curve]
 
     def measure(model: Path) -> Metric:
-        return validate(engine, source, model, count=evaluate_on, seed=seed)
+        return validate(engine, source, model, count=evaluate_on, seed=seed).metric
 
     before = run.part("rl/before", Metric, lambda: measure(start))
     reward = run.part("rl/reward", list[float], train, collective=True)
     after = run.part("rl/after", Metric, lambda: measure(trained))
     return RlPart(before=before, after=after, reward=reward)
-
-
-def no_change_mean(verifier: Verifier, tasks: Callable[[int], Task], count: int) -> float | None:
-    """Mean verdict of predicting that nothing changes; None where every verdict is masked."""
-    verdicts = [_no_change(verifier, tasks(index)) for index in range(count)]
-    return _known_mean(verdicts)
-
-
-def _no_change(verifier: Verifier, task: Task) -> Verdict:
-    assert task.transition is not None
-    before, truth = task.transition.observation, task.transition.next_observation
-    return judge(verifier, reply=before, truth=truth, before=before)
-
-
-def _known_mean(verdicts: Sequence[Verdict]) -> float | None:
-    """The mean over verdicts that are not masked; a warning counts the masked ones."""
-    tally = Tally()
-    for verdict in verdicts:
-        tally.add(verdict)
-    if tally.masked:
-        reason = next(verdict.evidence for verdict in verdicts if verdict.masked)
-        logger.warning(
-            "baseline no_change: %d of %d verdicts are masked and left out: %s",
-            tally.masked,
-            len(verdicts),
-            reason,
-        )
-    return tally.mean

@@ -48,7 +48,6 @@ def bytesized32_tiny() -> Reproduce.Config:
         states=12_000,
         actions=12,
         sft=SftConfig(batch_size=4, learning_rate=2e-3, warmup_steps=30, pack_tokens=PACK),
-        base_seed=0,
     )
     rlvr = RlvrConfig(
         steps=100, groups=24, group_size=8, learning_rate=2e-4, warmup_steps=3, pack_tokens=PACK
@@ -58,7 +57,7 @@ def bytesized32_tiny() -> Reproduce.Config:
         "exact": sft.replace(rlvr=rlvr),
         "task_specific": sft.replace(rlvr=rlvr, world=sft.world.replace(reward="task_specific")),
         "exact_refill": sft.replace(rlvr=rlvr.replace(refill=3)),
-        "sft_all": sft.replace(sft_share=1.0, base_seed=None),
+        "sft_all": sft.replace(sft_share=1.0),
         "nearest_neighbour": sft.replace(model="nearest_neighbour"),
     }
     return Reproduce.Config(

@@ -58,11 +58,17 @@ class PredictionTasks:
     def episode(self, index: int) -> list[Task]:
         """Every step of episode `index`, as a task."""
         seed = instance_seed(self.seed, index)
+        steps = self._steps(seed, noise_seed=index)
         return [
             Task(
-                seed=seed, noise_seed=index, split=self.split, situation=situation, transition=step
+                seed=seed,
+                noise_seed=index,
+                split=self.split,
+                situation=situation,
+                transition=step,
+                instance=self.world.instance,
             )
-            for situation, step in self._steps(seed, noise_seed=index)
+            for situation, step in steps
         ]
 
     def _steps(self, seed: int, noise_seed: int) -> list[tuple[Situation, Transition]]:

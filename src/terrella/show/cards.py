@@ -77,8 +77,7 @@ def _trust(run: Run, kind: str) -> list[str]:
     """Summarise the certificate; a world model without one says so."""
     heading = ["## How far to trust it", ""]
     if run.certificate is not None:
-        reasons = "; ".join(run.certificate.reasons)
-        verdict = "Certified." if run.certificate.certified else f"**Not certified**: {reasons}"
+        verdict = f"**{run.certificate.headline}**"
         tables = metric_tables(run.certificate.sections)
         rows = [row for _, table in tables for row in table]
         return [*heading, verdict, "", *markdown_table(("", ""), rows), ""]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from terrella.show.certificate_plots import draw, verdict_line
+from terrella.show.certificate_plots import draw
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
 
@@ -30,15 +30,13 @@ def write_report(certificate: Certificate, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw(certificate.sections, folder / "certificate.png")
     encoded = base64.b64encode(picture.read_bytes()).decode()
-    verdict = verdict_line(certificate)
-    caveats = [caveat for caveat in [certificate.sections["about"].get("caveat")] if caveat]
-    told = (*certificate.reasons, *caveats)
-    reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in told)
+    caveat = certificate.sections["about"].get("caveat")
+    told = f"<p>{html.escape(caveat)}</p>" if caveat else ""
     body = "".join(_table(name, rows) for name, rows in metric_tables(certificate.sections))
     page = folder / "certificate.html"
     page.write_text(
         f"<!doctype html><meta charset=utf-8><title>Certificate</title><style>{STYLE}</style>"
-        f"<h1>{html.escape(verdict)}</h1><ul>{reasons}</ul>"
+        f"<h1>{html.escape(certificate.headline)}</h1>{told}"
         f"<img alt='the sections as plots' src='data:image/png;base64,{encoded}'>{body}",
         "utf-8",
     )
@@ -66,7 +64,7 @@ def _scope_rows(sections: Mapping[str, Any]) -> Rows:
     return [
         ("world", str(about["world"])),
         ("weights", str(about["weights_sha256"])),
-        ("steps like those of", str(about["steps_of"])),
+        ("steps like those of", ", ".join(about["policies"])),
         ("calibrated on / held out", f"{about['calibrated_on']} / {about['held_out']} instances"),
         ("different steps in the data", f"{about['data_pairs']:,}"),
         ("real steps spent on this certificate", f"{sum(sections['real_steps'].values()):,}"),
@@ -83,6 +81,11 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
         wrong = f"{_interval(risk['trusted_wrong'])} (at most {about['step_error']:g})"
         rows += [
             (covered, _interval(risk["coverage"])),
+            ("prediction sets that are empty", f"{risk['empty_sets']:.3f}"),
+            *(
+                (f"the same, steps of {name}", _interval(row["coverage"]))
+                for name, row in risk["by_policy"].items()
+            ),
             ("steps that may be imagined", f"{risk['trusted_share']:.3f}"),
             ("wrong among them", wrong),
         ]

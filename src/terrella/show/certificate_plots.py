@@ -7,6 +7,7 @@ styles differ as well.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ HORIZON_STYLES = {
     "nearest": (ORANGE, "^", "-.", "nearest neighbour"),
 }
 ONE_STEP_STYLES = {"model": (BLUE, ""), "no_change": (GREY, "//"), "nearest": (ORANGE, "..")}
+
+TITLE_COLUMNS = 110
 
 Panel = Callable[[Any, Mapping[str, Any]], None]
 
@@ -39,7 +42,8 @@ def figure(sections: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise MissingExtraError("plots", "the plots of a certificate") from error
     drawing = Figure(figsize=(13, 7.8), layout="constrained")
-    drawing.suptitle(verdict_line(Certificate(sections)), fontsize=15, fontweight="bold")
+    verdict = "\n".join(textwrap.wrap(Certificate(sections).headline, TITLE_COLUMNS))
+    drawing.suptitle(verdict, fontsize=15, fontweight="bold")
     panels: tuple[Panel, ...] = (
         _draw_horizon,
         _draw_one_step,
@@ -52,15 +56,6 @@ def figure(sections: Mapping[str, Any]) -> Any:
         panel(axes, sections)
         axes.spines[["top", "right"]].set_visible(False)
     return drawing
-
-
-def verdict_line(certificate: Certificate) -> str:
-    """The verdict in one line, with its horizon and its error."""
-    if not certificate.certified:
-        return "NOT CERTIFIED"
-    error = certificate.sections["about"]["horizon_error"]
-    steps = certificate.safe_horizon
-    return f"CERTIFIED for {steps} step{'s' * (steps != 1)} in a row, error at most {error:g}"
 
 
 def _draw_horizon(axes: Any, sections: Mapping[str, Any]) -> None:

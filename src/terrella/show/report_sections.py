@@ -118,19 +118,20 @@ def _arm_score(score: Mapping[str, Any]) -> str:
 
 def _claims(name: str, table: Mapping[str, Any]) -> Section:
     rows = tuple(_claim_row(claim) for claim in table["claims"])
-    header = ("claim", "difference", "verdict", "seeds")
-    notes = ("Paired on the same instances.",)
-    return Section(f"Reproduction {name}: claims", notes, header, rows)
+    header = ("claim", "difference", "verdict", "p", "seeds")
+    return Section(f"Reproduction {name}: claims", (f"{table['test']}.",), header, rows)
 
 
 def _claim_row(claim: Mapping[str, Any]) -> Row:
-    relation = "not below" if claim["not_below"] else "above"
+    relation = f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
     statement = f"{claim['better']} {relation} {claim['worse']}, pass@{claim['k']}"
-    if claim["holds"] is None:
-        return statement, "", "not run", "0"
-    difference = f"{claim['mean']:+.3f} [{claim['low']:+.3f}, {claim['high']:+.3f}]"
-    verdict = "holds" if claim["holds"] else "DOES NOT HOLD"
-    return statement, difference, verdict, str(claim["seeds"])
+    if not claim["seeds"]:
+        return statement, "", "not run", "", "0"
+    spread = ""
+    if claim["low"] is not None:
+        spread = f" [{claim['low']:+.3f}, {claim['high']:+.3f}]"
+    difference = f"{claim['mean']:+.3f}{spread}"
+    return statement, difference, claim["verdict"], f"{claim['p']:.3g}", str(claim["seeds"])
 
 
 def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> list[Section]:
@@ -162,8 +163,7 @@ def _comparisons(comparisons: Sequence[Row]) -> Section:
 def _certificate(name: str, certificate: Certificate) -> Section:
     tables = metric_tables(certificate.sections)
     rows = tuple(row for _, table in tables for row in table)
-    reasons = "; ".join(certificate.reasons)
-    verdict = "certified" if certificate.certified else f"NOT CERTIFIED: {reasons}"
+    verdict = certificate.headline
     picture = certificate_plots.figure(certificate.sections)
     return Section(f"Certificate of {name}", (verdict,), ("", ""), rows, picture)
 

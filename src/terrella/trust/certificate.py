@@ -45,6 +45,18 @@ class Certificate:
         """Why the model is not certified; empty if it is."""
         return (*self.void, *self.sections["reasons"])
 
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence: for how many steps, under which policies, at which error."""
+        if not self.certified:
+            return f"NOT CERTIFIED: {'; '.join(self.reasons)}"
+        about = self.sections["about"]
+        each = " for each" if len(about["policies"]) > 1 else ""
+        return (
+            f"CERTIFIED for {self.safe_horizon} steps under {', '.join(about['policies'])} at an "
+            f"error of {about['horizon_error']:g} ({about['confidence']:.0%} confidence{each})"
+        )
+
     def held_to(self, *, weights: str | None, data: str | None) -> Certificate:
         """The same certificate, void unless it was made for this model and this data.
 

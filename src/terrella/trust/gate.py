@@ -1,9 +1,9 @@
 """The gate decides for each step whether it is imagined or taken in the real world.
 
 A step is imagined while its risk and depth are within the certificate. A share of the imagined
-steps is audited with a real step. If audits disagree more often than the certificate allows, the
-gate recertifies itself from its audits: it lowers the risk that it accepts, or closes. The ledger
-counts all steps.
+steps is audited with a real step, by the measure that was certified: the share of the truth that
+the prediction misses. If audits find more error than the certificate allows, the gate recertifies
+itself from them: it lowers the risk that it accepts, or closes. The ledger counts all steps.
     gate = Gate(Gate.Config(audit_share=0.02), certificate)
     gate.verdict(risk, depth=1); gate.ledger.counts()
 """
@@ -18,10 +18,10 @@ import numpy as np
 from terrella.core.config import Configurable
 from terrella.core.predictive import PredictiveDistribution
 from terrella.core.protocols import Verifier
-from terrella.core.stats import wilson
-from terrella.core.types import Frames, Observation
+from terrella.core.stats import CONFIDENCE, mean_p_value
+from terrella.core.types import Observation
 from terrella.trust.certificate import Certificate, Trust
-from terrella.trust.predictive import predicted_prob
+from terrella.trust.predictive import overlap
 from terrella.trust.risk import trusted_below
 
 MAX_AUDITS = 2000
@@ -38,6 +38,7 @@ class Ledger:
     audited: int = 0
     """Imagined steps that were also taken in the real world: each costs one real step."""
     disagreed: int = 0
+    """Audits that found more wrong than right."""
     recertified: int = 0
     """How often the gate has recertified itself."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -72,7 +73,7 @@ class Gate(Configurable):
         super().__init__(config)
         self.certificate, self.ledger = certificate, Ledger()
         self.threshold = certificate.threshold if certificate else -1.0
-        self.audits: list[tuple[float, bool]] = []
+        self.audits: list[tuple[float, float]] = []
 
     @property
     def allowed_error(self) -> float:
@@ -94,19 +95,19 @@ class Gate(Configurable):
         """Whether to audit this imagined step, given a uniform random number."""
         return uniform < self.config.audit_share
 
-    def audit(self, risk: float, disagrees: bool) -> None:
-        """Record whether a real step disagreed with an imagined one.
+    def audit(self, risk: float, wrong: float) -> None:
+        """Record how wrong an imagined step was (`audit_error`).
 
-        Too many disagreements make the gate recertify itself.
+        Too much error makes the gate recertify itself.
         """
         self.ledger.audited += 1
-        self.ledger.disagreed += disagrees
-        self.audits = [*self.audits[-MAX_AUDITS + 1 :], (risk, disagrees)]
-        bad = sum(wrong for _, wrong in self.audits)
-        if (
-            len(self.audits) >= self.config.least_audits
-            and wilson(bad, len(self.audits))[0] > self.allowed_error
-        ):
+        self.ledger.disagreed += wrong > 0.5
+        self.audits = [*self.audits[-MAX_AUDITS + 1 :], (risk, wrong)]
+        n = len(self.audits)
+        if n < self.config.least_audits:
+            return
+        right = n - sum(error for _, error in self.audits)
+        if mean_p_value(right, n, 1.0 - self.allowed_error) <= 1.0 - CONFIDENCE:
             self._recertify()
 
     def _recertify(self) -> None:
@@ -120,22 +121,16 @@ class Gate(Configurable):
         self.ledger.recertified += 1
         self.audits = []
 
-    def disagrees(
-        self,
-        distribution: PredictiveDistribution,
-        risk: float,
-        seen: PredictiveDistribution,
-        before: Observation,
-        verifier: Verifier,
-    ) -> bool:
-        """Whether a real result contradicts the imagined distribution.
 
-        It does if its predicted probability is 0, or, for frames, if it lies outside of the
-        conformal prediction set.
-        """
-        (result,) = seen.predictions
-        prob = predicted_prob(distribution, result, before, verifier)
-        model = self.certificate.risk if self.certificate else None
-        if isinstance(result.observation, Frames) and model is not None:
-            return not model.inside(risk, prob)
-        return prob == 0.0
+def audit_error(
+    distribution: PredictiveDistribution,
+    truth: PredictiveDistribution,
+    before: Observation,
+    verifier: Verifier,
+) -> float:
+    """Share of the truth that an imagined step misses: what `step_error` bounds.
+
+    The truth is what the certificate measured with: the exact distribution where the world gives
+    it, else the one real result.
+    """
+    return 1.0 - overlap(distribution, truth, before, verifier)

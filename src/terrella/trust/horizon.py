@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
-from terrella.core.stats import mean_interval
+from terrella.core.stats import CONFIDENCE, mean_interval, mean_upper_bound
 from terrella.core.types import Episode, Observation, Situation, Transition
 from terrella.core.world import World
 from terrella.trust.predictive import certain, overlap
@@ -74,9 +75,9 @@ def _grown(
 def _children(
     branch: ImaginedBranch, action: str, distribution: PredictiveDistribution
 ) -> list[ImaginedBranch]:
-    """One branch per prediction; samples that could not be parsed are not among them."""
+    """One branch per prediction; the mass of samples that could not be parsed is lost."""
     chances = (
-        distribution.chances / distribution.chances.sum()
+        distribution.readable * distribution.chances / distribution.chances.sum()
         if distribution.predictions
         else distribution.chances
     )
@@ -245,15 +246,40 @@ def mean_row(values: Sequence[float]) -> dict[str, float | int | None]:
     }
 
 
-def safe_horizon(
-    rows: Sequence[dict[str, float | int | None]], *, error: float, min_episodes: int
-) -> int:
-    """Deepest step up to which the open-loop error is at most `error`.
+def carried(by_depth: Sequence[Sequence[float]], lengths: Sequence[int]) -> NDArray[np.float64]:
+    """Accuracies [episode, depth] of episodes of these lengths.
 
-    The lower bound of the accuracy counts, and each step needs at least `min_episodes` episodes.
+    An episode that has ended keeps the accuracy of its last step, so every depth has all episodes.
     """
-    for depth, row in enumerate(rows):
-        low = row["low"]
-        if low is None or low < 1.0 - error or (row["n"] or 0) < min_episodes:
+    table = np.ones((len(lengths), len(by_depth)))  # without a step nothing is wrong
+    for depth, values in enumerate(by_depth):
+        alive = [number for number, length in enumerate(lengths) if length > depth]
+        if depth:
+            table[:, depth] = table[:, depth - 1]
+        table[alive, depth] = values
+    return table
+
+
+def accuracy_bound(groups: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE) -> float:
+    """Lower bound of the mean accuracy of the worst group, for each of them at this confidence.
+
+    It needs no assumption but that the episodes of a group are independent.
+    """
+    return min(
+        1.0 - mean_upper_bound([1.0 - value for value in values], confidence=confidence)
+        for values in groups
+    )
+
+
+def safe_horizon(bounds: Sequence[float], *, error: float, episodes: int, min_episodes: int) -> int:
+    """Deepest step up to which the open-loop error is shown to be at most `error`.
+
+    Depths are tested in order and the first failure ends it, which needs no correction. At least
+    `min_episodes` episodes must have been played.
+    """
+    if episodes < min_episodes:
+        return 0
+    for depth, bound in enumerate(bounds):
+        if bound < 1.0 - error:
             return depth
-    return len(rows)
+    return len(bounds)

@@ -49,11 +49,15 @@ def predicted_prob(
     before: Observation,
     verifier: Verifier,
 ) -> float:
-    """Probability of a result under the distribution, normalized over what was sampled."""
+    """Probability of a result when a prediction is drawn: normalized over what was sampled.
+
+    Samples that could not be parsed are drawn, too, and match nothing.
+    """
     chances = distribution.chances
     if not len(chances):
         return 0.0
-    pairs = zip(distribution.predictions, chances / chances.sum(), strict=True)
+    shares = distribution.readable * chances / chances.sum()
+    pairs = zip(distribution.predictions, shares, strict=True)
     return float(
         min(
             1.0,

@@ -3,9 +3,14 @@
 The *risk* of a step is the share of the truth that the prediction is expected to miss. A logistic
 regression estimates it from what is known in advance: how probable the model found its answer, how
 far its samples agree, and how far the step is from the training data. The nonconformity score of a
-result is `1 - (1 - risk) * predicted_prob`. The conformal quantile of the scores of real steps
-gives prediction sets that contain the real result at the promised rate, however poor the fit.
-    model = fit_risk(signals, wrong, probs, level=0.9)
+result is `1 - (1 - risk) * predicted_prob`. A quantile of the scores of real steps gives prediction
+sets that hold the real result at the promised rate, however poor the fit.
+
+Two things break exchangeability, and both are met. One calibration may be unlucky: the quantile is
+chosen so that the rate holds with a stated confidence, not on average over calibrations. Agents act
+differently: steps are calibrated for each policy apart, and the worst policy decides, so that the
+promise holds for each of them at the stated confidence.
+    model = fit_risk(signals, wrong, probs, policies, level=0.9)
     model.risks(new_signals); model.inside(risk_of_step, prob_of_result)
 """
 
@@ -21,7 +26,7 @@ from numpy.typing import NDArray
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
-from terrella.core.stats import wilson
+from terrella.core.stats import CONFIDENCE, binomial_cdf, mean_p_value
 from terrella.trust.nearness import NearestData
 
 SIGNALS = ("doubt", "missing", "disagreement", "distance")
@@ -30,7 +35,7 @@ FLOOR = 1e-6
 FIT_SHARE = 0.3
 """Share of the calibration steps that is used for the fit.
 
-The rest is used for the quantile, which must not be computed on the data of the fit.
+Only the rest (`calibration_rows`) may be used for the quantile and for the threshold.
 """
 RIDGE = 1e-4
 """Per step; keeps the weights finite if all steps are right or a signal is constant."""
@@ -74,28 +79,72 @@ def score(risk: float, prob: float) -> float:
     return 1.0 - (1.0 - risk) * prob
 
 
-def least_calibration(level: float) -> int:
-    """Minimum number of calibration steps for which the conformal quantile exists."""
-    return math.ceil(round(level / (1.0 - level), 9))
+def calibration_rows(count: int, policies: int = 1) -> slice:
+    """The steps that fitted nothing; all steps of an instance are on one side."""
+    instances = count // policies
+    return slice(int(instances * FIT_SHARE) * policies, count)
 
 
-def fit_risk(values: Array, wrong: Array, probs: Array, *, level: float) -> RiskModel:
+def least_calibration(level: float, *, confidence: float = CONFIDENCE) -> int:
+    """Minimum number of calibration steps that can show a level at this confidence."""
+    return math.ceil(round(math.log(1.0 - confidence) / math.log(level), 9))
+
+
+def conformal_rank(n: int, level: float, *, confidence: float = CONFIDENCE) -> int | None:
+    """Which of n sorted scores covers new steps at `level` with this confidence; None if none does.
+
+    The coverage of the k-th of n scores is at least `level` unless k or more of them lie below the
+    true quantile, a binomial event. Split conformal's usual rank holds on average only: half of all
+    calibrations fall short of it.
+    """
+    for rank in range(math.ceil(n * level), n + 1):
+        if 1.0 - binomial_cdf(rank - 1, n, level) <= 1.0 - confidence:
+            return rank
+    return None
+
+
+def fit_risk(
+    values: Array,
+    wrong: Array,
+    probs: Array,
+    policies: Sequence[int] | None = None,
+    *,
+    level: float,
+) -> RiskModel:
     """Fit the risk on the first steps and compute the conformal quantile on the rest.
 
-    Steps must be independent (one step per instance). `wrong` is the share of the truth that each
-    distribution misses, `probs` the probability that it gives to the real result.
+    The steps of one policy must be independent (one step per instance); all policies take a step
+    in the same instances, one after the other. `wrong` is the share of the truth that each
+    distribution misses, `probs` the probability that it gives to the real result, `policies` the
+    number of the policy that took each step (one policy unless given).
     """
-    cut = int(len(values) * FIT_SHARE)
-    n = len(values) - cut
-    if n < least_calibration(level):
+    rest = calibration_rows(len(values), len(set(policies or [0])))
+    weights = _fit_logistic(_features(values[: rest.start]), wrong[: rest.start])
+    risks = _logistic(_features(values[rest]) @ weights)
+    scores = 1.0 - (1.0 - risks) * probs[rest]
+    groups = by_policy(len(values), policies)
+    quantile = max(_quantile(scores[group], level) for group in groups)
+    return RiskModel(tuple(map(float, weights)), quantile, level)
+
+
+def by_policy(count: int, policies: Sequence[int] | None) -> list[NDArray[np.intp]]:
+    """The calibration rows of each policy, numbered from the first one that fitted nothing."""
+    labels = np.zeros(count, int) if policies is None else np.asarray(policies, int)
+    names = sorted(set(labels.tolist()))
+    rest = labels[calibration_rows(count, max(1, len(names)))]
+    return [np.flatnonzero(rest == name) for name in names]
+
+
+def _quantile(scores: Array, level: float) -> float:
+    rank = conformal_rank(len(scores), level)
+    if rank is None:
+        least = least_calibration(level)
         raise ConfigError(
-            "risk", f"{n} steps cannot calibrate a level of {level:g}", "certify on more instances"
+            "risk",
+            f"{len(scores)} steps of a policy cannot calibrate a level of {level:g}: {least} can",
+            "certify on more instances, or for fewer policies",
         )
-    weights = _fit_logistic(_features(values[:cut]), wrong[:cut])
-    risks = _logistic(_features(values[cut:]) @ weights)
-    scores = np.sort(1.0 - (1.0 - risks) * probs[cut:])
-    index = math.ceil((n + 1) * level) - 1
-    return RiskModel(tuple(map(float, weights)), float(scores[index]), level)
+    return float(np.sort(scores)[rank - 1])
 
 
 def _fit_logistic(features: Array, targets: Array) -> Array:
@@ -112,29 +161,38 @@ def _fit_logistic(features: Array, targets: Array) -> Array:
     return weights
 
 
-def trusted_below(risks: Array, wrong: Array, *, error: float) -> float | None:
-    """Largest risk at or below which the error is under `error` with 95% confidence.
+def trusted_below(
+    risks: Array, wrong: Array, *, error: float, confidence: float = CONFIDENCE
+) -> float | None:
+    """Largest risk at or below which the error is under `error` at this confidence.
 
     Thresholds are tried in increasing order, starting with the safest quarter of the steps, and the
     first failure ends the search. Testing in this fixed order needs no correction for multiple
     tests. None if even the first threshold fails.
     """
     order = np.argsort(risks)
-    mistakes, first = np.cumsum(wrong[order]), max(least_trusted(error), len(order) // 4)
+    first = max(least_trusted(error, confidence=confidence), len(order) // 4)
+    mistakes = np.cumsum(wrong[order])
     best = None
     for count in sorted({*range(first, len(order), max(1, len(order) // 50)), len(order)}):
-        if (
-            count < first
-            or wilson(min(count, math.ceil(mistakes[count - 1] - 1e-9)), count)[1] > error
-        ):
+        if count < first or mean_p_value(mistakes[count - 1], count, error) > 1.0 - confidence:
             break
         best = float(risks[order][count - 1])
     return best
 
 
-def least_trusted(error: float) -> int:
+def trusted_for_all(
+    risks: Array, wrong: Array, groups: Sequence[NDArray[np.intp]], *, error: float
+) -> float | None:
+    """The threshold that holds for each group at the certificate's confidence."""
+    found = [trusted_below(risks[group], wrong[group], error=error) for group in groups]
+    known = [threshold for threshold in found if threshold is not None]
+    return min(known) if len(known) == len(found) else None
+
+
+def least_trusted(error: float, *, confidence: float = CONFIDENCE) -> int:
     """Minimum number of steps without a mistake that shows an error of at most `error`."""
-    return next(n for n in range(1, 1_000_000) if wilson(0, n)[1] <= error)
+    return math.ceil(round(math.log(1.0 - confidence) / math.log(1.0 - error), 9))
 
 
 class RiskEstimator:

@@ -16,13 +16,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from terrella.core.predictive import PredictiveDistribution
+from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Observation
 from terrella.core.world import StateWorld, Step, World
 from terrella.trust.certificate import Trust
-from terrella.trust.gate import Gate
+from terrella.trust.gate import Gate, audit_error
 from terrella.trust.predictive import certain
+from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import CertifiedModel, load_certified_model
 from terrella.world_models.imagine import ImaginedWorld
 
@@ -75,7 +76,8 @@ class GatedWorld(ImaginedWorld):
         self.pending_actions = ()
 
     def _imagine(self, action: str) -> Step:
-        ((distribution, risk),) = self.certified_model.assess([self.query(action)])
+        query = self.query(action)
+        ((distribution, risk),) = self.certified_model.assess([query])
         verdict = self.gate.verdict(risk, depth=self.depth + 1)
         if verdict is not Trust.TRUSTED:
             return self._real_step(action, risk, verdict)
@@ -84,26 +86,23 @@ class GatedWorld(ImaginedWorld):
         self.gate.ledger.imagined += 1
         rng = stream(TASK_STREAM, self.seed, self.noise_seed, self.steps)
         if self.gate.wants_audit(rng.random()):
-            seen = self._real_result(before, action, rng.random())
-            disagrees = self.gate.disagrees(distribution, risk, seen, before, self.verifier)
-            self.gate.audit(risk, disagrees)
+            truth = self._audited_truth(query)
+            self.gate.audit(risk, audit_error(distribution, truth, before, self.verifier))
         self.pending_actions = (*self.pending_actions, action)
         return step
 
-    def _real_result(
-        self, before: Observation, action: str, uniform: float
-    ) -> PredictiveDistribution:
-        """The real result of an audited step.
+    def _audited_truth(self, query: Query) -> PredictiveDistribution:
+        """What really follows an audited step, as the certificate knows it.
 
         A world whose state cannot be set replays the pending actions in a copy.
         """
-        if isinstance(self.real, StateWorld):
-            return self._sample(self.real, before, action, uniform)
+        if TrueModel.supports(self.real):
+            return TrueModel(self.real).predict([query])[0]
         twin = self.real.fork()
         for pending in self.pending_actions:
             twin.step(pending)
             self.gate.ledger.real += 1
-        observation, reward, terminated, _, info = twin.step(action)
+        observation, reward, terminated, _, info = twin.step(query.action)
         return PredictiveDistribution(
             (certain(observation, reward, terminated, bool(info["success"])),)
         )

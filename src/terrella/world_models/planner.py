@@ -157,7 +157,12 @@ class Planner(Configurable):
         value = -self.config.risk_weight * risk
         for predicted, chance in zip(distribution.predictions, chances, strict=True):
             rest = 0.0 if predicted.terminated else later.get(predicted.observation, 0.0)
-            value += chance / total * (predicted.reward + self.config.discount * rest)
+            value += (
+                distribution.readable
+                * chance
+                / total
+                * (predicted.reward + self.config.discount * rest)
+            )
         return float(value)
 
     # --- beam and best of n: paths along the most likely results ----------------------------------

@@ -19,7 +19,6 @@ from terrella.core.errors import ConfigError, WorldError
 from terrella.core.gym_world import GymWorld, rounded
 from terrella.core.types import Split, State
 from terrella.pipelines.certify.pipeline import summary
-from terrella.show.certificate_plots import verdict_line
 from terrella.trust.certificate import Certificate
 from terrella.verify.state import StateDiff
 from terrella.worlds import world_config
@@ -159,16 +158,21 @@ def test_a_weaker_certificate_says_so_after_its_verdict():
         "certified": True,
         "reasons": [],
         "safe_horizon": 3,
-        "about": {"horizon_error": 0.15, "caveat": "weaker: for new episodes, not for new states"},
+        "about": {
+            "horizon_error": 0.15,
+            "policies": ["random"],
+            "confidence": 0.95,
+            "caveat": "weaker: for new episodes, not for new states",
+        },
         "risk": {},
         "ranking": None,
         "exploitability": None,
         "real_steps": {"risk": 10},
     }
     assert summary(Certificate(sections))[:2] == [
-        ("certified", "yes"),
+        (
+            "verdict",
+            "CERTIFIED for 3 steps under random at an error of 0.15 (95% confidence)",
+        ),
         ("but", "weaker: for new episodes, not for new states"),
     ]
-    told = verdict_line(Certificate(sections))
-    assert told == "CERTIFIED for 3 steps in a row, error at most 0.15"
-    assert verdict_line(Certificate({**sections, "certified": False})) == "NOT CERTIFIED"

@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from tests.support.manifests import write_manifest
 
+from terrella.core.claims import Claim
 from terrella.core.config import Configurable, dump, rebuild
 from terrella.core.errors import EngineError, StoreError
 from terrella.core.files import locked
 from terrella.core.instances import plain
+from terrella.core.result_rows import read_rows
 from terrella.core.run_folder import check_spec, run_spec
 from terrella.core.world import World
 from terrella.evals.agents import Evaluate, instance_seeds, pass_metrics, reference_policies
+from terrella.evals.arm_tables import InstanceRows, decide_claims
 from terrella.evals.results import RlCost, TestScores
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.reproduce import pipeline as reproduce
@@ -57,7 +60,7 @@ class Arm(Pipeline[ArmResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache")
 
     def train(self, run):
-        rng = np.random.default_rng(self.config.seed)
+        rng = np.random.default_rng([self.config.seed, round(100 * self.config.chance)])
         hardness = rng.random(self.config.test.instances)
         chances = np.clip(self.config.chance + 0.3 * (hardness - 0.5), 0, 1)
         successes = rng.binomial(SAMPLES, chances).tolist()
@@ -131,20 +134,43 @@ def test_claims_hold_with_their_interval(tmp_path, monkeypatch, capsys):
     run_in_this_process(monkeypatch)
     table = Reproduce(reproduction(tmp_path)).run(lambda line: None)
     first, second = table["claims"]
-    assert first["holds"] and first["n"] == 50 and first["seeds"] == 3
+    assert first["verdict"] == "holds" and first["n"] == 50 and first["seeds"] == 3
     assert 0.2 < first["low"] < first["mean"] < first["high"] < 0.5
-    assert second["holds"] and second["k"] == 8 and len(first["per_seed"]) == 3
+    assert second["verdict"] == "holds" and second["k"] == 8 and len(first["per_seed"]) == 3
+    assert second["threshold"] == -0.05 and "Holm" in table["test"]
     scores = table["reference_scores"]
     assert 0.0 < scores["random"]["1"] < scores["random"]["8"] < scores["optimal"] == 1.0
-    assert show_table(table) and "NOT" not in capsys.readouterr().out
+    assert show_table(table) == {"holds"} and "fails" not in capsys.readouterr().out
 
 
 def test_a_claim_that_does_not_hold_is_reported(tmp_path, monkeypatch, capsys):
     run_in_this_process(monkeypatch)
-    config = reproduction(tmp_path, {**CHANCES, "spa": 0.2})
+    config = reproduction(tmp_path, {**CHANCES, "spa": 0.1})
     table = Reproduce(config).run(lambda line: None)
-    assert not table["claims"][0]["holds"] and not show_table(table)
-    assert "NOT REPRODUCED" in capsys.readouterr().out
+    assert table["claims"][0]["verdict"] == "fails" and "fails" in show_table(table)
+    assert "fails: -0." in capsys.readouterr().out
+
+
+def test_one_seed_decides_nothing(tmp_path, monkeypatch, capsys):
+    run_in_this_process(monkeypatch)
+    table = Reproduce(reproduction(tmp_path, seeds=1)).run(lambda line: None)
+    assert show_table(table) == {"undecided"} and table["claims"][0]["low"] is None
+
+
+def test_a_published_table_has_its_rows_beside_it(tmp_path, monkeypatch):
+    run_in_this_process(monkeypatch)
+    reproduction_of = Reproduce(reproduction(tmp_path / "runs"))
+    table = reproduction_of.run(lambda line: None)
+    reproduction_of.write_results(tmp_path / "out/x.json", table, "terrella reproduce x")
+    written = json.loads((tmp_path / "out/x.json").read_text())
+    assert written["command"] == "terrella reproduce x" and "numpy" in written["versions"]
+    rows = read_rows(tmp_path / "out/rows/x.json.gz")["arms"]
+    back = {
+        arm: {seed: InstanceRows(**job) for seed, job in seeds.items()}
+        for arm, seeds in rows.items()
+    }
+    claims = [Claim(*claim) for claim in CLAIMS]
+    assert plain(decide_claims(back, claims)) == written["claims"]
 
 
 def test_a_table_does_not_take_over_jobs_of_another_config(tmp_path, monkeypatch):

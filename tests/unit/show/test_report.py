@@ -93,12 +93,12 @@ def test_a_finished_reproduction_is_reported_as_it_was_measured(path, tmp_path):
         assert arms[name]["seeds"] == str(len(arm["seeds"]))
     claims = sections[f"Reproduction {path.stem}: claims"][1:]
     for row, claim in zip(claims, record["claims"], strict=True):
-        assert row[2] == {True: "holds", False: "DOES NOT HOLD", None: "not run"}[claim["holds"]]
-        if claim["holds"] is not None:
+        assert row[2] == (claim["verdict"] if claim["seeds"] else "not run")
+        if claim["seeds"] > 1:
             assert row[1] == f"{claim['mean']:+.3f} [{claim['low']:+.3f}, {claim['high']:+.3f}]"
 
 
-def table_of(arms=(0.5, 0.7), holds=True):
+def table_of(arms=(0.5, 0.7), verdict="holds"):
     """A reproduction's table as `terrella reproduce` writes it."""
     values = {"pass@1": arms[0], "pass@8": arms[1]}
     scores = {
@@ -115,11 +115,14 @@ def table_of(arms=(0.5, 0.7), holds=True):
         "mean": 0.1,
         "low": 0.02,
         "high": 0.18,
-        "holds": holds,
+        "p": 0.02,
+        "threshold": 0.0,
+        "verdict": verdict,
     }
     known = {"random": {"1": 0.2, "8": 0.6}, "optimal": 1.0}
     return {
         "arms": {"spa": arm, "vanilla": arm},
+        "test": "a test",
         "claims": [claim],
         "reference_scores": known,
         "paper": {"pass@1": "43.5"},
@@ -128,7 +131,7 @@ def table_of(arms=(0.5, 0.7), holds=True):
 
 def test_two_processes_do_not_write_one_report(tmp_path):
     (tmp_path / "run").mkdir()
-    write_sealed(tmp_path / "run/table.json", table_of(holds=True))
+    write_sealed(tmp_path / "run/table.json", table_of())
     report = Report(Report.Config(runs=(tmp_path / "run",), out=tmp_path / "out"))
     with locked(tmp_path / "out"), pytest.raises(StoreError, match="another process"):
         report.write()
@@ -136,7 +139,7 @@ def test_two_processes_do_not_write_one_report(tmp_path):
 
 def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path):
     (tmp_path / "run").mkdir()
-    write_sealed(tmp_path / "run/table.json", table_of(holds=False))
+    write_sealed(tmp_path / "run/table.json", table_of(verdict="fails"))
     write_report(load_report_data([tmp_path / "run"]), tmp_path / "out")
     sections = tables(tmp_path / "out")
     assert sections["Reproduction run: arms"][1:3] == [
@@ -144,7 +147,7 @@ def test_a_reproduction_shows_its_claims_beside_random_and_optimal_play(tmp_path
         ["optimal play (exact)", "1.000", "", "", ""],
     ]
     (_, claim) = sections["Reproduction run: claims"]
-    assert claim[1:3] == ["+0.100 [+0.020, +0.180]", "DOES NOT HOLD"]
+    assert claim[1:3] == ["+0.100 [+0.020, +0.180]", "fails"]
     assert ["run: spa", "300", "1.50"] in sections["Cost"]
 
 

@@ -12,7 +12,7 @@ from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Situation, Text, Transition, Verdict
 from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.coverage import describe_coverage
-from terrella.trust.gate import MAX_AUDITS, Gate
+from terrella.trust.gate import MAX_AUDITS, Gate, audit_error
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
 from terrella.worlds.counter import Counter
@@ -175,8 +175,8 @@ def test_a_gate_that_has_lowered_its_threshold_refuses_what_the_certificate_woul
 def test_real_steps_are_those_that_were_refused_and_those_that_audit():
     door = gate()
     door.ledger.real, door.ledger.imagined = 7, 50
-    door.audit(0.1, disagrees=True)
-    door.audit(0.1, disagrees=False)
+    door.audit(0.1, wrong=1.0)
+    door.audit(0.1, wrong=0.0)
     door.verdict(0.9, depth=1)
     assert door.ledger.counts() == {
         "real": 7,
@@ -209,16 +209,16 @@ def test_a_gate_begins_with_nothing_paid_and_without_a_certificate_accepts_no_ri
 def test_where_nothing_may_be_wrong_faultless_audits_change_nothing():
     door = gate(about={"step_error": 0.0})
     for _ in range(40):
-        door.audit(0.1, disagrees=False)
+        door.audit(0.1, wrong=0.0)
     assert door.ledger.recertified == 0 and door.threshold == 0.2
 
 
 def test_too_many_disagreements_close_the_gate_once_there_are_enough_audits():
     door = gate(least_audits=30)
     for _ in range(29):
-        door.audit(0.1, disagrees=True)
+        door.audit(0.1, wrong=1.0)
     assert door.ledger.recertified == 0 and door.threshold == 0.2
-    door.audit(0.1, disagrees=True)
+    door.audit(0.1, wrong=1.0)
     assert door.ledger.recertified == 1 and door.threshold < 0 and door.audits == []
     assert door.verdict(0.0, depth=1) is Trust.TOO_RISKY
 
@@ -226,14 +226,14 @@ def test_too_many_disagreements_close_the_gate_once_there_are_enough_audits():
 def test_disagreements_within_what_was_certified_change_nothing():
     door = gate()
     for place in range(200):
-        door.audit(0.1, disagrees=place % 10 == 9)  # one in ten, as certified
+        door.audit(0.1, wrong=float(place % 10 == 9))  # one in ten, as certified
     assert door.ledger.recertified == 0 and door.threshold == 0.2 and len(door.audits) == 200
 
 
 def test_audits_that_go_wrong_above_some_risk_lower_the_threshold_to_it():
     door = gate(least_audits=100)
     for place in range(100):
-        door.audit(0.002 * place, disagrees=place >= 60)  # faultless below a risk of 0.12
+        door.audit(0.002 * place, wrong=float(place >= 60))  # faultless below a risk of 0.12
     assert door.ledger.recertified == 1 and 0.1 < door.threshold < 0.13
     assert (
         door.verdict(0.1, depth=1) is Trust.TRUSTED
@@ -245,14 +245,14 @@ def test_a_new_threshold_never_accepts_more_than_the_old_one():
     door = gate(least_audits=100)
     door.threshold = 0.05
     for place in range(100):
-        door.audit(0.002 * place, disagrees=place >= 60)
+        door.audit(0.002 * place, wrong=float(place >= 60))
     assert door.threshold == 0.05
 
 
 def test_only_the_latest_audits_count():
     door = gate(least_audits=10**9)
     for place in range(MAX_AUDITS + 5):
-        door.audit(float(place), disagrees=False)
+        door.audit(float(place), wrong=0.0)
     assert len(door.audits) == MAX_AUDITS == 2000 and [door.audits[0][0], door.audits[-1][0]] == [
         5.0,
         MAX_AUDITS + 4.0,
@@ -270,32 +270,46 @@ def frames(value):
     return Frames.of(np.full((1, 2, 2, 1), value, np.uint8))
 
 
-def test_frames_disagree_when_they_lie_outside_the_prediction_set():
-    distribution, seen = (
-        PredictiveDistribution((certain(frames(value), 0, False, False),)) for value in (0, 9)
-    )
-    # The score is 1 - (1 - risk) / 2, the quantile 0.6: up to a risk of 0.2 the result is inside.
-    assert not gate().disagrees(distribution, 0.15, seen, frames(1), Half())
-    assert gate().disagrees(distribution, 0.25, seen, frames(1), Half())
-    bare = gate(risk={"threshold": 0.2})
-    assert not bare.disagrees(
-        distribution, 0.25, seen, frames(1), Half()
-    )  # without a risk model: is it held at all?
+def result(text, chance=1.0):
+    return certain(Text(text), 0, False, False, chance)
 
 
-def test_text_that_imagination_would_never_have_played_disagrees():
-    verifier = Counter.verifier
+def test_an_audit_finds_the_share_of_the_truth_that_was_missed():
+    verifier, before = Counter.verifier, Text('{"n":0}')
+    (one, two, three) = (f'{{"n":{n}}}' for n in (1, 2, 3))
 
-    def result(text, chance=1.0):
-        return certain(Text(text), 0, False, False, chance)
+    def error(distribution, *truth):
+        return audit_error(
+            PredictiveDistribution(distribution), PredictiveDistribution(truth), before, verifier
+        )
 
-    distribution = PredictiveDistribution((result('{"n":1}', 0.5), result('{"n":2}', 0.5)))
-    assert not gate().disagrees(
-        distribution, 0.0, PredictiveDistribution((result('{"n":2}'),)), Text('{"n":0}'), verifier
+    # Nearly all on a wrong result is wrong, though what came was not ruled out.
+    assert error((result(one, 0.99), result(two, 0.01)), result(two)) == pytest.approx(0.99)
+    assert error((result(two),), result(two)) == 0.0 and error((result(two),), result(three)) == 1.0
+    # A stochastic step is compared with all that may follow, as in the certificate.
+    coin = (result(one, 0.5), result(two, 0.5))
+    assert error(coin, *coin) == 0.0 and error((result(one),), *coin) == 0.5
+    black, grey = (PredictiveDistribution((certain(frames(v), 0, False, False),)) for v in (0, 9))
+    assert audit_error(black, grey, frames(1), Half()) == 0.5
+
+
+def test_audits_that_are_mostly_wrong_are_counted_and_parts_of_errors_add_up():
+    door = gate(least_audits=30)
+    for _ in range(60):
+        door.audit(0.1, wrong=0.4)  # never called a disagreement, and far above 0.1 on average
+    assert door.ledger.disagreed == 0 and door.ledger.recertified >= 1 and door.threshold < 0
+
+
+def test_the_headline_is_the_verdict():
+    about = {
+        "step_error": 0.1,
+        "horizon_error": 0.15,
+        "confidence": 0.95,
+        "policies": {"random": {}, "expert": {}},
+    }
+    assert certificate(about=about).headline == (
+        "CERTIFIED for 3 steps under random, expert at an error of 0.15 (95% confidence for each)"
     )
-    assert gate().disagrees(
-        distribution, 0.0, PredictiveDistribution((result('{"n":3}'),)), Text('{"n":0}'), verifier
-    )
-    assert Gate(Gate.Config(), None).disagrees(
-        distribution, 0.0, PredictiveDistribution((result('{"n":3}'),)), Text('{"n":0}'), verifier
-    )
+    refused = certificate(about=about, certified=False, reasons=["too thin", "wrong"])
+    assert refused.headline == "NOT CERTIFIED: too thin; wrong"
+    assert "of other weights" in certificate(about=about).held_to(weights="0", data=None).headline

@@ -12,6 +12,8 @@ from terrella.core.types import Episode, Frames, Situation, Split, Stop, Text, T
 from terrella.policies.basic import Random
 from terrella.trust.horizon import (
     ImaginedBranch,
+    accuracy_bound,
+    carried,
     closed_loop,
     mean_row,
     open_loop,
@@ -47,10 +49,13 @@ def test_a_model_that_lies_late_is_good_early_and_its_safe_horizon_says_so():
     world = Counter.Config().build()
     episodes = episodes_of(world, 60)
     model = Lying(world, lambda question: len(question.situation.history) >= 3)
-    rows = [mean_row(values) for values in open_loop(model, episodes, world, 6)]
+    by_depth = open_loop(model, episodes, world, 6)
+    rows = [mean_row(values) for values in by_depth]
     assert [row["mean"] for row in rows[:3]] == [1.0, 1.0, 1.0] and rows[3]["mean"] < 0.2
-    assert safe_horizon(rows, error=0.1, min_episodes=10) == 3
-    assert safe_horizon(rows, error=0.1, min_episodes=100) == 0  # too few episodes to say so
+    table = carried(by_depth, [len(episode.transitions) for episode in episodes])
+    bounds = [accuracy_bound([values.tolist()]) for values in table.T]
+    assert safe_horizon(bounds, error=0.1, episodes=60, min_episodes=10) == 3
+    assert safe_horizon(bounds, error=0.1, episodes=60, min_episodes=100) == 0  # too few to say so
 
 
 def test_small_errors_add_up_in_the_open_loop_only():
@@ -128,6 +133,14 @@ def test_chances_of_what_was_sampled_are_shared_out_and_what_was_unreadable_is_l
     assert weights(found) == {"x": 0.6, "y": 0.2}
     (nothing,) = spread(Saying(lambda text: []), [[ImaginedBranch(0.8, Text("a"))]], [question()])
     assert nothing == []
+
+    class Mumbling:
+        def predict(self, questions):
+            said = (certain(Text("x"), 0.0, False, False, 0.3),)
+            return [PredictiveDistribution(said, counts=(1,), unreadable=3) for _ in questions]
+
+    (found,) = spread(Mumbling(), [[ImaginedBranch(0.8, Text("a"))]], [question()])
+    assert weights(found) == {"x": 0.2}  # three of four samples could not be parsed
 
 
 def test_light_branches_are_dropped_and_no_more_than_32_are_kept():
@@ -283,19 +296,21 @@ def test_a_row_is_a_mean_inside_its_interval_and_inside_what_is_possible():
 
 
 def test_the_safe_horizon_ends_at_the_first_doubt():
-    def rows(*lows, n=10):
-        return [{"mean": 1.0, "low": low, "high": 1.0, "n": n} for low in lows]
+    def horizon(*bounds, episodes=10):
+        return safe_horizon(bounds, error=0.125, episodes=episodes, min_episodes=10)
 
-    assert safe_horizon(rows(0.95, 0.92, 0.5, 0.99), error=0.125, min_episodes=10) == 2
-    assert (
-        safe_horizon(rows(0.875, 0.875), error=0.125, min_episodes=10) == 2
-    )  # exactly what is allowed is allowed
-    assert safe_horizon(rows(0.95, None), error=0.125, min_episodes=10) == 1
-    assert safe_horizon(rows(0.95, n=9), error=0.125, min_episodes=10) == 0
-    assert (
-        safe_horizon(
-            [{"mean": None, "low": 0.9, "high": None, "n": None}], error=0.125, min_episodes=1
-        )
-        == 0
-    )
-    assert safe_horizon([], error=0.125, min_episodes=1) == 0
+    assert horizon(0.95, 0.92, 0.5, 0.99) == 2
+    assert horizon(0.875, 0.875) == 2  # exactly what is allowed is allowed
+    assert horizon(0.95, episodes=9) == 0 and horizon() == 0
+
+
+def test_an_episode_that_has_ended_keeps_its_last_accuracy():
+    table = carried([[1.0, 0.5, 0.8], [0.9, 0.4], [0.2]], [1, 3, 2])
+    assert table.tolist() == [[1.0, 1.0, 1.0], [0.5, 0.9, 0.2], [0.8, 0.4, 0.4]]
+
+
+def test_the_bound_is_that_of_the_worst_policy_at_the_stated_confidence():
+    assert accuracy_bound([[1.0] * 100]) == pytest.approx(0.05 ** (1 / 100))
+    good, poor = [1.0] * 100, [1.0] * 80 + [0.0] * 20
+    assert accuracy_bound([good, poor]) == accuracy_bound([poor]) < 0.8
+    assert accuracy_bound([good], confidence=0.9) == pytest.approx(0.1 ** (1 / 100))

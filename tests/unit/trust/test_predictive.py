@@ -183,6 +183,16 @@ def test_chances_are_probabilities_even_where_rounding_says_more():
     )
 
 
+def test_what_could_not_be_parsed_is_not_held():
+    """95% of what the model says is unreadable: it is wrong there, however right the rest is."""
+    mumbling = PredictiveDistribution((said("a", 0.05),), counts=(1,), unreadable=19)
+    truth = PredictiveDistribution((certain(Text("a"), 0, False, False),))
+    assert overlap(mumbling, truth, Text("c"), VERIFIER) == pytest.approx(0.05)
+    assert mumbling.readable == 0.05 and PredictiveDistribution((), unreadable=3).readable == 0.0
+    drawn = [mumbling.draw(uniform) for uniform in np.linspace(0, 0.999, 100)]
+    assert 94 <= drawn.count(None) <= 95
+
+
 def test_disagreement_counts_unreadable_samples():
     assert PredictiveDistribution(
         (said("a", 0.5), said("b", 0.5)), counts=(2, 3), unreadable=5

@@ -65,6 +65,9 @@ def walk(model, data, certificate, *, audit_share=0.1, episodes=60, lies=None):
 def test_a_good_and_a_bad_model_differ_in_every_section(certificates):
     good, bad = (certificates[name][2].sections for name in ("good", "bad"))
     assert good["certified"] and not bad["certified"] and bad["reasons"]
+    headlines = [certificates[name][2].headline for name in ("good", "bad")]
+    assert headlines[0].startswith("CERTIFIED for 5 steps under random at an error of 0.15")
+    assert headlines[1].startswith("NOT CERTIFIED: ") and bad["reasons"][0] in headlines[1]
     assert good["risk"]["mean_wrong"] == 0.0 < 0.2 < bad["risk"]["mean_wrong"]
     assert good["one_step"]["changed"]["model"]["low"] > bad["one_step"]["changed"]["model"]["high"]
     assert good["safe_horizon"] == 5 and bad["safe_horizon"] == 0

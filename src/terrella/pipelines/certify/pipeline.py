@@ -1,8 +1,8 @@
 """`terrella certify MODEL`: measure a world model on held-out instances and write its certificate.
 
 Calibration uses validation instances; test instances are only measured on. Every real step that
-this takes is counted. The file states the data and the split it holds for. If there is too little
-data or the model is too poor, it says "not certified", and why.
+this takes is counted. The file states the data, the split and the policies that it holds for. If
+there is too little data or the model is too poor, it says "not certified", and why.
     config = Certify.Config(world=FrozenLake.Config(size=3), folder=Path("runs/lake"))
     certificate = Certify(config).run(progress)
 """
@@ -17,6 +17,7 @@ from terrella.core.config import Configurable, dump, load
 from terrella.core.errors import ConfigError
 from terrella.core.files import locked, subfolder
 from terrella.core.protocols import Progress, WorldModel
+from terrella.core.stats import CONFIDENCE
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
@@ -24,7 +25,7 @@ from terrella.pipelines.certify.records import CertifyConfig, Evidence
 from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.verdict import rejection_reasons
 from terrella.pipelines.certify.watch import section_sizes
-from terrella.policies.basic import Mixture, require_policy
+from terrella.policies.basic import Expert, Mixture, Random, require_policy
 from terrella.show.certificate import write_report
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.trust.certificate import Certificate
@@ -82,7 +83,7 @@ class Certify(Configurable):
         data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
-            "about": {**_about(config, data), "caveat": world.caveat},
+            "about": {**_about(config, data, sections.policy_names), "caveat": world.caveat},
             **_measure_all(sections, progress or SilentProgress()),
         }
         measured["safe_horizon"] = sections.safe_horizon(measured["horizon"])
@@ -97,9 +98,15 @@ class Certify(Configurable):
     def _with_defaults(self, world: World) -> Certify.Config:
         """The config with the policies that it leaves open."""
         config = self.config
+        policy = config.policy or data_policy(config.folder / DATA)
+        beside = config.beside
+        if beside is None:
+            mixed = config.policy is None and isinstance(policy, Mixture.Config)
+            beside = (Random.Config(), Expert.Config()) if mixed and world.has_expert else ()
         ladder = tuple(Mixture.Config(share=share) for share in LADDER) if world.has_expert else ()
         return config.replace(
-            policy=config.policy or data_policy(config.folder / DATA),
+            policy=policy,
+            beside=beside,
             policies=ladder if config.policies is None else config.policies,
         )
 
@@ -142,9 +149,8 @@ def data_policy(store: Path) -> Configurable.Config:
     return policy
 
 
-def _about(config: Certify.Config, data: NearestData) -> dict[str, Any]:
+def _about(config: Certify.Config, data: NearestData, names: list[str]) -> dict[str, Any]:
     hashes = certified_hashes(config.folder)
-    assert config.policy is not None
     return {
         "world": dump(config.world),
         "weights_sha256": hashes["weights"],
@@ -152,7 +158,8 @@ def _about(config: Certify.Config, data: NearestData) -> dict[str, Any]:
         "data_pairs": data.unique_pairs,
         "calibrated_on": Split.VALIDATION.value,
         "held_out": Split.TEST.value,
-        "steps_of": dump(config.policy),
+        "policies": dict(zip(names, map(dump, config.under), strict=True)),
+        "confidence": CONFIDENCE,
         "samples": config.samples,
         "level": config.level,
         "step_error": config.step_error,
@@ -175,9 +182,8 @@ def summary(certificate: Certificate) -> list[tuple[str, str]]:
     """The verdict and the metrics behind it, as rows of a table."""
     sections = certificate.sections
     rows = [
-        ("certified", "yes" if certificate.certified else "no: " + "; ".join(certificate.reasons)),
+        ("verdict", certificate.headline),
         *[("but", caveat) for caveat in [sections["about"].get("caveat")] if caveat],
-        ("safe horizon", f"{certificate.safe_horizon} steps"),
         *_risk_rows(sections["risk"]),
     ]
     if sections["ranking"]:
@@ -198,5 +204,6 @@ def _risk_rows(risk: dict[str, Any]) -> list[tuple[str, str]]:
     trusted = f"{risk['trusted_share']:.3f}, of which wrong {risk['trusted_wrong']['mean']}"
     return [
         ("conformal coverage", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
+        ("empty prediction sets", f"{risk['empty_sets']:.3f}"),
         ("trusted steps", trusted),
     ]

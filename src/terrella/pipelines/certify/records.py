@@ -26,9 +26,15 @@ class CertifyConfig(EngineConfig):
     folder: Local[Path]
     """What `train-world-model` wrote; the certificate goes into it."""
     policy: Configurable.Config | None = None
-    """Takes the steps that the model predicts; the certificate holds for steps like these.
+    """Takes the steps that the model predicts.
 
     The default is the policy that took the steps the model was fitted to.
+    """
+    beside: tuple[Configurable.Config, ...] | None = None
+    """Further policies for which the certificate holds; each takes a step in every instance.
+
+    The default is random play and the expert if the data are of a mixture of them and `policy` is
+    not set, else none.
     """
     policies: tuple[Configurable.Config, ...] | None = None
     """Policies to rank; `()` skips the section.
@@ -42,18 +48,27 @@ class CertifyConfig(EngineConfig):
     """Acceptable error among the steps that the gate imagines."""
     horizon_error: float = 0.15
     """Acceptable error after as many imagined steps as the safe horizon."""
-    calibration: int = 1500
-    held_out: int = 1500
+    calibration: int = 800
+    """Validation instances."""
+    held_out: int = 600
+    """Test instances."""
     horizon_episodes: int = 150
+    """Test instances in which each policy plays an episode."""
     depth: int = 8
     ranked_on: int = 100
     exploited_on: int = 100
     plan_depth: int = 6
     least: int = 100
-    """Fewest calibration and held-out steps with which anything is certified."""
+    """Fewest calibration and held-out instances with which anything is certified."""
     least_episodes: int = 10
-    """Fewest episodes that must reach a depth for that depth to count."""
+    """Fewest episodes with which any horizon is safe."""
     seed: int = 0
+
+    @property
+    def under(self) -> tuple[Configurable.Config, ...]:
+        """The policies that the certificate holds for."""
+        assert self.policy is not None  # set by the pipeline
+        return (self.policy, *(self.beside or ()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class StepPredictions:
-    """Real steps, one per instance, with the model's predictions of them and their errors."""
+    """Real steps, one of each policy per instance, with the model's predictions and their errors.
+
+    The steps of an instance follow each other.
+    """
 
     queries: list[Query]
     changed: np.ndarray
@@ -79,3 +97,12 @@ class StepPredictions:
     """What the model gives to the result that really followed."""
     distributions: list[PredictiveDistribution]
     truths: list[PredictiveDistribution]
+    policies: np.ndarray
+    """Number of the policy that took each step, in the order of `CertifyConfig.under`."""
+    instances: list[str]
+    """Of each step."""
+
+    @property
+    def distinct(self) -> int:
+        """How many instances."""
+        return len(set(self.instances))

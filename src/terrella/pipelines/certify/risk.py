@@ -11,12 +11,15 @@ import numpy as np
 
 from terrella.core.predictive import PredictiveDistribution
 from terrella.core.protocols import Verifier
+from terrella.core.types import Observation, Prediction
 from terrella.pipelines.certify.records import StepPredictions
 from terrella.trust.horizon import mean_row
-from terrella.trust.predictive import predicted_prob
-from terrella.trust.risk import RiskModel, trusted_below
+from terrella.trust.predictive import matches, predicted_prob
+from terrella.trust.risk import RiskModel, by_policy, calibration_rows, trusted_for_all
 
 CURVE_POINTS = 20
+WHOLE = "all"
+"""Size of a set that holds every possible result: it is never wrong, and says nothing."""
 
 
 def risk_section(
@@ -26,54 +29,127 @@ def risk_section(
     verifier: Verifier,
     *,
     step_error: float,
+    policies: list[str],
 ) -> dict[str, Any]:
     """Coverage of the prediction sets on held-out instances, and the risk threshold."""
-    counts = {"calibration": len(calibration.wrong), "held_out": len(held_out.wrong)}
+    counts = {"calibration": calibration.distinct, "held_out": held_out.distinct}
     if model is None:
         return {**counts, "model": None, "threshold": None, "coverage": None}
     risks = model.risks(held_out.signals)
-    threshold = trusted_below(model.risks(calibration.signals), calibration.wrong, error=step_error)
+    threshold = risk_threshold(model, calibration, step_error)
     trusted = risks <= (-1.0 if threshold is None else threshold)
-    sizes = [
-        _set_size(model, risk, distribution)
-        for risk, distribution in zip(risks, held_out.distributions, strict=True)
-    ]
+    sizes, covered = prediction_sets(model, risks, held_out, verifier)
     return {
         **counts,
+        "fitted_on": calibration_rows(calibration.distinct).start,
         "model": {"weights": model.weights, "quantile": model.quantile, "level": model.level},
-        "coverage": mean_row(_covered(model, risks, held_out, verifier)),
-        "set_sizes": {str(n): sizes.count(n) / len(sizes) for n in sorted(set(sizes))},
+        "coverage": _instance_row(np.asarray(covered), held_out.instances),
+        "empty_sets": sizes.count("0") / len(sizes),
+        "set_sizes": {size: sizes.count(size) / len(sizes) for size in sorted(set(sizes))},
+        "by_policy": {
+            name: _policy_row(held_out.policies == number, covered, held_out, trusted)
+            for number, name in enumerate(policies)
+        },
         "threshold": threshold,
         "mean_risk": float(risks.mean()),
         "mean_wrong": float(held_out.wrong.mean()),
         "trusted_share": float(trusted.mean()),
-        "trusted_wrong": mean_row(list(held_out.wrong[trusted])),
+        "trusted_wrong": _instance_row(
+            held_out.wrong[trusted], list(np.asarray(held_out.instances)[trusted])
+        ),
         "ordering": _auroc(risks, held_out.wrong > 0.5),
         "curve": _risk_curve(risks, held_out.wrong),
     }
 
 
-def _covered(
+def risk_threshold(
+    model: RiskModel, calibration: StepPredictions, step_error: float
+) -> float | None:
+    """The risk below which to imagine, from the calibration steps that fitted nothing."""
+    count = len(calibration.wrong)
+    rest = calibration_rows(count, len(set(calibration.policies.tolist())))
+    return trusted_for_all(
+        model.risks(calibration.signals[rest]),
+        calibration.wrong[rest],
+        by_policy(count, calibration.policies.tolist()),
+        error=step_error,
+    )
+
+
+def _instance_row(values: np.ndarray, instances: list[str]) -> dict[str, float | int | None]:
+    """A mean over instances: the steps of the policies in one instance are averaged first."""
+    by_name: dict[str, list[float]] = {}
+    for name, value in zip(instances, values, strict=True):
+        by_name.setdefault(name, []).append(float(value))
+    return mean_row([sum(each) / len(each) for each in by_name.values()])
+
+
+def _policy_row(
+    chosen: np.ndarray, covered: list[float], held_out: StepPredictions, trusted: np.ndarray
+) -> dict[str, Any]:
+    return {
+        "coverage": mean_row(list(np.asarray(covered)[chosen])),
+        "trusted_share": float(trusted[chosen].mean()) if chosen.any() else None,
+        "trusted_wrong": mean_row(list(held_out.wrong[chosen & trusted])),
+    }
+
+
+def prediction_sets(
     model: RiskModel, risks: np.ndarray, held_out: StepPredictions, verifier: Verifier
-) -> list[float]:
-    """For each held-out step, the true probability that its prediction set holds the result."""
-    covered = []
+) -> tuple[list[str], list[float]]:
+    """For each held-out step the size of its set, and the true chance that it holds the result."""
+    sizes, covered = [], []
     for risk, distribution, truth, query in zip(
         risks, held_out.distributions, held_out.truths, held_out.queries, strict=True
     ):
         before = query.situation.observation
-        probs = [
-            predicted_prob(distribution, result, before, verifier) for result in truth.predictions
+        chosen = prediction_set(model, risk, distribution, before, verifier)
+        whole = model.inside(risk, 0.0)
+        sizes.append(WHOLE if whole else str(len(chosen)))
+        inside = [
+            whole or _holds(model, risk, distribution, chosen, result, before, verifier)
+            for result in truth.predictions
         ]
-        chances = zip(truth.chances, probs, strict=True)
-        covered.append(sum(chance for chance, prob in chances if model.inside(risk, prob)))
-    return covered
+        chances = zip(truth.chances, inside, strict=True)
+        covered.append(float(sum(chance for chance, held in chances if held)))
+    return sizes, covered
 
 
-def _set_size(model: RiskModel, risk: float, distribution: PredictiveDistribution) -> int:
-    """Predictions in the set of a step; with none of them the model is of no use there."""
-    chances = distribution.chances
-    return sum(model.inside(risk, chance / chances.sum()) for chance in chances)
+def prediction_set(
+    model: RiskModel,
+    risk: float,
+    distribution: PredictiveDistribution,
+    before: Observation,
+    verifier: Verifier,
+) -> list[Prediction]:
+    """The predictions that the set of a step holds.
+
+    The most likely one is always among them: a set that is empty although the model has an answer
+    would meet its rate by saying nothing. Without a readable prediction it is empty.
+    """
+    return [
+        predicted
+        for place, predicted in enumerate(distribution.predictions)
+        if place == 0
+        or model.inside(risk, predicted_prob(distribution, predicted, before, verifier))
+    ]
+
+
+def _holds(
+    model: RiskModel,
+    risk: float,
+    distribution: PredictiveDistribution,
+    chosen: list[Prediction],
+    result: Prediction,
+    before: Observation,
+    verifier: Verifier,
+) -> bool:
+    """Whether a set holds a result; an empty set holds none."""
+    if not chosen:
+        return False
+    if model.inside(risk, predicted_prob(distribution, result, before, verifier)):
+        return True
+    return any(matches(predicted, result, before, verifier) == 1.0 for predicted in chosen)
 
 
 def _risk_curve(risks: np.ndarray, wrong: np.ndarray) -> list[dict[str, float]]:

@@ -20,15 +20,30 @@ from terrella.core.protocols import Policy, WorldModel
 from terrella.core.seeds import CERTIFY_FIRST, instance_seed
 from terrella.core.stats import mean_interval
 from terrella.core.types import Split
+from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import PolicyResult, evaluate_policy
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.pipelines.certify.risk import risk_section
-from terrella.pipelines.certify.steps import predict_steps
+from terrella.pipelines.certify.steps import MOST_TRIES, predict_steps
 from terrella.pipelines.certify.watch import Watch
 from terrella.trust.coverage import describe_coverage
-from terrella.trust.horizon import accuracies, closed_loop, mean_row, open_loop, safe_horizon
+from terrella.trust.horizon import (
+    accuracies,
+    accuracy_bound,
+    carried,
+    closed_loop,
+    mean_row,
+    open_loop,
+    safe_horizon,
+)
 from terrella.trust.ranking import compare_rankings
-from terrella.trust.risk import RiskEstimator, RiskModel, fit_risk, least_calibration
+from terrella.trust.risk import (
+    RiskEstimator,
+    RiskModel,
+    by_policy,
+    fit_risk,
+    least_calibration,
+)
 from terrella.trust.truth import NearestCopy, NoChange
 from terrella.world_models.certified import CertifiedModel
 from terrella.world_models.imagine import imagine
@@ -66,10 +81,14 @@ class Sections:
     @functools.cached_property
     def risk_model(self) -> RiskModel | None:
         """The calibrated risk; None with too few steps to calibrate it."""
-        steps = self.calibration
-        if len(steps.wrong) < 2 * least_calibration(self.config.level):
+        steps, level = self.calibration, self.config.level
+        groups = by_policy(len(steps.wrong), steps.policies.tolist())
+        fewest = min((len(group) for group in groups), default=0)
+        if len(groups) < len(self.config.under) or fewest < least_calibration(level):
             return None
-        return fit_risk(steps.signals, steps.wrong, steps.probs, level=self.config.level)
+        return fit_risk(
+            steps.signals, steps.wrong, steps.probs, steps.policies.tolist(), level=level
+        )
 
     def risk(self) -> dict[str, Any]:
         """Prediction sets on held-out instances, and the risk below which to imagine."""
@@ -79,7 +98,13 @@ class Sections:
             self.held_out,
             self.evidence.world.verifier,
             step_error=self.config.step_error,
+            policies=self.policy_names,
         )
+
+    @functools.cached_property
+    def policy_names(self) -> list[str]:
+        """The policies that the certificate holds for."""
+        return [policy.build().name for policy in self.config.under]
 
     # --- accuracy ---------------------------------------------------------------------------------
 
@@ -88,30 +113,37 @@ class Sections:
         return {"no_change": NoChange(), "nearest": NearestCopy(self.evidence.data)}
 
     def one_step(self) -> dict[str, Any]:
-        """Held-out accuracy of model and baselines, on changed and unchanged steps apart."""
+        """Held-out accuracy of model and baselines, on changed and unchanged steps apart.
+
+        Steps of the first policy: one per instance, so that the intervals hold.
+        """
         test, world = self.held_out, self.evidence.world
         accuracy = {"model": 1 - test.wrong}
         for name, baseline in self._baselines.items():
             distributions = baseline.predict(test.queries)
             accuracy[name] = np.array(accuracies(distributions, test.truths, test.queries, world))
-        kinds = {
-            "all": np.ones(len(test.changed), bool),
-            "changed": test.changed,
-            "unchanged": ~test.changed,
-        }
+        first = test.policies == 0
+        kinds = {"all": first, "changed": first & test.changed, "unchanged": first & ~test.changed}
         return {
             kind: {name: mean_row(list(values[chosen])) for name, values in accuracy.items()}
             for kind, chosen in kinds.items()
         }
 
     def horizon(self) -> list[dict[str, Any]]:
-        """Accuracy by depth on test instances, open and closed loop, with open-loop baselines."""
+        """Accuracy by depth on test instances, open and closed loop, with open-loop baselines.
+
+        `bound` is the lower bound of the open loop's accuracy under every policy, where an episode
+        that has ended keeps the accuracy of its last step.
+        """
         config, world = self.config, self.evidence.world
         model = self.watch.model(self.evidence.model)
-        assert config.policy is not None  # set by the pipeline
-        policy = config.policy.build()
+        policies = [policy.build() for policy in config.under]
         seeds = self._instance_seeds(config.horizon_episodes)
-        episodes = [play(world, policy, seed=seed, split=Split.TEST) for seed in seeds]
+        episodes = [
+            play(world, policy, seed=seed, split=Split.TEST)
+            for seed in seeds
+            for policy in policies
+        ]
         self.real_steps["horizon"] += sum(len(episode.transitions) for episode in episodes)
         depth = min(config.depth, config.world.max_steps)
         tracks = {
@@ -120,9 +152,14 @@ class Sections:
         }
         for name, baseline in self._baselines.items():
             tracks[name] = open_loop(baseline, episodes, world, depth)
+        table = carried(tracks["open"], [len(episode.transitions) for episode in episodes])
         return [
             {
                 "depth": index + 1,
+                "episodes": len(seeds),
+                "bound": accuracy_bound(
+                    [table[n :: len(policies), index].tolist() for n in range(len(policies))]
+                ),
                 **{name: mean_row(values[index]) for name, values in tracks.items()},
             }
             for index in range(depth)
@@ -131,13 +168,19 @@ class Sections:
     def safe_horizon(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Depth to which the open loop keeps to the acceptable error, by its lower bound."""
         return safe_horizon(
-            [dict(row["open"]) for row in rows],
+            [row["bound"] for row in rows],
             error=self.config.horizon_error,
+            episodes=rows[0]["episodes"] if rows else 0,
             min_episodes=self.config.least_episodes,
         )
 
     def _instance_seeds(self, count: int) -> list[int]:
-        return [instance_seed(self.config.seed, CERTIFY_FIRST + index) for index in range(count)]
+        """Seeds of different test instances; fewer than `count` where a world has no more."""
+        drawn = (
+            instance_seed(self.config.seed, CERTIFY_FIRST + index)
+            for index in range(MOST_TRIES * count)
+        )
+        return distinct_instances(self.evidence.world, drawn, Split.TEST)[:count]
 
     # --- coverage, ranking, exploitability --------------------------------------------------------
 

@@ -5,10 +5,13 @@ predictions, env_steps = predict_steps(config, evidence, Split.TEST, 1500)
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from terrella.core.predictive import Query
 from terrella.core.seeds import CERTIFY_FIRST
+from terrella.core.tokens import Task
 from terrella.core.types import Split, Transition
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.rollout.tasks import PredictionTasks
@@ -24,11 +27,11 @@ MOST_TRIES = 4
 def predict_steps(
     config: CertifyConfig, evidence: Evidence, split: Split, count: int
 ) -> tuple[StepPredictions, int]:
-    """Predict one step of each of `count` instances; returns the real steps this took, too."""
+    """Predict one step of each policy in `count` instances; returns the real steps it took, too."""
     world = evidence.world
-    pairs = sample_steps(config, split, count)
-    queries = [query for query, _ in pairs]
-    steps = [step for _, step in pairs]
+    sampled = sample_steps(config, split, count)
+    queries = [each.query for each in sampled]
+    steps = [each.step for each in sampled]
     # The real steps up to and including the predicted one: what it costs to be able to ask.
     env_steps = sum(len(query.situation.history) + 1 for query in queries)
     distributions = evidence.model.predict(queries)
@@ -51,23 +54,45 @@ def predict_steps(
         probs=np.array(probs),
         distributions=distributions,
         truths=truths,
+        policies=np.array([each.policy for each in sampled], int),
+        instances=[each.instance for each in sampled],
     )
     return predictions, env_steps
 
 
-def sample_steps(config: CertifyConfig, split: Split, count: int) -> list[tuple[Query, Transition]]:
-    """One step of each of `count` different instances, or of fewer where there are no more.
+class SampledStep(NamedTuple):
+    """One real step, and whose it is."""
+
+    query: Query
+    step: Transition
+    policy: int
+    instance: str
+
+
+def sample_steps(config: CertifyConfig, split: Split, count: int) -> list[SampledStep]:
+    """One step of every policy in each of `count` different instances, or of fewer if there are.
 
     Instances fall into splits by chance, so different ones are exchangeable; the same one twice
-    would not be.
+    would not be. Steps of different policies in one instance are never in one group.
     """
-    tasks = PredictionTasks(config.world, config.policy, split=split, seed=config.seed + 1)
-    steps: dict[str, tuple[Query, Transition]] = {}
+    tasks = [
+        PredictionTasks(config.world, policy, split=split, seed=config.seed + 1)
+        for policy in config.under
+    ]
+    steps: dict[str, list[SampledStep]] = {}
     for index in range(MOST_TRIES * count):
-        task = tasks(CERTIFY_FIRST + index)
-        assert task.situation is not None and task.transition is not None
-        query = Query(task.situation, task.transition.action)
-        steps.setdefault(tasks.world.instance, (query, task.transition))
         if len(steps) == count:
             break
-    return list(steps.values())
+        first = tasks[0](CERTIFY_FIRST + index)
+        if first.instance not in steps:
+            others = (each(CERTIFY_FIRST + index) for each in tasks[1:])
+            steps[first.instance] = [
+                _sampled(task, policy) for policy, task in enumerate((first, *others))
+            ]
+    return [step for of_instance in steps.values() for step in of_instance]
+
+
+def _sampled(task: Task, policy: int) -> SampledStep:
+    assert task.situation is not None and task.transition is not None
+    query = Query(task.situation, task.transition.action)
+    return SampledStep(query, task.transition, policy, task.instance)

@@ -23,9 +23,9 @@ def section_sizes(config: CertifyConfig) -> Mapping[str, int]:
     depth = min(config.depth, config.world.max_steps)
     episode = 2 * config.world.max_steps
     return {
-        "risk": config.calibration + config.held_out,
+        "risk": (config.calibration + config.held_out) * len(config.under),
         "one_step": 1,
-        "horizon": 2 * config.horizon_episodes * depth,
+        "horizon": 2 * config.horizon_episodes * len(config.under) * depth,
         "coverage": 1,
         "ranking": len(config.policies or ()) * config.ranked_on * episode,
         "exploitability": config.exploited_on * episode,
@@ -59,7 +59,7 @@ class Watch:
 
     def policy(self, policy: Policy) -> Policy:
         """The policy, counted by actions."""
-        return _WatchedPolicy(policy, self)
+        return _WatchedPolicy(policy, self, policy.name)
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,11 @@ class _WatchedModel:
         return distributions
 
 
-@dataclass(frozen=True)
+@dataclass
 class _WatchedPolicy:
     policy: Policy
     watch: Watch
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
+    name: str
 
     def act(self, moment: Moment) -> str:
         action = self.policy.act(moment)

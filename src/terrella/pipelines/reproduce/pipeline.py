@@ -1,9 +1,9 @@
 """`terrella reproduce NAME`: run the arms of a published comparison and test its claims.
 
 Each arm x seed is a job with a folder of its own. A finished job is not run again, so a comparison
-that takes hours can be killed, resumed and extended. Claims are tested on paired instances. An arm
-is the config of any pipeline whose result has `test` and `rl` (`evals/results.py`) and that has
-`reference_scores()`.
+that takes hours can be killed, resumed and extended. Claims are decided by the test of
+`core/claims.py`: instances paired inside a seed, seeds as the unit. An arm is the config of any
+pipeline whose result has `test` and `rl` (`evals/results.py`) and that has `reference_scores()`.
     table = Reproduce(spa_frozen_lake()).run(print)
 """
 
@@ -15,10 +15,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from terrella.core.claims import MARGIN, TEST, Claim
 from terrella.core.config import (
     Configurable,
     Local,
@@ -30,34 +29,26 @@ from terrella.core.config import (
     record_from_json,
 )
 from terrella.core.errors import ConfigError
-from terrella.core.files import locked
+from terrella.core.files import locked, write_json
 from terrella.core.instances import plain
 from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
-from terrella.core.metric import Metric
-from terrella.core.run_folder import MANIFEST, check_spec, read_manifest, run_spec, wait_for
-from terrella.core.stats import mean_interval
+from terrella.core.result_rows import write_rows
+from terrella.core.run_folder import (
+    MANIFEST,
+    check_spec,
+    installed_versions,
+    read_manifest,
+    run_spec,
+    wait_for,
+)
 from terrella.engines.launcher import Launch
-from terrella.evals.pass_at_k import FloatArray, paired_difference, pass_at_k
+from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
 from terrella.evals.results import ArmResult, TestScores
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.reproduce.jobs import JobProcesses, log_file, run_jobs
 
 TABLE = "table.json"
 REFERENCE_SCORES = "reference_scores.json"
-
-
-class Claim(NamedTuple):
-    """`better` scores higher than `worse` at pass@k or, with `not_below`, not lower."""
-
-    better: str
-    worse: str
-    k: int
-    not_below: bool = False
-
-    def holds(self, difference: Metric) -> bool:
-        """Whether the interval of the difference supports the claim."""
-        assert difference.low is not None and difference.high is not None  # it is bootstrapped
-        return difference.high >= 0.0 if self.not_below else difference.low > 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,12 @@ class Reproduce(Configurable):
         """Arms that run first, for all seeds."""
         seeds: int = 5
         claims: Recorded[tuple[tuple[str, str, int, bool], ...]] = ()
-        """(better, worse, k, not_below): see `Claim`."""
+        """(better, worse, k, not_below): see `core.claims.Claim`. The first one is the main one.
+
+        All of them are corrected for their number, so a claim that nobody needs weakens the others.
+        """
+        margin: float = MARGIN
+        """How far below still counts as "not below"."""
         brief: Recorded[tuple[str, ...]] = ()
         """What `quick` sets in each arm, written as on the command line."""
         paper: Recorded[Mapping[str, str]] = field(default_factory=dict[str, str])
@@ -183,12 +179,25 @@ class Reproduce(Configurable):
     def table(self) -> dict[str, Any]:
         """Arms and claims, from the jobs that are finished so far."""
         finished = self.finished()
+        rows = instance_rows(finished)
+        claims = [Claim(*claim) for claim in self.config.claims]
         return {
             "arms": {name: arm_metrics(runs) for name, runs in finished.items() if runs},
             "reference_scores": self._reference_scores(),
-            "claims": [self.check_claim(Claim(*claim), finished) for claim in self.config.claims],
+            "test": TEST,
+            "margin": self.config.margin,
+            "claims": decide_claims(rows, claims, margin=self.config.margin),
             "paper": dict(self.config.paper),
         }
+
+    def rows(self) -> dict[str, Any]:
+        """The per-instance rows of the finished jobs, as they are kept beside a published table."""
+        return {"arms": plain(instance_rows(self.finished()))}
+
+    def write_results(self, path: Path, table: Mapping[str, Any], command: str) -> None:
+        """Write a table to publish, and its rows to `rows/` beside it."""
+        write_rows(path.parent / "rows" / f"{path.stem}.json.gz", self.rows())
+        write_json(path, {"command": command, "versions": installed_versions(), **table})
 
     def finished(self) -> dict[str, dict[int, FinishedJob]]:
         jobs: dict[str, dict[int, FinishedJob]] = {}
@@ -210,31 +219,6 @@ class Reproduce(Configurable):
             scores = any_arm.build().reference_scores()
             write_sealed(path, plain(scores) if scores else {})
         return dict(read_sealed(path, MAKE_AGAIN))
-
-    def check_claim(self, claim: Claim, finished: Finished) -> dict[str, Any]:
-        """The paired difference over the seeds that both arms have, and whether the claim holds."""
-        better = finished.get(claim.better, {})
-        worse = finished.get(claim.worse, {})
-        seeds = sorted(better.keys() & worse.keys())
-        if not seeds:
-            return {**claim._asdict(), "seeds": 0, "holds": None}
-        values = [
-            np.stack([instance_values(runs[seed].result.test, claim.k) for seed in seeds])
-            for runs in (better, worse)
-        ]
-        estimate = paired_difference(*values)
-        per_seed = (values[0] - values[1]).mean(axis=1).tolist()
-        return {
-            **claim._asdict(),
-            "seeds": len(seeds),
-            "mean": estimate.mean,
-            "low": estimate.low,
-            "high": estimate.high,
-            "n": estimate.n,
-            "per_seed": per_seed,
-            "over_seeds": _finite(mean_interval(per_seed)),
-            "holds": claim.holds(estimate),
-        }
 
 
 def is_first_node() -> bool:
@@ -259,9 +243,18 @@ def read_finished(job: Pipeline.Config) -> FinishedJob | None:
     return FinishedJob(result, manifest.seconds)
 
 
-def instance_values(scores: TestScores, k: int) -> FloatArray:
-    """pass@k of each test instance of one run."""
-    return pass_at_k(scores.successes, samples=scores.samples, k=k)
+def instance_rows(finished: Finished) -> dict[str, dict[str, InstanceRows]]:
+    """What each arm and seed won on each test instance: all that arms and claims rest on."""
+    return {
+        arm: {
+            str(seed): InstanceRows(
+                successes=job.result.test.successes, samples=job.result.test.samples
+            )
+            for seed, job in runs.items()
+        }
+        for arm, runs in finished.items()
+        if runs
+    }
 
 
 def arm_metrics(runs: Mapping[int, FinishedJob]) -> dict[str, Any]:
@@ -269,8 +262,7 @@ def arm_metrics(runs: Mapping[int, FinishedJob]) -> dict[str, Any]:
     results = [run.result for run in runs.values()]
     tests = [result.test for result in results]
     metrics: dict[str, Any] = {"seeds": sorted(runs)}
-    for k in tests[0].passes:
-        metrics[f"pass@{k}"] = _over_seeds([test.passes[k].mean for test in tests])
+    metrics |= arm_passes(instance_rows({"": runs})[""])
     for name in tests[0].means():
         metrics[name] = sum(test.means()[name] for test in tests) / len(tests)
     return {
@@ -295,18 +287,6 @@ def _after_sft(results: Sequence[ArmResult]) -> list[dict[str, float]]:
             }
             rows.append({**passes, **predictions})
     return rows
-
-
-def _over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "mean": sum(values) / len(values),
-        "interval": _finite(mean_interval(values)),
-        "per_seed": list(values),
-    }
-
-
-def _finite(interval: tuple[float, float]) -> list[float] | None:
-    return list(interval) if np.isfinite(interval).all() else None
 
 
 def _one_line(job: FinishedJob) -> str:

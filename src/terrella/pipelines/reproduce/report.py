@@ -1,6 +1,6 @@
 """Show a reproduction's table: the arms beside random and optimal play, and each tested claim.
 
-all_hold = show_table(Reproduce(config).run(print))
+show_table(Reproduce(config).run(print)) == {"holds"}
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 from terrella.show.progress import show_metrics
 
 
-def show_table(table: Mapping[str, Any]) -> bool:
-    """Show the table; return whether all claims that could be tested hold."""
+def show_table(table: Mapping[str, Any]) -> set[str]:
+    """Show the table; return the verdicts of the claims that could be tested."""
     show_metrics(
         "arms (test instances; mean over seeds [95% of seeds])",
         [*_reference_rows(table["reference_scores"]), *_arm_rows(table)],
     )
-    tested = [claim for claim in table["claims"] if claim["holds"] is not None]
+    tested = [claim for claim in table["claims"] if claim["seeds"]]
     show_metrics(
-        "claims (paired on the same instances)",
+        f"claims ({table['test']})",
         [(_claim_text(claim), _outcome_text(claim)) for claim in tested],
     )
-    return all(claim["holds"] for claim in tested)
+    return {str(claim["verdict"]) for claim in tested}
 
 
 def _reference_rows(scores: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -50,11 +50,13 @@ def _score_text(arm: Mapping[str, Any], key: str) -> str:
 
 
 def _claim_text(claim: Mapping[str, Any]) -> str:
-    relation = "not below" if claim["not_below"] else "above"
+    relation = f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
     return f"{claim['better']} {relation} {claim['worse']}, pass@{claim['k']}"
 
 
 def _outcome_text(claim: Mapping[str, Any]) -> str:
-    outcome = "reproduced" if claim["holds"] else "NOT REPRODUCED"
-    interval = f"{claim['mean']:+.3f} [{claim['low']:+.3f}, {claim['high']:+.3f}]"
-    return f"{outcome}: {interval}, {claim['seeds']} seeds, n = {claim['n']}"
+    spread = ""
+    if claim["low"] is not None:
+        spread = f" [{claim['low']:+.3f}, {claim['high']:+.3f}]"
+    tested = f"p = {claim['p']:.3g}, {claim['seeds']} seeds, n = {claim['n']}"
+    return f"{claim['verdict']}: {claim['mean']:+.3f}{spread}, {tested}"

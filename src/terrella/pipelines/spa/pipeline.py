@@ -47,7 +47,7 @@ BASE_FIELDS = (
     "format_sft",
     "max_turns",
     "max_actions",
-    "base_seed",
+    "seed",
 )
 """Settings that a base model depends on."""
 
@@ -116,9 +116,10 @@ class Spa(ModelPipeline[SpaResult]):
         test: Evaluate.Config = field(default_factory=Evaluate.Config)
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
         base_cache: Local[Path] = Path("runs/spa-bases")
-        """Folder of models that know the format; arms share them."""
-        base_seed: int = 0
-        """One base for all seeds, like one pretrained model: seeds vary self-play, SFT and RL."""
+        """Folder of models that know the format; the arms of a seed share one.
+
+        Each seed has its own: a seed repeats the whole arm, its base included.
+        """
         out: Path = Path("runs/spa")
 
     config: Config
@@ -161,10 +162,10 @@ class Spa(ModelPipeline[SpaResult]):
         """A readable name; the spec inside the folder says everything that the base depends on."""
         config = self.config
         world = config.world.owner.__name__.lower()
-        return f"{world}-{config.world.view}-{config.form}-{config.base_seed}"
+        return f"{world}-{config.world.view}-{config.form}-{config.seed}"
 
     def teach_format(self, folder: Path, run: RunFolder) -> None:
-        config, seed = self.config, self.config.base_seed
+        config, seed = self.config, self.config.seed
         world: World = config.world.build()
         world.reset(seed=0)
         start = start_model(

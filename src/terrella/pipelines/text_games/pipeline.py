@@ -121,8 +121,6 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         test_records: int = 0
         """Test records that are asked, evenly chosen; 0 asks all."""
         base_cache: Local[Path] = Path("runs/game-bases")
-        base_seed: int | None = None
-        """Seed of SFT if the arms of all seeds share one base; None fits a base per seed."""
         out: Path = Path("runs/game_model")
 
     config: Config
@@ -156,7 +154,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         """The model after SFT, fitted by the first arm that needs it."""
         config = self.config
         spec: dict[str, Any] = {k: v for k, v in dump(config).items() if k in BASE_FIELDS}
-        spec["seed"] = self._sft_seed
+        spec["seed"] = self.config.seed
         spec["world"] = self._world_spec()
         if config.teacher is not None:
             spec["teacher"] = {k: v for k, v in spec["teacher"].items() if k not in HOW}
@@ -190,13 +188,9 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         spec = {k: v for k, v in world.items() if k not in RL_OR_LOCAL}
         return {**spec, "rules": self.config.world.rules_folder is not None}
 
-    @property
-    def _sft_seed(self) -> int:
-        return self.config.seed if self.config.base_seed is None else self.config.base_seed
-
     def _fit(self, run: RunFolder, folder: Path, start: Model | None = None, part: int = 0) -> None:
         config = self.config
-        seed = self._sft_seed
+        seed = self.config.seed
         world: ByteSized32 = config.world.replace(reward="exact").build()
         start = start or start_model(
             config.model, folder.with_name("start"), vocabulary=world.vocabulary(), seed=seed
@@ -252,7 +246,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         spec = {
             "teacher": teacher,
             "world": self._world_spec(),
-            "records": [config.sft_share, config.states, config.actions, self._sft_seed],
+            "records": [config.sft_share, config.states, config.actions, self.config.seed],
         }
         return config.base_cache / f"teacher-{_short_hash(spec)}", spec
 

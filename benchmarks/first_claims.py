@@ -1,0 +1,202 @@
+"""The README's table: the first claim of every recipe that was run, won or lost.
+
+The rule leaves nothing to choose: a recipe is in `FIRST_CLAIMS`, or `NOT_RUN` says why it has no
+claim yet; a test compares both with the recipes that exist. Each row has its setting, and the
+setting of the paper beside it.
+    lines = first_claim_lines()
+"""
+
+from dataclasses import asdict, dataclass
+
+import common
+from table_rows import outcome, statement, text_claims
+from table_rows import teaching as teaching_rows
+
+from terrella.core.claims import decide, threshold
+from terrella.recipes import find_recipe
+
+RULE = (
+    "The first claim of every recipe that was run, won or lost. It `holds`, `fails` (the opposite "
+    "is shown) or is `undecided`: seeds are the unit, instances are paired inside a seed, "
+    "one-sided t-test at 0.025 with Holm's correction for the claims of its table, intervals 95% "
+    "over seeds. All claims, arm by arm, and every other number: "
+    "[docs/numbers.md](docs/numbers.md)."
+)
+NO_PAPER = "no paper"
+
+
+@dataclass(frozen=True)
+class FirstClaim:
+    """What one row says, and where it comes from."""
+
+    claim: str
+    measured: str
+    setting: str
+    paper: str = NO_PAPER
+
+
+def reproduction(name, setting):
+    record = common.read_results(name)
+    claim = record["claims"][0]
+    paper = "; ".join(f"{key}: {value}" for key, value in find_recipe(name)().paper.items())
+    return FirstClaim(statement(claim), outcome(claim), setting, paper or NO_PAPER)
+
+
+TEACHING = ("tiny_counter", "tiny_lake_model", "tiny_lake_agent")
+TINY = "0.3M parameters from scratch"
+
+
+def teaching(name, setting):
+    """The stated bar on ten fresh seeds; before they were run, that RLVR is above no model."""
+    record = common.read_results("teaching")
+    if name in record.get("recipes", {}):
+        ((_, measured),) = teaching_rows({**record, "recipes": {name: record["recipes"][name]}})
+        seeds = record["recipes"][name]["seeds"].values()
+        enough = "holds" if len(seeds) >= record["least_seeds"] else "undecided"
+        verdict = enough if all(seed["held"] for seed in seeds) else "fails"
+        return FirstClaim(record["bar"], f"{verdict}: {measured}", setting)
+    recipes = common.read_results("engine")["curves"]["recipes"]
+    differences = []
+    for each in TEACHING:
+        runs = recipes[each].values()
+        differences.append([run["after"]["mean"] - baseline(run) for run in runs])
+    decided = decide(differences, thresholds=[threshold()] * len(TEACHING))
+    claim = asdict(decided[TEACHING.index(name)])
+    kind = "predicting no change" if name == "tiny_lake_model" else "random play"
+    return FirstClaim(f"after RLVR above {kind}, validation tasks", outcome(claim), setting)
+
+
+def baseline(run):
+    values = run["baselines"]
+    return values["no_change"] if "no_change" in values else values["random_exact"]
+
+
+def coverage(name, setting):
+    record = common.read_results("trust_coverage")
+    world = record["worlds"][name]
+    measured = f"{outcome(world['claim'], 'model')}; empty sets {world['empty_sets']:.3f}"
+    promised = f"{record['level']:g}"
+    return FirstClaim(
+        f"coverage of prediction sets above the promised {promised}", measured, setting
+    )
+
+
+def certificate(name, setting):
+    """For the model that is under-trained on purpose: it must be refused."""
+    refused = not common.read_results("trust_certificates")["models"][name]["certified"]
+    return FirstClaim(
+        "is refused a certificate", f"{'holds' if refused else 'fails'}, 1 model", setting
+    )
+
+
+def bytesized32():
+    claim = text_claims(common.read_results("bytesized32_tiny"))[0]
+    return FirstClaim(
+        "RLVR above SFT, rows in which something changes",
+        outcome(claim),
+        "ByteSized32, 1.2M parameters from scratch, a quarter of the SFT data, 100 GRPO steps; one "
+        "base for all seeds",
+        "R1-Distill-Qwen-1.5B, changed rows: SFT 24.21, RLVR 33.14 (no seeds)",
+    )
+
+
+def textworld():
+    record = common.read_results("textworld_unseen_games")
+    runs = [record[f"seed {seed}, other games"]["accuracy"]["overall"] for seed in range(3)]
+    differences = [run["model"]["share"] - run["verb_habit"]["share"] for run in runs]
+    (claim,) = decide([differences], thresholds=[threshold()])
+    return FirstClaim(
+        "share right above a habit per verb, all questions",
+        outcome(asdict(claim)),
+        f"TextWorld, {TINY}, SFT alone, 34 unseen games",
+    )
+
+
+def video():
+    record = common.read_results("video_model")
+    differences = [-seed["figures"]["lpips"]["difference"]["mean"] for seed in record["seeds"]]
+    (claim,) = decide([differences], thresholds=[threshold()])
+    return FirstClaim(
+        "RLVR lowers LPIPS, 7 frames ahead",
+        outcome(asdict(claim)),
+        "tabletop in MuJoCo, tokenizer and transformer from scratch, 40 GRPO steps; one fit for "
+        "all seeds",
+        "RT-1 robot videos: LPIPS 0.148 before RLVR, 0.134 after (no seeds)",
+    )
+
+
+def page_model():
+    record = common.read_results("web_pages")["pages --seed 0"]
+    change = record["rlvr"]["changed"]["f1"]["mean"] - record["sft"]["changed"]["f1"]["mean"]
+    (claim,) = decide([[change]], thresholds=[threshold()])
+    setting = "pages of unseen MiniWoB++ families, small model from scratch"
+    return FirstClaim("RLVR above SFT, F1 of what changes", outcome(asdict(claim)), setting)
+
+
+def web_policy():
+    arms = common.read_results("web_mpc")["mpc"]["arms"]
+    change = arms["depth 1"]["success"] - arms["depth 0"]["success"]
+    (claim,) = decide([[change]], thresholds=[threshold()])
+    setting = "MiniWoB++, 100 held-out seeds, small page model"
+    return FirstClaim("looking one step ahead above not looking", outcome(asdict(claim)), setting)
+
+
+LAKE = "frozen_lake 3x3, firm ice"
+FIRST_CLAIMS = {
+    "tiny_counter": lambda: teaching("tiny_counter", f"counter, 10 goals, {TINY}, 120 GRPO steps"),
+    "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 150 GRPO steps"),
+    "tiny_lake_agent": lambda: teaching("tiny_lake_agent", f"{LAKE}, {TINY}, 350 GRPO steps"),
+    "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
+    "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),
+    "sokoban_model": lambda: coverage("sokoban", f"sokoban 6x6, {TINY}, 24,000 env steps"),
+    "lake_slip_model": lambda: coverage(
+        "lake_slip", f"frozen_lake 3x3, a third of the steps slip, {TINY}, 24,000 env steps"
+    ),
+    "lake_thin_model": lambda: certificate("lake_thin", f"{LAKE}, {TINY}, 800 env steps"),
+    "spa_frozen_lake": lambda: reproduction(
+        "spa_frozen_lake",
+        f"{LAKE}, 5 steps, {TINY}, 110,000 env steps; vanilla sees the raw board",
+    ),
+    "spa_sokoban": lambda: reproduction(
+        "spa_sokoban",
+        f"sokoban 6x6, rooms of at most 3 steps, {TINY}, 140,000 env steps; vanilla sees the raw "
+        "board",
+    ),
+    "spa_sudoku": lambda: reproduction(
+        "spa_sudoku", f"sudoku 4x4, 2 blanks, {TINY}, 60,000 env steps"
+    ),
+    "bytesized32_tiny": bytesized32,
+    "textworld_model": textworld,
+    "video_table": video,
+    "page_model": page_model,
+    "web_policy": web_policy,
+    "webrl_sokoban": lambda: reproduction(
+        "webrl_sokoban", "sokoban 6x6 by families of rooms, pointer model from scratch"
+    ),
+    "webrl_miniwob": lambda: reproduction(
+        "webrl_miniwob", "13 MiniWoB++ families in Chromium, pointer model from scratch"
+    ),
+}
+"""In the order of the table."""
+NOT_RUN = {
+    "gated_lake_agent": "not measured yet",
+    "bytesized32_smollm2": "not measured yet",
+    "textworld_smollm2": "not measured yet",
+    "spa_smollm2_lake": "being measured",
+    "video_quick": "a test that every part runs",
+    "webrl_sokoban_run": "one arm of webrl_sokoban",
+    "webrl_miniwob_run": "one arm of webrl_miniwob",
+    "webrl_textworld_run": "a test that it runs",
+}
+"""Recipes without a claim yet. Those whose `expect` says "never run here" need no entry."""
+
+
+def first_claim_lines():
+    """The rule, then a row for each recipe."""
+    lines = [RULE, "", "| recipe: claim | measured | setting | the paper's setting |"]
+    lines.append("|---|---|---|---|")
+    for name, make in FIRST_CLAIMS.items():
+        row = make()
+        cells = (f"`{name}`: {row.claim}", row.measured, row.setting, row.paper)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines

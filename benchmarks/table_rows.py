@@ -1,0 +1,456 @@
+"""Rows of docs/numbers.md, one function per result file: what was measured, and the figure.
+
+rows = PARTS["spa_sokoban"](common.read_results("spa_sokoban"))
+"""
+
+from dataclasses import asdict
+from functools import partial
+
+import engine_rows
+from common import mean_row
+
+from terrella.core.claims import decide, threshold
+
+
+def foundation(record):
+    splits, collect, kills = record["splits"], record["collect"], record["kills"]
+    worlds = [row for row in splits.values() if isinstance(row, dict) and "train_and_test" in row]
+    million = collect["1000000"]
+    shared = sum(world["train_and_test"] for world in worlds)
+    fuzz, checks = record["fuzz"], record["checks"]
+    return [
+        (
+            "worlds and presets checked, broken properties",
+            f"{checks['worlds_and_presets']}, {checks['broken_properties']}",
+        ),
+        (
+            "instances in both train and test",
+            f"{shared} ({len(worlds)} worlds, {worlds[0]['train_draws']:,} train and "
+            f"{worlds[0]['test_draws']:,} test draws each)",
+        ),
+        (
+            "`collect frozen_lake`, 10^6 transitions",
+            f"{million['seconds']:.0f} s, {million['bytes_per_transition']} bytes each, "
+            f"peak {million['peak_mib']} MiB ({collect['peak_ratio_1e6_to_1e5']} x that of 10^5)",
+        ),
+        (
+            f"killed by SIGKILL {kills['kills']} times and resumed",
+            "byte-identical" if kills["byte_identical"] else "NOT identical",
+        ),
+        (
+            f"{fuzz['replies_per_verifier']:,} fuzzed replies per verifier",
+            "no crash, nothing outside [0, 1], battery wins 0" if fuzz["passed"] else "FAILED",
+        ),
+    ]
+
+
+def engine(record):
+    """One row per recipe (all its seeds), then the comparisons with the bare engine."""
+    rows = [
+        (f"`terrella rlvr {name}`, held-out reward", curve_cell(seeds))
+        for name, seeds in curves(record)
+    ]
+    for part, what in (
+        ("ratio", "GRPO step, bare engine / ours"),
+        ("prefix", "the same, long shared prompt"),
+    ):
+        for shape in record.get(part, {}).get("shapes", []):
+            rows.append((f"{what}: {shape['model']}, {shape_size(shape)}", shape_cell(shape)))
+    if "interleaving" in record:
+        cost = record["interleaving"]["cost"]
+        rows.append(
+            ("8 turns with forced world tokens / the same tokens in one go", f"{cost} x the time")
+        )
+    if "kills" in record:
+        same = "bit-identical weights" if record["kills"]["passed"] else "NOT identical"
+        rows.append((f"RLVR killed by SIGKILL {record['kills']['kills']} times and resumed", same))
+    return rows
+
+
+def teaching(record):
+    """The recipes that teach, on fresh seeds: the bar was stated before."""
+    rows = []
+    for name, recipe in record["recipes"].items():
+        held = sum(seed["held"] for seed in recipe["seeds"].values())
+        cell = f"{held} of {counted(recipe['seeds'], 'seed')}; after {spread(recipe['after'])}"
+        seconds = max(seed["seconds"] for seed in recipe["seeds"].values())
+        rows.append((f"`terrella rlvr {name}`: {record['bar']}", f"{cell}; at most {seconds} s"))
+    return rows
+
+
+def shape_size(shape):
+    answers = f"{shape['groups']} x {shape['group_size']} answers"
+    return f"{answers} of {shape['answer']} tokens to {shape['prompt']}"
+
+
+def shape_cell(shape):
+    bare = f"{shape['bare_generate_s']} + {shape['bare_train_s']} s"
+    return f"{shape['ratio']} x ({bare} / {shape['our_step_s']} s)"
+
+
+def curves(record):
+    return record.get("curves", {}).get("recipes", {}).items()
+
+
+def curve_cell(seeds):
+    runs = list(seeds.values())
+    before, after = (
+        ", ".join(f"{run[part]['mean']:.2f}" for run in runs) for part in ("before", "after")
+    )
+    seconds = max(run["seconds"] for run in runs)
+    drawn = f"{runs[0]['after']['n']} tasks, instances repeated"
+    return f"{before} -> {after} (seeds {', '.join(seeds)}; {drawn}; at most {seconds} s)"
+
+
+def verl(record):
+    rows = []
+    for part, what in (
+        ("curve", "tiny_counter, GRPO"),
+        ("lake", "tiny_lake_agent, PPO with a critic"),
+    ):
+        rise = record[part]["last_ten_minus_first_ten"]
+        cell = f"{interval(rise, sign='+')} reward in {record[part]['steps']} steps"
+        name = f"`--set engine=verl`: {what}, last ten steps minus first ten"
+        rows.append((name, f"{cell} (1 run; the interval is over steps)"))
+    worst = max(record[part]["mismatch_max"] for part in ("curve", "lake"))
+    rows.append(
+        ("verl: sampler and trainer differ at most by (log-probability of a token)", f"{worst:.1e}")
+    )
+    lost = record["nodes"]
+    what = f"verl: a node lost while {lost['episodes']:,} episodes are collected"
+    rows.append((what, f"{lost['lost']} lost, {lost['duplicated']} doubled"))
+    return rows + engine_rows.verl_share(record)
+
+
+def coverage(record):
+    """From validation to test: one row per world, its models as the unit."""
+    rows = []
+    for name, world in record["worlds"].items():
+        promised = f"{record['level']:g} promised"
+        what = f"{name}: results inside their prediction set on test instances, {promised}"
+        models = counted(world["models"], "model")
+        cell = f"{spread(world['coverage'])}, {models}; empty sets {world['empty_sets']:.3f}"
+        rows.append((what, f"{world['claim']['verdict']}: {cell}"))
+    return rows
+
+
+def gate(record, world):
+    seeds = record["seeds"]
+    models = counted({row.get("model", "the only one") for row in seeds.values()}, "model")
+    differences = [row["gated"] - row["real"] for row in seeds.values()]
+    (claim,) = decide([differences], thresholds=[threshold(not_below=True)])
+    factors = mean_row([row["factor"] for row in seeds.values()])
+    units = f"{counted(seeds, 'seed')}, {models}"
+    return [
+        (
+            f"the gate on {world}: success not {-claim.threshold:g} below that of real training",
+            f"{claim.verdict}: {spread(asdict(claim), sign='+', digits=4)}, {units}",
+        ),
+        (
+            f"the gate on {world}: times fewer real steps, all counted",
+            f"{spread(factors)}, {units}",
+        ),
+    ]
+
+
+def arms(record, name):
+    """A reproduction: random and optimal play, one row per arm, then the claims."""
+    rows = []
+    if reference := record.get("reference_scores"):
+        cell = f"{reference['random']['1']:.3f}, {reference['optimal']:.3f}"
+        rows.append((f"{name}: random, optimal (exact)", cell))
+    for arm, metrics in record["arms"].items():
+        kinds = [kind for kind in ("pass@1", "pass@8") if kind in metrics]
+        cell = ", ".join(f"{kind} {over_seeds(metrics[kind])}" for kind in kinds)
+        rows.append((f"{name}: {arm}", f"{cell} ({runs_of(metrics)})"))
+    rows += [claim_row(claim, name) for claim in record["claims"] if claim["seeds"]]
+    if any(record.get("unseen_families", {}).values()):
+        unseen = record["unseen_families"]
+        cells = [f"{arm} {sum(values) / len(values):.3f}" for arm, values in unseen.items()]
+        rows.append((f"{name}: families neither shown nor practised", ", ".join(cells)))
+    return rows
+
+
+def runs_of(metrics):
+    """Seeds, and how many of them are different runs: an arm that is never trained is one run."""
+    kinds = [kind for kind in metrics if kind.startswith("pass@")]
+    different = metrics.get("runs") or len(
+        set(zip(*(metrics[kind]["per_seed"] for kind in kinds), strict=True))
+    )
+    seeds = counted(metrics["seeds"], "seed")
+    return seeds if different == len(metrics["seeds"]) else f"{seeds}, {different} different"
+
+
+def claim_row(claim, name):
+    return f"{name}: {statement(claim)}", outcome(claim)
+
+
+def statement(claim):
+    relation = f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
+    return f"{claim['better']} {relation} {claim['worse']}, pass@{claim['k']}"
+
+
+def outcome(claim, unit="seed"):
+    """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds`."""
+    units = f"p = {claim['p']:.2g}, {counted(claim['per_seed'], unit)}"
+    return f"{claim['verdict']}: {spread(claim, sign='+')}, {units}"
+
+
+def over_seeds(scores):
+    low, high = scores["interval"] or (None, None)
+    return spread({"mean": scores["mean"], "low": low, "high": high})
+
+
+def counted(items, unit):
+    return f"1 {unit}" if len(items) == 1 else f"{len(items)} {unit}s"
+
+
+def spread(metric, *, digits=3, sign=""):
+    """`0.545 [0.308, 0.781]`; the mean alone where nothing shows a spread."""
+    if metric["low"] is None:
+        return f"{metric['mean']:{sign}.{digits}f}"
+    return interval(metric, digits=digits, sign=sign)
+
+
+def serve(record):
+    rows = []
+    for part, each in (("load", "one question"), ("load_of_eight", "eight questions")):
+        if part in record:
+            load = record[part]
+            low, high = load["ratio_interval"]
+            clients = f"{load['clients']} clients for 60 s, {each} a request"
+            errors = f"{load['errors']} errors in {load['requests']:,} requests"
+            what = f"`terrella serve`, {clients}: served / bare predictions"
+            rows.append((what, f"{load['ratio']} [{low}, {high}]; {errors}"))
+    if "malformed" in record:
+        wrong = record["malformed"]
+        leaked = f"{wrong['tracebacks_leaked']} tracebacks leaked"
+        cell = f"{wrong['server_errors']} server errors, {leaked}"
+        rows.append((f"{wrong['requests']:,} malformed requests to a server", cell))
+    return rows
+
+
+def miniwob(record):
+    sweep, rate, kill, rest = (record[part] for part in ("sweep", "rate", "kill", "leftovers"))
+    one = rate["one_browser_in_place"]["per_second"]
+    two = rate["two_browsers_in_place"]["per_second"]
+    return [
+        (
+            f"MiniWoB++ in Chromium, {sweep['episodes']} episodes of {sweep['families']} families",
+            f"{sweep['harness_errors']} errors of ours; "
+            f"{one:.0f} episodes/s with one browser, {two:.0f} with two",
+        ),
+        (
+            f"a browser killed in {kill['kills']} of {kill['episodes']} episodes",
+            f"{kill['succeeded']} succeed, {kill['masked']} masked, {kill['scored_0']} scored 0; "
+            f"{rest['leftover_processes']} processes left after {rest['episodes']:,} episodes",
+        ),
+    ]
+
+
+def pages(record):
+    result = record["pages --seed 0"]
+    scores = {
+        "no change": result["baselines"]["no_change"],
+        "SFT": result["sft"],
+        "RLVR": result["rlvr"],
+    }
+    cells = [f"{name} {interval(score['changed']['f1'])}" for name, score in scores.items()]
+    return [("page model, unseen MiniWoB++ families: F1 of what changes, seed 0", ", ".join(cells))]
+
+
+def look_ahead(record):
+    cells = [
+        f"{arm} {interval({**row, 'mean': row['success']}, digits=2)}"
+        for arm, row in record["mpc"]["arms"].items()
+    ]
+    return [("web agent, 100 held-out seeds: success by depth of looking ahead", ", ".join(cells))]
+
+
+def viewer(record):
+    page = record["open"]
+    seconds = f"{page['seconds']['median']} s (median of 10; worst {page['seconds']['worst']})"
+    return [(f"`terrella view`, {page['episodes']:,} episodes opened in Chromium", seconds)]
+
+
+TEXT_CLAIMS = (
+    ("exact", "sft", "changed"),
+    ("task_specific", "sft", "changed"),
+    ("exact", "sft", "overall"),
+    ("sft_all", "nearest_neighbour", "dedup_overall"),
+    ("sft_all", "nearest_neighbour_inside_tables", "dedup_overall"),
+)
+"""Decided together: (better, worse, rows that count)."""
+
+
+def text_games(record):
+    arms = record["arms"]
+    cells = []
+    for name in ("sft", "exact", "task_specific", "sft_all"):
+        changed, overall = (100 * arms[name][kind]["mean"] for kind in ("changed", "overall"))
+        cells.append(f"{name} {changed:.1f} / {overall:.1f}")
+    seeds = [f"{name} {arms[name]['seeds']}" for name in ("exact", "task_specific", "sft_all")]
+    what = "bytesized32, 1.2M parameters: % right of changed / all official test rows"
+    rows = [(f"{what} (seeds: {', '.join(seeds)})", "; ".join(cells))]
+    for (better, worse, chosen), claim in zip(TEXT_CLAIMS, text_claims(record), strict=True):
+        name = f"bytesized32: {better} above {worse}, {chosen.replace('_', ', ')} rows"
+        rows.append((name, outcome(claim)))
+    return rows
+
+
+def text_claims(record):
+    """The claims of the table; an arm or baseline that was run once is paired with every seed.
+
+    The arms `exact`, `task_specific` and `sft` of these results share one base, so their seeds
+    repeat RLVR alone.
+    """
+    differences = []
+    for better, worse, chosen in TEXT_CLAIMS:
+        first, second = (record["arms"][name][chosen]["per_seed"] for name in (better, worse))
+        second = second * len(first) if len(second) == 1 else second
+        differences.append([one - other for one, other in zip(first, second, strict=False)])
+    decided = decide(differences, thresholds=[threshold()] * len(TEXT_CLAIMS))
+    return [asdict(claim) for claim in decided]
+
+
+def game_baselines(record):
+    cells = [
+        f"{name.replace('_', ' ')} {100 * row['nearest_neighbour']['overall']['share']:.1f}"
+        for name, row in record.items()
+    ]
+    still = 100 * record["official"]["no_change"]["overall"]["share"]
+    cell = f"{', '.join(cells)} (no change: {still:.1f})"
+    return [("bytesized32, no model: nearest neighbour, % of rows", cell)]
+
+
+def unseen_games(record):
+    runs = [record[f"seed {seed}, other games"] for seed in range(3)]
+    cells = []
+    for name in ("model", "verb_habit", "no_change"):
+        means = []
+        for group in ("changed", "overall"):
+            shares = [run["accuracy"][group][name]["share"] for run in runs]
+            means.append(f"{sum(shares) / len(shares):.3f}")
+        cells.append(f"{name.replace('_', ' ')} {' / '.join(means)}")
+    games = runs[0]["test games"]
+    what = f"textworld, {games} unseen games, 3 seeds: share right of what changes / all"
+    return [(what, "; ".join(cells))]
+
+
+def video(record):
+    cell = ", ".join(
+        f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
+        for name in ("lpips", "ssim", "psnr")
+    )
+    still = record["baselines"]["still"]
+    after = {name: record["all"][name]["after"] for name in ("lpips", "psnr")}
+    beside = ", ".join(
+        f"{name.upper()} {mean:.3f} (the last frame for ever: {still[name]['mean']:.3f})"
+        for name, mean in after.items()
+    )
+    seeds = len(record["seeds"])
+    return [
+        (f"video on the tabletop, 7 frames ahead: RLVR minus SFT, {seeds} seeds", cell),
+        ("the same, after RLVR", beside),
+    ]
+
+
+def listening(record):
+    worse = [row["figures"]["psnr"]["difference"] for row in record["seeds"]]
+    cell = ", ".join(interval(difference, digits=2, sign="+") for difference in worse)
+    return [("the same clips told the actions of other clips: PSNR, seed by seed", cell)]
+
+
+def ladder(record):
+    tasks = {
+        task: [row["pearson"]["value"] for row in record["runs"] if row["task"] == task]
+        for task in ("push", "reach")
+    }
+    cell = "; ".join(
+        f"{task} {', '.join(f'{value:.2f}' for value in values)}" for task, values in tasks.items()
+    )
+    pooled = ", ".join(
+        f"{value:.2f}" for value in record["pearson_over_both_tasks"].values() if value is not None
+    )
+    return [
+        (
+            "eight policies in the video model and in the simulator: Pearson r, seed by seed",
+            f"{cell}; both {pooled}",
+        )
+    ]
+
+
+def arena(record):
+    found = record["arena"]
+    cell = f"script {found['oracle']}, null agent {found['null']} of {found['tasks']}; "
+    return [
+        (
+            "mini-arena of three real applications",
+            f"{cell}reset {found['reset_seconds_median']:.2f} s (median)",
+        )
+    ]
+
+
+def interval(metric, *, digits=3, sign=""):
+    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
+    return f"{metric['mean']:{sign}.{digits}f} {spread}"
+
+
+GATES = {
+    name: partial(gate, world=world)
+    for name, world in (
+        ("trust_gate", "frozen_lake"),
+        ("trust_gate_sokoban", "sokoban"),
+        ("trust_gate_elevator", "the elevator"),
+    )
+}
+REPRODUCTIONS = ("spa_frozen_lake", "spa_sokoban", "spa_sudoku", "webrl_sokoban", "webrl_miniwob")
+PARTS = {
+    "foundation": foundation,
+    "engine": engine,
+    "teaching": teaching,
+    "engine_verl": verl,
+    "engine_matrix": engine_rows.matrix,
+    "engine_vllm": engine_rows.vllm,
+    "engine_fsdp2": engine_rows.ranks,
+    "engine_async": engine_rows.asynchronous,
+    "engine_memory": engine_rows.memory,
+    "engine_tinker": engine_rows.tinker,
+    "trust_coverage": coverage,
+    **GATES,
+    **{name: partial(arms, name=name) for name in REPRODUCTIONS},
+    "bytesized32_baselines": game_baselines,
+    "bytesized32_tiny": text_games,
+    "textworld_unseen_games": unseen_games,
+    "video_model": video,
+    "video_listens": listening,
+    "video_policies": ladder,
+    "web_arena": arena,
+    "web_miniwob": miniwob,
+    "web_pages": pages,
+    "web_mpc": look_ahead,
+    "serve_load": serve,
+    "viewer": viewer,
+}
+"""Result files and the rows made from each; a file that does not exist gives no rows."""
+SECTIONS = {
+    "Worlds and data": ("foundation",),
+    "Engine": (
+        "engine",
+        "teaching",
+        "engine_verl",
+        "engine_matrix",
+        "engine_vllm",
+        "engine_fsdp2",
+        "engine_async",
+        "engine_memory",
+        "engine_tinker",
+    ),
+    "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban", "trust_gate_elevator"),
+    "SPA": ("spa_frozen_lake", "spa_sokoban", "spa_sudoku"),
+    "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
+    "Video": ("video_model", "video_listens", "video_policies"),
+    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
+    "WebRL": ("webrl_sokoban", "webrl_miniwob"),
+    "Served and shown": ("serve_load", "viewer"),
+}

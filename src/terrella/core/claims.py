@@ -1,0 +1,157 @@
+"""Claims about the arms of an experiment, decided by one stated test.
+
+A seed of the whole arm, its base included, is the unit of replication: instances are paired inside
+a seed, and each seed gives one difference. A claim is tested by a one-sided t-test over seeds,
+corrected (Holm) for all the claims that its table states. It `holds`, it `fails` (the opposite is
+shown), or it is `undecided`. "Not below" needs a margin that was stated before.
+    decide([[0.33, 0.07, 0.15, 0.50, 0.51], [0.0, 0.1]], thresholds=[threshold(), threshold()])
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from terrella.core.stats import mean_interval, student_t_tail
+
+ALPHA = 0.025
+"""Of a one-sided test: a claim that holds alone has a 95% interval above its threshold."""
+MARGIN = 0.05
+"""How far below still counts as "not below", unless a recipe states another margin."""
+LEAST_SEEDS = 3
+"""With fewer nothing is decided."""
+SAME = 1e-12
+"""Differences below this are rounding."""
+TEST = (
+    f"paired by instance inside a seed; one-sided t-test over seeds (alpha {ALPHA}), "
+    "Holm's correction for all claims of the table"
+)
+
+
+class Decision(enum.StrEnum):
+    """What the seeds show about a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNDECIDED = "undecided"
+
+
+class Claim(NamedTuple):
+    """`better` scores higher than `worse` at pass@k or, with `not_below`, not lower."""
+
+    better: str
+    worse: str
+    k: int = 1
+    not_below: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A claim's evidence, seed by seed, and what it shows."""
+
+    per_seed: list[float]
+    mean: float | None
+    """None without a seed."""
+    low: float | None
+    high: float | None
+    """95% interval over seeds, of this claim alone; None where one seed shows no spread."""
+    threshold: float
+    """What the mean must lie above: 0, or minus the margin."""
+    p: float
+    """Of the test that the mean is above the threshold, corrected."""
+    p_against: float
+    """Of the opposite, corrected."""
+    verdict: Decision
+
+
+def threshold(*, not_below: bool = False, margin: float = MARGIN) -> float:
+    """What a difference must lie above: 0, or minus the margin of a claim "not below"."""
+    return -margin if not_below else 0.0
+
+
+def seed_differences(better: ArrayLike, worse: ArrayLike) -> list[float]:
+    """One difference for each seed from values [seeds, instances] of the same instances."""
+    first, second = np.asarray(better, np.float64), np.asarray(worse, np.float64)
+    if first.shape != second.shape or first.ndim != 2:
+        raise ValueError(f"arms of shapes {first.shape} and {second.shape} cannot be paired")
+    return [float(value) for value in (first - second).mean(axis=1)]
+
+
+def decide(differences: Sequence[Sequence[float]], *, thresholds: Sequence[float]) -> list[Decided]:
+    """Decide all claims of one table together.
+
+    Claims without a seed are listed, too: they count in the correction, which thus does not change
+    while jobs finish.
+    """
+    pairs = list(zip(differences, thresholds, strict=True))
+    above = holm([_p_above(values, edge) for values, edge in pairs])
+    against = holm([_p_against(values, edge) for values, edge in pairs])
+    return [
+        _decided(values, edge, p, p_against)
+        for (values, edge), p, p_against in zip(pairs, above, against, strict=True)
+    ]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction; each returned value is compared with alpha."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, (len(p_values) - rank) * p_values[index])
+        adjusted[index] = min(1.0, largest)
+    return adjusted
+
+
+def _decided(values: Sequence[float], edge: float, p: float, p_against: float) -> Decided:
+    low, high = mean_interval(values) if values else (-math.inf, math.inf)
+    known = math.isfinite(low)
+    verdict = Decision.UNDECIDED
+    if p <= ALPHA:
+        verdict = Decision.HOLDS
+    elif p_against <= ALPHA:
+        verdict = Decision.FAILS
+    return Decided(
+        per_seed=list(values),
+        mean=math.fsum(values) / len(values) if values else None,
+        low=low if known else None,
+        high=high if known else None,
+        threshold=edge,
+        p=p,
+        p_against=p_against,
+        verdict=verdict,
+    )
+
+
+def _p_above(values: Sequence[float], edge: float) -> float:
+    """One-sided p-value of "the mean is at most `edge`"; 1 with too few seeds."""
+    t = _t_value(values, edge)
+    return 1.0 if t is None else student_t_tail(t, len(values) - 1)
+
+
+def _p_against(values: Sequence[float], edge: float) -> float:
+    """One-sided p-value of "the mean is above `edge`"; 1 with too few seeds."""
+    t = _t_value(values, edge)
+    return 1.0 if t is None else student_t_tail(-t, len(values) - 1)
+
+
+def _t_value(values: Sequence[float], edge: float) -> float | None:
+    """Distance of the mean from the edge in standard errors; None with too few seeds.
+
+    Infinite where all seeds agree to the last digit. On the edge itself nothing is above it.
+    """
+    n = len(values)
+    if n < LEAST_SEEDS:
+        return None
+    distance = math.fsum(values) / n - edge
+    variance = math.fsum((value - edge - distance) ** 2 for value in values) / (n - 1)
+    error = math.sqrt(variance / n)
+    if error < SAME:
+        return math.inf if distance > SAME else -math.inf
+    return distance / error

@@ -1,0 +1,91 @@
+"""The table of a comparison from its per-instance rows: arms, their spread over seeds, claims.
+
+`terrella reproduce` and `benchmarks/tables.py --recompute` call the same functions, so a published
+table can be computed again from the rows beside it.
+    rows = {"spa": {"0": InstanceRows(successes=[8, 3], samples=8)}, "vanilla": ...}
+    arm_passes(rows["spa"]); decide_claims(rows, [Claim("spa", "vanilla")], margin=0.05)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from terrella.core.claims import MARGIN, Claim, decide, seed_differences, threshold
+from terrella.core.stats import mean_interval
+from terrella.evals.agents import powers_of_two
+from terrella.evals.pass_at_k import FloatArray, pass_at_k
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceRows:
+    """What one seed of an arm won on each test instance."""
+
+    successes: list[int]
+    samples: int
+    """Episodes per instance."""
+
+    def passes(self, k: int) -> FloatArray:
+        """pass@k of each instance."""
+        return pass_at_k(self.successes, samples=self.samples, k=k)
+
+
+ArmRows = Mapping[str, Mapping[str, InstanceRows]]
+"""Rows by arm and seed."""
+
+
+def arm_passes(seeds: Mapping[str, InstanceRows]) -> dict[str, Any]:
+    """pass@k over seeds, and how many of the seeds are different runs."""
+    runs = list(seeds.values())
+    table: dict[str, Any] = {"runs": len({(tuple(run.successes), run.samples) for run in runs})}
+    for k in powers_of_two(min(run.samples for run in runs)):
+        values = [float(run.passes(k).mean()) for run in runs]
+        interval = mean_interval(values)
+        table[f"pass@{k}"] = {
+            "mean": sum(values) / len(values),
+            "interval": list(interval) if np.isfinite(interval).all() else None,
+            "per_seed": values,
+        }
+    return table
+
+
+def decide_claims(
+    rows: ArmRows, claims: Sequence[Claim], *, margin: float = MARGIN
+) -> list[dict[str, Any]]:
+    """All claims of a table, decided together over the seeds that both arms have."""
+    pairs = [_values(rows, claim) for claim in claims]
+    decided = decide(
+        [seed_differences(*pair) if pair is not None else [] for pair in pairs],
+        thresholds=[threshold(not_below=claim.not_below, margin=margin) for claim in claims],
+    )
+    return [
+        {
+            **claim._asdict(),
+            "seeds": len(result.per_seed),
+            "n": pair[0].shape[1] if pair is not None else 0,
+            **asdict(result),
+        }
+        for claim, pair, result in zip(claims, pairs, decided, strict=True)
+    ]
+
+
+def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None:
+    """pass@k [seeds, instances] of both arms; None without a common seed.
+
+    A pair of runs that repeats another one, instance by instance, is no further seed.
+    """
+    better, worse = rows.get(claim.better, {}), rows.get(claim.worse, {})
+    pairs = {
+        (tuple(better[seed].successes), tuple(worse[seed].successes)): seed
+        for seed in sorted(better.keys() & worse.keys(), key=int, reverse=True)
+    }
+    seeds = sorted(pairs.values(), key=int)
+    if not seeds:
+        return None
+    first, second = (
+        np.stack([arm[seed].passes(claim.k) for seed in seeds]) for arm in (better, worse)
+    )
+    return first, second

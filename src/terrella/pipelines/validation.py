@@ -1,0 +1,112 @@
+"""Validation of a model by verdicts: means over distinct instances, and the value of each.
+
+Tasks are drawn by number, so a small world gives the same instance several times. Answers to one
+instance are averaged first; the instances are the units of the metric and of its interval.
+    validate(engine, source, model, count=256, seed=0).metric.n
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from terrella.core.instances import instance_id
+from terrella.core.judge import judge
+from terrella.core.metric import Metric
+from terrella.core.protocols import Sampler, Verifier
+from terrella.core.tokens import Task, TokenEpisode
+from terrella.core.types import Split, Verdict
+from terrella.engines.engine import load_tokenizer
+from terrella.engines.interface import Engine, Model
+from terrella.rollout.rollout import Rollout
+from terrella.rollout.source import EpisodeSource
+
+logger = logging.getLogger("terrella")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The mean verdict on distinct instances, and the value of each of them."""
+
+    metric: Metric
+    """Over instances: one that was drawn several times counts once, with its mean."""
+    instances: dict[str, float]
+
+
+def evaluate(
+    rollout: Rollout, sampler: Sampler, tasks: Callable[[int], Task], *, count: int, seed: int
+) -> Validation:
+    """Verdicts on `count` tasks, one sampled answer each, as a mean over distinct instances."""
+    asked = [tasks(index) for index in range(count)]
+    episodes = rollout.run(sampler, asked, group_size=1, seed=seed + 1)
+    values = [episode.outcome.value for episode in episodes]
+    means = instance_means(zip(instance_names(asked, episodes), values, strict=True))
+    masked = values.count(None)
+    if not means:
+        raise ValueError(f"no value to average: all {masked} are masked")
+    metric = dataclasses.replace(Metric.of(list(means.values())), masked=masked)
+    return Validation(metric=metric, instances=means)
+
+
+def instance_means(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """The mean of each instance; masked values (None) are in no mean."""
+    by_name: dict[str, list[float]] = {}
+    for name, value in values:
+        if value is not None:
+            by_name.setdefault(name, []).append(value)
+    return {name: sum(known) / len(known) for name, known in by_name.items()}
+
+
+def instance_names(tasks: Sequence[Task], episodes: Sequence[TokenEpisode]) -> list[str]:
+    """The instance of each task: that of the played episode, or that of the predicted step."""
+    return [
+        episode.record.instance if episode.record is not None else instance_of(task)
+        for task, episode in zip(tasks, episodes, strict=True)
+    ]
+
+
+def instance_of(task: Task) -> str:
+    """The instance of a prediction; a recorded step of an unknown instance is its own."""
+    assert task.transition is not None
+    step = task.transition
+    return task.instance or instance_id((repr(step.observation), step.action))
+
+
+def validate(
+    engine: Engine, source: EpisodeSource, model: Model, *, count: int, seed: int
+) -> Validation:
+    """Verdicts of a model on the validation tasks of a source."""
+    tasks = source.on(Split.VALIDATION).tasks.make()
+    with (
+        engine.sampler(model) as sampler,
+        source.make_rollout(load_tokenizer(model)) as rollout,
+    ):
+        return evaluate(rollout, sampler, tasks, count=count, seed=seed)
+
+
+def no_change_mean(verifier: Verifier, tasks: Callable[[int], Task], count: int) -> float | None:
+    """Mean verdict of predicting that nothing changes, over the instances of `evaluate`.
+
+    None where every verdict is masked; a warning counts the masked ones.
+    """
+    asked = [tasks(index) for index in range(count)]
+    verdicts = [_no_change(verifier, task) for task in asked]
+    masked = [verdict for verdict in verdicts if verdict.masked]
+    if masked:
+        logger.warning(
+            "baseline no_change: %d of %d verdicts are masked and left out: %s",
+            len(masked),
+            count,
+            masked[0].evidence,
+        )
+    values = [verdict.value for verdict in verdicts]
+    means = instance_means(zip(map(instance_of, asked), values, strict=True))
+    return sum(means.values()) / len(means) if means else None
+
+
+def _no_change(verifier: Verifier, task: Task) -> Verdict:
+    assert task.transition is not None
+    before, truth = task.transition.observation, task.transition.next_observation
+    return judge(verifier, reply=before, truth=truth, before=before)

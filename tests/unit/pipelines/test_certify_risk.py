@@ -1,0 +1,140 @@
+"""The risk section: what a prediction set holds, which rows calibrate, and for whom it holds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.types import Situation, Split, Text
+from terrella.pipelines.certify.pipeline import Certify
+from terrella.pipelines.certify.records import StepPredictions
+from terrella.pipelines.certify.risk import (
+    prediction_set,
+    prediction_sets,
+    risk_section,
+    risk_threshold,
+)
+from terrella.pipelines.certify.steps import sample_steps
+from terrella.policies.basic import Expert, Mixture, Random
+from terrella.trust.predictive import certain
+from terrella.trust.risk import RiskModel, calibration_rows, fit_risk
+from terrella.verify.text import Exact
+from terrella.worlds.counter import Counter
+
+VERIFIER = Exact.Config().build()
+STRICT = RiskModel((0.0,) * 5, 0.2, 0.9)
+"""Its sets hold what has a probability of nearly 1, and what is most likely."""
+WHOLE = RiskModel((0.0,) * 5, 1.0, 0.9)
+
+
+def said(*pairs, **more):
+    results = tuple(certain(Text(text), 0.0, False, False, chance) for text, chance in pairs)
+    return PredictiveDistribution(results, **more)
+
+
+def query(text="?"):
+    situation = Situation(
+        instruction="", observation=Text(text), actions=(), history=(), steps_left=5
+    )
+    return Query(situation, "x")
+
+
+def made_steps(distributions, truths, *, signals=None, wrong=None, policies=1):
+    n = len(distributions)
+    return StepPredictions(
+        queries=[query()] * n,
+        changed=np.ones(n, bool),
+        signals=np.full((n, 4), 0.5) if signals is None else signals,
+        wrong=np.zeros(n) if wrong is None else wrong,
+        probs=np.ones(n),
+        distributions=distributions,
+        truths=truths,
+        policies=np.arange(n) % policies,
+        instances=[f"i{number // policies}" for number in range(n)],
+    )
+
+
+def test_a_set_always_holds_what_is_most_likely():
+    """A set that is empty although the model has an answer would be right by saying nothing."""
+    unsure = said(("a", 0.4), ("b", 0.3), ("c", 0.3))
+    held = prediction_set(STRICT, 0.9, unsure, Text("?"), VERIFIER)
+    assert [each.observation.text for each in held] == ["a"]
+    assert len(prediction_set(WHOLE, 0.9, unsure, Text("?"), VERIFIER)) == 3
+
+
+def test_a_set_without_a_readable_prediction_is_empty_and_holds_nothing():
+    truth = said(("a", 1.0))
+    steps = made_steps([said(unreadable=4), said(("a", 1.0))], [truth, truth])
+    sizes, covered = prediction_sets(STRICT, np.array([0.1, 0.1]), steps, VERIFIER)
+    assert sizes == ["0", "1"] and covered == [0.0, 1.0]
+
+
+def test_coverage_is_the_true_chance_that_the_set_holds_the_result():
+    coin = said(("a", 0.7), ("b", 0.3))
+    steps = made_steps([said(("a", 1.0)), said(("c", 1.0)), coin], [coin, coin, coin])
+    sizes, covered = prediction_sets(STRICT, np.zeros(3), steps, VERIFIER)
+    assert covered == pytest.approx([0.7, 0.0, 0.7]) and sizes == ["1", "1", "1"]
+    sizes, covered = prediction_sets(WHOLE, np.zeros(3), steps, VERIFIER)
+    assert covered == pytest.approx([1.0, 1.0, 1.0]) and set(sizes) == {"all"}
+
+
+def test_the_threshold_is_blind_to_the_rows_of_the_fit():
+    rng = np.random.default_rng(0)
+    values = rng.random((600, 4))
+    right = said(("a", 1.0))
+    steps = made_steps([right] * 600, [right] * 600, signals=values, wrong=np.zeros(600))
+    model = fit_risk(values, steps.wrong, steps.probs, level=0.9)
+    rest = calibration_rows(600)
+    assert rest.start == 180
+    of_fit, of_calibration = np.zeros(600), np.zeros(600)
+    of_fit[: rest.start], of_calibration[rest] = 1.0, 1.0
+    clean = risk_threshold(model, steps, 0.03)
+    assert clean is not None
+    assert risk_threshold(model, replace(steps, wrong=of_fit), 0.03) == clean
+    assert risk_threshold(model, replace(steps, wrong=of_calibration), 0.03) is None
+
+
+def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
+    right = said(("a", 1.0))
+    rng = np.random.default_rng(1)
+    values = np.repeat(rng.random((400, 4)), 2, axis=0)
+    wrong = np.zeros(800)
+    steps = made_steps([right] * 800, [right] * 800, signals=values, wrong=wrong, policies=2)
+    model = fit_risk(values, wrong, steps.probs, steps.policies.tolist(), level=0.9)
+    assert risk_threshold(model, steps, 0.03) is not None
+    one_in_ten = replace(steps, wrong=np.where(np.arange(800) % 20 == 1, 1.0, 0.0))
+    assert one_in_ten.wrong.mean() == 0.05 and risk_threshold(model, one_in_ten, 0.06) is None
+    section = risk_section(
+        model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=["calm", "wild"]
+    )
+    assert (section["calibration"], section["held_out"], section["fitted_on"]) == (400, 400, 120)
+    wrong_rows = {name: row["trusted_wrong"]["mean"] for name, row in section["by_policy"].items()}
+    assert wrong_rows == {"calm": 0.0, "wild": pytest.approx(0.1)}
+    assert section["coverage"]["n"] == 400 and section["empty_sets"] == 0.0
+
+
+def test_every_policy_takes_a_step_in_every_instance():
+    config = Certify.Config(
+        world=Counter.Config(goals=200),
+        folder=Path(),
+        policy=Mixture.Config(share=0.5),
+        beside=(Random.Config(), Expert.Config()),
+    )
+    steps = sample_steps(config, Split.VALIDATION, 10)
+    assert [step.policy for step in steps] == [0, 1, 2] * 10
+    names = [step.instance for step in steps]
+    assert names[0::3] == names[1::3] == names[2::3] and len(set(names)) == 10
+
+
+def test_the_policies_that_it_holds_for_are_those_of_the_data_and_what_they_mix(tmp_path):
+    world = Counter.Config()
+
+    def under(**changes):
+        config = Certify.Config(world=world, folder=tmp_path, **changes)
+        return Certify(config)._with_defaults(world.build()).under
+
+    assert under(policy=Random.Config()) == (Random.Config(),)
+    both = under(policy=Random.Config(), beside=(Expert.Config(),))
+    assert both == (Random.Config(), Expert.Config())

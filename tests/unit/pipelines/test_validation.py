@@ -1,0 +1,74 @@
+"""Held-out figures are over distinct instances, however often each one is drawn."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from terrella.core.tokens import Task
+from terrella.core.types import Split, Text, Transition, Verdict
+from terrella.evals.baselines import baselines, distinct_instances
+from terrella.pipelines.validation import evaluate, instance_of, no_change_mean
+from terrella.rollout.tasks import PredictionTasks
+from terrella.verify.text import Exact
+from terrella.worlds.counter import Counter
+
+STEP = Transition(observation=Text("a"), action="up", next_observation=Text("a"))
+
+
+class Answers:
+    """A rollout whose verdicts are given."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def run(self, sampler, tasks, *, group_size, seed):
+        verdicts = [
+            Verdict.of(value) if value is not None else SimpleNamespace(value=None)
+            for value in self.values
+        ]
+        return [SimpleNamespace(outcome=verdict, record=None) for verdict in verdicts]
+
+
+def asked(*names):
+    tasks = [Task(seed=0, transition=STEP, instance=name) for name in names]
+    return lambda index: tasks[index]
+
+
+def test_an_instance_that_is_drawn_three_times_counts_once():
+    found = evaluate(Answers(1.0, 1.0, 0.0, 0.0), None, asked("a", "a", "a", "b"), count=4, seed=0)
+    assert found.metric.n == 2 and found.metric.mean == pytest.approx((2 / 3 + 0.0) / 2)
+    assert found.instances == {"a": pytest.approx(2 / 3), "b": 0.0}
+
+
+def test_masked_verdicts_are_in_no_mean_and_are_counted():
+    found = evaluate(Answers(1.0, None, None), None, asked("a", "a", "b"), count=3, seed=0)
+    assert found.instances == {"a": 1.0} and found.metric.masked == 2 and found.metric.n == 1
+    with pytest.raises(ValueError, match="all 2 are masked"):
+        evaluate(Answers(None, None), None, asked("a", "b"), count=2, seed=0)
+
+
+def test_the_baseline_is_over_the_same_instances():
+    changed = Transition(observation=Text("a"), action="up", next_observation=Text("b"))
+    steps = {"a": STEP, "b": changed}
+    tasks = [Task(seed=0, transition=steps[name], instance=name) for name in "aaab"]
+    mean = no_change_mean(Exact.Config().build(), tasks.__getitem__, 4)
+    assert mean == 0.5  # not 3/4: "a" was drawn three times
+
+
+def test_a_recorded_step_of_an_unknown_instance_is_its_own():
+    other = Transition(observation=Text("a"), action="down", next_observation=Text("a"))
+    names = [
+        instance_of(Task(seed=n, transition=step)) for n, step in enumerate((STEP, STEP, other))
+    ]
+    assert names[0] == names[1] != names[2]
+
+
+def test_predicted_steps_know_their_instance():
+    world = Counter.Config(goals=10)
+    tasks = PredictionTasks(world, split=Split.VALIDATION)
+    names = {tasks(index).instance for index in range(200)}
+    built = world.build()
+    seeds = distinct_instances(built, range(2000), Split.VALIDATION)
+    assert 5 < len(names) <= len(seeds) < 40  # 200 tasks, a few dozen instances at most
+    found = baselines(built, split=Split.VALIDATION, instances=200, plays=1)
+    assert found.instances <= len(seeds)

@@ -1,0 +1,201 @@
+"""Published numbers follow from their rows, and the README's table does not choose."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.made_models import Doubting, by_chance
+
+from terrella.core.result_rows import read_rows, write_rows
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.world_model import TrainWorldModel
+from terrella.policies.basic import Mixture
+from terrella.recipes import all_recipes, recipe_info
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import common
+import first_claims
+import recompute
+import trust_coverage
+
+
+def test_every_number_that_has_rows_is_the_one_that_they_give():
+    command = [sys.executable, "benchmarks/tables.py", "--recompute"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A reproduction with rows, in a results folder of its own."""
+    rows = {
+        "arms": {
+            arm: {
+                str(seed): {"successes": [won + seed % 2, won + seed // 2, won], "samples": 4}
+                for seed in range(4)
+            }
+            for arm, won in (("spa", 3), ("vanilla", 1))
+        }
+    }
+    claim = {"better": "spa", "worse": "vanilla", "k": 1, "not_below": False}
+    record = {"margin": 0.05, "claims": [claim]}
+    record |= json.loads(json.dumps(recompute.reproduction(record, rows)))
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setattr(recompute, "ROWS", tmp_path / "rows")
+    (tmp_path / "spa_sokoban.json").write_text(json.dumps(record))
+    write_rows(tmp_path / "rows/spa_sokoban.json.gz", rows)
+    return tmp_path
+
+
+def test_a_table_that_follows_from_its_rows_passes(published):
+    assert recompute.recompute_all() == ([], [])
+    record = json.loads((published / "spa_sokoban.json").read_text())
+    assert record["claims"][0]["mean"] == pytest.approx(0.5)
+    assert record["claims"][0]["seeds"] == 4
+
+
+def test_a_changed_row_is_found(published):
+    path = published / "rows/spa_sokoban.json.gz"
+    rows = read_rows(path)
+    rows["arms"]["spa"]["2"]["successes"][1] -= 2
+    write_rows(path, rows)
+    differences, _ = recompute.recompute_all()
+    assert any(line.startswith("spa_sokoban.arms.spa.pass@1.per_seed[2]") for line in differences)
+    assert any(line.startswith("spa_sokoban.claims[0].per_seed[2]") for line in differences)
+
+
+def test_a_changed_number_is_found_without_rows(published):
+    (published / "rows/spa_sokoban.json.gz").unlink()
+    path = published / "spa_sokoban.json"
+    record = json.loads(path.read_text())
+    assert recompute.recompute_all() == ([], ["spa_sokoban"])
+    record["claims"][0]["verdict"] = "fails"
+    path.write_text(json.dumps(record))
+    differences, _ = recompute.recompute_all()
+    assert differences == ["spa_sokoban.claims[0].verdict: fails there, holds computed"]
+
+
+def steps(covered, sizes):
+    names = [f"i{number // 2}" for number in range(len(covered))]
+    return {"instances": names, "covered": covered, "sizes": sizes}
+
+
+def test_coverage_is_over_models_and_shows_the_empty_sets():
+    models = {str(n): steps([1.0, 1.0, 0.9 + n / 100, 1.0], ["1", "1", "2", "0"]) for n in range(5)}
+    found = recompute.coverage({"level": 0.9}, {"worlds": {"lake": models}})["worlds"]["lake"]
+    assert found["empty_sets"] == 0.25 and found["models"]["0"]["n"] == 2
+    assert found["coverage"]["mean"] == pytest.approx(0.98) and found["claim"]["verdict"] == "holds"
+    # Two steps of one instance are one value: (1 + 1) / 2 and (0.9 + 1) / 2.
+    assert found["models"]["0"]["coverage"] == pytest.approx(0.975)
+    one = recompute.coverage({"level": 0.9}, {"worlds": {"lake": {"0": models["0"]}}})
+    assert one["worlds"]["lake"]["claim"]["verdict"] == "undecided"
+
+
+def test_a_teaching_recipe_is_held_to_its_bar():
+    def seed(after, curve):
+        return {"before": {"a": 0.2}, "after": after, "curve": curve, "baseline": 0.3}
+
+    rows = {
+        "good": {"1000": seed({"a": 1.0, "b": 0.8}, [0.2] * 9 + [0.9])},
+        "poor": {"1000": seed({"a": 0.8, "b": 0.8}, [0.2] * 9 + [0.9])},
+        "flat": {"1000": seed({"a": 1.0, "b": 0.8}, [0.2] * 10)},
+    }
+    found = recompute.teaching({"least_after": 0.85}, {"recipes": rows})["recipes"]
+    assert {name: recipe["seeds"]["1000"]["held"] for name, recipe in found.items()} == {
+        "good": True,
+        "poor": False,
+        "flat": False,
+    }
+
+
+def test_questions_are_counted_by_group_and_clips_are_paired():
+    marks = {
+        "groups": [("overall", "changed"), ("overall", "unchanged"), ("overall", "changed")],
+        "right": {"model": "101", "no_change": "010"},
+    }
+    found = recompute.textworld({}, {"seed 0": marks})["seed 0"]["accuracy"]
+    assert found["changed"]["model"] == {"right": 2, "n": 2}
+    assert found["overall"]["no_change"] == {"right": 1, "n": 3}
+    clips = {"before": {"psnr": [20.0, 22.0]}, "after": {"psnr": [21.0, 25.0]}}
+    (seed,) = recompute.video({"seeds": [{"figures": {"psnr": {}}}]}, {"seeds": [clips]})["seeds"]
+    assert seed["figures"]["psnr"]["difference"]["mean"] == 2.0
+
+
+@pytest.fixture
+def hand_made(tmp_path, monkeypatch):
+    """`trust_coverage.py` with hand-made models in place of trained ones: wrong now and then."""
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setattr(recompute, "ROWS", tmp_path / "rows")
+    counter = Counter.Config(goals=2000)
+    trained = []
+
+    def train(name, model, chosen):
+        trained.append((name, model))
+        policy = Mixture.Config(share=0.5)
+        Collect(
+            Collect.Config(
+                world=counter, policy=policy, out=tmp_path / f"{model}/data", transitions=200
+            )
+        ).run(SilentProgress())
+        return TrainWorldModel.Config(world=counter, out=tmp_path / str(model))
+
+    monkeypatch.setattr(trust_coverage, "train", train)
+    monkeypatch.setattr(
+        trust_coverage,
+        "load_world_model",
+        lambda folder, samples: Doubting(counter.build(), by_chance(0.04, seed=len(trained))),
+    )
+    return trained
+
+
+def test_the_coverage_of_models_is_measured_one_after_the_other(hand_made, tmp_path):
+    trust_coverage.main(["counter", "--models", "2", "--small"])
+    assert hand_made == [("counter", 0), ("counter", 1)]
+    trust_coverage.main(["counter", "--models", "3", "--small"])  # what is measured is kept
+    assert hand_made[2:] == [("counter", 2)]
+    result = json.loads((tmp_path / "trust_coverage_small.json").read_text())
+    world = result["worlds"]["counter"]
+    assert result["seeds"] == ["0", "1", "2"] and len(world["models"]) == 3
+    for model in world["models"].values():
+        assert 0.9 < model["coverage"] <= 1.0 and model["n"] == 120 and model["calibration"] == 120
+        assert len(model["coverage_by_policy"]) == 3
+    assert recompute.recompute_all() == ([], [])
+    rows = read_rows(tmp_path / "rows/trust_coverage_small.json.gz")
+    rows["worlds"]["counter"]["1"]["covered"][7] = 0.5
+    write_rows(tmp_path / "rows/trust_coverage_small.json.gz", rows)
+    differences, _ = recompute.recompute_all()
+    assert any("counter.models.1.coverage" in line for line in differences)
+
+
+# --- the README -----------------------------------------------------------------------------------
+
+
+def test_every_recipe_has_its_first_claim_or_the_reason_why_not():
+    listed = first_claims.FIRST_CLAIMS.keys() | first_claims.NOT_RUN.keys()
+    never = {
+        name for name, recipe in all_recipes().items() if "never run" in recipe_info(recipe).expect
+    }
+    assert set(all_recipes()) == listed | never
+    assert not first_claims.FIRST_CLAIMS.keys() & (first_claims.NOT_RUN.keys() | never)
+
+
+def test_each_row_has_its_verdict_its_setting_and_the_papers():
+    rows = [line for line in first_claims.first_claim_lines() if line.startswith("| `")]
+    assert len(rows) == len(first_claims.FIRST_CLAIMS)
+    for row in rows:
+        claim, measured, setting, paper = (cell.strip() for cell in row.strip("|").split(" | "))
+        assert measured.split(":")[0].split(",")[0] in ("holds", "fails", "undecided"), claim
+        assert setting and paper
+
+
+def test_the_first_claim_is_the_first_one_that_the_recipe_states():
+    for name in ("spa_frozen_lake", "spa_sokoban", "webrl_miniwob", "webrl_sokoban"):
+        stated = all_recipes()[name]().claims[0]
+        record = json.loads((ROOT / f"results/{name}.json").read_text())["claims"][0]
+        assert (record["better"], record["worse"], record["k"]) == stated[:3]

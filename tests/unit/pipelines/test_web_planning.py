@@ -131,6 +131,7 @@ def test_with_all_oracles_planning_helps_and_without_the_right_action_it_cannot(
     run = WebPlan(config(tmp_path / "all", right_action=True, value="true")).run(SilentProgress())
     assert [run.depths[d].success.mean for d in "012"] == [0.0, 1.0, 1.0]
     assert run.depths["1"].gain.mean == 1.0 and run.depths["0"].gain is None
+    assert run.depths["0"].missing == run.depths["1"].missing == 1.0
     run = WebPlan(config(tmp_path / "policy", value="true")).run(SilentProgress())
     assert [run.depths[d].success.mean for d in "012"] == [0.0, 0.0, 0.0]
     # two steps ahead see the reward, one step does not: no value is needed then

@@ -77,6 +77,10 @@ class PlannedEpisode:
     """Model calls of the whole episode."""
     unread: int
     """Replies without an action or a mark that could be read."""
+    pages: int = 0
+    """With `right_action`: pages for which actions were proposed,"""
+    missing: int = 0
+    """and those for which the right one was not among the policy's own proposals."""
     error: str = ""
     may_pass: bool = False
     """Whether it failed for a reason that may have passed: a server that was down."""
@@ -94,6 +98,8 @@ class DepthScores:
     calls_per_step: float
     unread: float
     """Share of the calls whose reply could not be read."""
+    missing: float | None
+    """Share of the pages whose right action the policy did not propose; None if not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,9 +281,10 @@ class WebPlan(ModelPipeline[WebPlanResult]):
                     legal,
                     parts.value,
                 )
-                unread = parts.unread()
+                before = parts.counts()
                 episode = play(world, planner, seed=seed, split=config.split)
-                yield _row(episode, world, planner, parts.unread() - unread)
+                counts = {name: n - before[name] for name, n in parts.counts().items()}
+                yield _row(episode, world, planner, counts)
 
     def summary(self, result: WebPlanResult) -> list[tuple[str, str]]:
         rows = []
@@ -299,10 +306,18 @@ class _Parts:
     value: PageValue | None
     sampled: SampledProposals
 
-    def unread(self) -> int:
-        """Replies so far that could not be read."""
-        marks = self.value.unread if isinstance(self.value, ModelValue) else 0
-        return self.sampled.unread + marks
+    def counts(self) -> dict[str, int]:
+        """So far: replies that could not be read, and pages without the right proposal."""
+        unread = self.sampled.unread
+        if isinstance(self.value, ModelValue):
+            unread += self.value.unread
+        if not isinstance(self.proposer, RightActionAmong):
+            return {"unread": unread}
+        return {
+            "unread": unread,
+            "pages": self.proposer.pages,
+            "missing": self.proposer.missing,
+        }
 
 
 class _Samplers:
@@ -353,7 +368,9 @@ def page_settings(model: str) -> dict[str, Any]:
     return {name: config[name] for name in PAGE_SETTINGS}
 
 
-def _row(episode: Episode, world: World, planner: PagePlanner, unread: int) -> PlannedEpisode:
+def _row(
+    episode: Episode, world: World, planner: PagePlanner, counts: Mapping[str, int]
+) -> PlannedEpisode:
     return PlannedEpisode(
         depth=planner.config.depth,
         seed=episode.seed,
@@ -361,10 +378,14 @@ def _row(episode: Episode, world: World, planner: PagePlanner, unread: int) -> P
         success=episode.outcome.value,
         steps=len(episode.transitions),
         calls=planner.cost.calls,
-        unread=unread,
         error=episode.error,
         may_pass=episode.stop is Stop.POLICY_ERROR,
+        **counts,
     )
+
+
+def _share(parts: Sequence[int], wholes: Sequence[int]) -> float | None:
+    return sum(parts) / sum(wholes) if sum(wholes) else None
 
 
 def _shown(rows: Sequence[PlannedEpisode]) -> dict[str, float]:
@@ -396,5 +417,6 @@ def depth_scores(rows: Sequence[PlannedEpisode]) -> dict[str, DepthScores]:
             masked=len(own) - len(known),
             calls_per_step=calls / max(1, sum(row.steps for row in known)),
             unread=sum(row.unread for row in known) / max(1, calls),
+            missing=_share([row.missing for row in known], [row.pages for row in known]),
         )
     return scores

@@ -8,7 +8,6 @@ left out or cut, as the settings say; what was left out or cut is counted by nam
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from terrella.data.store import EpisodeStore
 from terrella.engines.engine import load_tokenizer, max_positions
 from terrella.engines.interface import Examples
 from terrella.pipelines.shared_prompt import share_prompt
-from terrella.pipelines.web.page_cut import cut_step
+from terrella.pipelines.web.page_cut import cut_step, most_that_fit
 from terrella.verify.page_sections import PageSections, write_sections
 from terrella.verify.tree import parse
 from terrella.verify.tree_diff import TreeDiff, diff, write_changes
@@ -187,11 +186,8 @@ class _Selector:
             self.left_out[TOO_LONG] += 1
             return None
         lines = show_text(step.observation).count("\n") + 1
-        # The most elements with which it fits; with more of them a prompt only gets longer.
-        fitting = bisect_right(
-            range(1, lines + 1), False, key=lambda n: not self._fits_cut(step, n)
-        )
-        shown = cut_step(step, fitting) if fitting else None
+        most = most_that_fit(lines, lambda keep: self._fits_cut(step, keep))
+        shown = cut_step(step, most) if most else None
         if shown is None:
             self.left_out[NOT_CUT] += 1
         return shown

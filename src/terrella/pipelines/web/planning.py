@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from terrella.codecs.outcome import MAX_OUTCOME_TOKENS
 from terrella.codecs.pages import PageCodecConfig
 from terrella.core.config import Local, record_from_json
 from terrella.core.episode import play
@@ -26,7 +27,7 @@ from terrella.core.run_folder import RunFolder, read_manifest
 from terrella.core.types import Episode, Split, Stop
 from terrella.core.world import World
 from terrella.data.row_journal import Key, RowJournal
-from terrella.engines.engine import load_tokenizer
+from terrella.engines.engine import load_tokenizer, max_positions
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.evaluate.models import (
@@ -44,6 +45,7 @@ from terrella.pipelines.web.page_agent import (
     PageAgent,
     SampledProposals,
 )
+from terrella.pipelines.web.page_cut import CutPages
 from terrella.pipelines.web.real_pages import RealPages, RightActionAmong, TrueValue
 from terrella.policies.endpoint import Endpoint
 from terrella.world_models.language import LearnedWorldModel
@@ -59,7 +61,7 @@ REAL = "real"
 """In place of a page model: a copy of the real world."""
 REWARD, TRUE = "reward", "true"
 """Values that need no model: the predicted reward, and what the expert makes of the real page."""
-PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens")
+PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens", "context_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,21 +229,27 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             context_tokens=config.context_tokens,
         )
 
-    def _page_model(self, samplers: _Samplers) -> LearnedWorldModel:
-        """The page model, asked as it was trained."""
+    def _page_model(self, samplers: _Samplers) -> CutPages:
+        """The page model, asked as it was trained; of a page that does not fit, about a part."""
         weights = weights_of(self.config.page_model)
         trained = page_settings(self.config.page_model)
         tokenizer = load_tokenizer(weights)
         codec = PageCodecConfig(
             form=trained["form"], ask=trained["prompt"], thinking=trained["thinking"]
         ).make(tokenizer)
-        return LearnedWorldModel(
+        model = LearnedWorldModel(
             samplers.open(weights),
             cast(Any, PageReplies(codec)),  # what a prediction needs of a codec
             tokenizer,
             samples=self.config.model_samples,
             turn_tokens=trained["turn_tokens"],
             seed=self.config.seed,
+        )
+        limit = trained["context_tokens"] or max_positions(weights)
+        room = limit - trained["turn_tokens"] - MAX_OUTCOME_TOKENS
+        return CutPages(
+            model,
+            lambda situation, action: len(codec.ask_observation(situation, action)) <= room,
         )
 
     # --- episodes ---------------------------------------------------------------------------------

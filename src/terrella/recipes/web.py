@@ -100,7 +100,7 @@ def pages_smollm2_miniwob() -> PageModel.Config:
         long_pages="cut",
         turn_tokens=96,
         score_before=True,
-        asked_test_steps=150,
+        most_test_steps=150,
         sft=SftConfig(
             epochs=2,
             batch_size=8,
@@ -140,7 +140,7 @@ def pages_smollm2_arena() -> PageModel.Config:
         test=Path("runs/web/arena/test"),
         context_tokens=2048,
         turn_tokens=192,
-        asked_test_steps=80,
+        most_test_steps=80,
         evaluate_on=32,
         sft=small.sft.replace(batch_size=4, pack_tokens=4096),
         rlvr=small.rlvr.replace(steps=20, groups=4, pack_tokens=4096),

@@ -48,6 +48,7 @@ def test_a_page_that_fits_is_asked_about_as_it_is(store, model):
     selected = selection(store, model).load()
     counts = selected.counts
     assert (counts.recorded, counts.kept, counts.cut, counts.left_out) == (8, 8, 0, {})
+    assert selection(store, model, most=4).load().counts.kept == 4
     assert counts.limit == 4096 and 1000 < counts.longest_prompt < 4096 - 80
 
 
@@ -142,5 +143,5 @@ def test_what_was_left_out_is_logged(store, model, tmp_path, caplog):
         turn_tokens=80,
     )
     with caplog.at_level(logging.WARNING, logger="terrella"):
-        PageModel(config).select(model, store)
+        PageModel(config).select(model, store, training=True)
     assert "8 cut (0 with hidden changes)" in caplog.text

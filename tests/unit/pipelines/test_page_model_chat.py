@@ -38,7 +38,7 @@ def test_a_chat_model_goes_through_sft_and_rlvr_on_pages_that_are_cut(tmp_path):
         long_pages="cut",
         turn_tokens=160,
         score_before=True,
-        asked_test_steps=3,
+        most_test_steps=3,
         evaluate_on=2,
         sft=SftConfig(batch_size=4, pack_tokens=4096),
         rlvr=RlvrConfig(steps=1, groups=2, group_size=2, learning_rate=1e-6, pack_tokens=4096),

@@ -101,8 +101,9 @@ class PageModel(ModelPipeline[PageModelResult]):
         turn_tokens: int = 64
         score_before: bool = False
         """Also score a chat model before SFT: how much its prompt alone tells it."""
-        asked_test_steps: int = 0
-        """Test steps that are asked, evenly chosen; 0 asks all."""
+        most_train_steps: int = 0
+        """Train steps that are used, evenly chosen; 0 uses all."""
+        most_test_steps: int = 0
         evaluate_on: int = 64
         """Validation tasks before and after RL."""
         out: Path = Path("runs/page_model")
@@ -113,8 +114,9 @@ class PageModel(ModelPipeline[PageModelResult]):
     def train(self, run: RunFolder) -> PageModelResult:
         config = self.config
         start = self.start(run)
-        train, test = self.select(start, config.train), self.select(start, config.test)
-        asked = evenly(test.steps, config.asked_test_steps)
+        train = self.select(start, config.train, training=True)
+        test = self.select(start, config.test, training=False)
+        asked = test.steps
         before = None
         if config.score_before and config.model not in TINY:
             before = self.scores(run, "before", start, asked)
@@ -159,7 +161,7 @@ class PageModel(ModelPipeline[PageModelResult]):
         config = self.config
         return PageCodecConfig(form=config.form, ask=config.prompt, thinking=config.thinking)
 
-    def selection(self, start: Model, store: Path) -> StepSelection:
+    def selection(self, start: Model, store: Path, *, training: bool) -> StepSelection:
         config = self.config
         return StepSelection(
             store=store,
@@ -170,11 +172,12 @@ class PageModel(ModelPipeline[PageModelResult]):
             long_pages=config.long_pages,
             page_characters=config.page_characters,
             change_characters=config.change_characters,
-            training=store == config.train,
+            most=config.most_train_steps if training else config.most_test_steps,
+            training=training,
         )
 
-    def select(self, start: Model, store: Path) -> SelectedSteps:
-        selected = self.selection(start, store).load()
+    def select(self, start: Model, store: Path, *, training: bool) -> SelectedSteps:
+        selected = self.selection(start, store, training=training).load()
         counts = selected.counts
         lost = sum(counts.left_out.values())
         if lost or counts.cut:
@@ -211,7 +214,9 @@ class PageModel(ModelPipeline[PageModelResult]):
                 episode_tokens=max(Rollout.Config.episode_tokens, config.turn_tokens),
                 context_tokens=config.context_tokens,
             ),
-            tasks=RecordedTasks(steps=self.selection(start, config.train), seed=config.seed),
+            tasks=RecordedTasks(
+                steps=self.selection(start, config.train, training=True), seed=config.seed
+            ),
             codec=self.codec_config(),
             verifier=VERIFIERS[config.form],
         )
@@ -253,11 +258,6 @@ class PageModel(ModelPipeline[PageModelResult]):
             text = f"{counts.kept:,} kept, {counts.cut:,} cut, left out: {lost or 'none'}"
             rows.append((f"steps: {name}", text))
         return rows
-
-
-def evenly(steps: Sequence[Transition], count: int) -> list[Transition]:
-    """About `count` steps, evenly chosen; 0 are all of them."""
-    return list(steps[:: max(1, len(steps) // (count or len(steps)))])
 
 
 @dataclass(frozen=True, kw_only=True)

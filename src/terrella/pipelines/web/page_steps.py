@@ -99,6 +99,8 @@ class StepSelection(Configurable.Config):
     """Leave out longer pages; 0 sets no bound."""
     change_characters: int = 0
     """Leave out steps with a longer answer; 0 sets no bound."""
+    most: int = 0
+    """About as many steps, evenly chosen before all else; 0 takes all."""
     training: bool = True
     """Leave out steps whose answer is longer than a reply may be; a test asks about them, too."""
 
@@ -130,7 +132,9 @@ class _Selector:
             recorded += len(episode.transitions)
             for step in episode.transitions:
                 unique.setdefault((show_text(step.observation), step.action), step)
-        steps = [kept for step in unique.values() if (kept := self._keep(step)) is not None]
+        asked = list(unique.values())
+        asked = asked[:: max(1, len(asked) // (self.selection.most or len(asked)))]
+        steps = [kept for step in asked if (kept := self._keep(step)) is not None]
         if not steps:
             raise StoreError(
                 str(self.selection.store),

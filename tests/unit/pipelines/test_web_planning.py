@@ -272,3 +272,17 @@ def test_gains_are_over_the_same_instances_and_masked_ones_are_left_out():
     assert scores["0"].masked == 1 and scores["0"].success.mean == 0.5
     assert scores["1"].gain.mean == 0.5 and scores["1"].gain.n == 2
     assert scores["1"].success.n == 3 and scores["1"].unread == 0.25
+
+
+def test_two_models_on_one_server_are_refused_and_one_model_is_opened_once(tmp_path):
+    opened = []
+
+    def start(name):
+        opened.append(name)
+        return planning.contextlib.nullcontext("the one server"), name
+
+    samplers = planning._Samplers(start, planning.contextlib.ExitStack())
+    assert samplers.open("a") == samplers.open("a") == ("the one server", "a")
+    with pytest.raises(ConfigError, match="one server cannot serve a and b in turns"):
+        samplers.open("b")
+    assert opened == ["a", "b"]

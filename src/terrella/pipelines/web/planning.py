@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.outcome import MAX_OUTCOME_TOKENS
 from terrella.codecs.pages import PageCodecConfig
 from terrella.core.config import Local, record_from_json
@@ -27,7 +28,8 @@ from terrella.core.run_folder import RunFolder, read_manifest
 from terrella.core.types import Episode, Split, Stop
 from terrella.core.world import World
 from terrella.data.row_journal import Key, RowJournal
-from terrella.engines.engine import load_tokenizer, max_positions
+from terrella.engines.engine import load_tokenizer, max_positions, start_model
+from terrella.engines.interface import Model
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.evaluate.models import (
@@ -62,6 +64,9 @@ REAL = "real"
 REWARD, TRUE = "reward", "true"
 """Values that need no model: the predicted reward, and what the expert makes of the real page."""
 PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens", "context_tokens")
+
+
+StartSampler = Callable[[str], tuple[contextlib.AbstractContextManager[Sampler], Model]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +142,9 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         model_samples: int = 2
         """Samples of the page model per prediction."""
         turn_tokens: int = 40
-        """Longest reply of the proposer and of the value."""
+        """Longest reply of a proposer or a value that is sampled here; endpoints have their own."""
+        thinking: Thinking = "off"
+        """Whether chat models that are sampled here think first; give them turn_tokens for it."""
         context_tokens: int = 0
         """Most tokens of their prompt and reply; 0 sets no bound."""
         concurrency: Local[int] = 8
@@ -191,12 +198,21 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             check_same(known[part], identity, run.path)
         return known
 
+    def engine_sampler(self, run: RunFolder) -> StartSampler:
+        """Samplers of the engine, by the names of models or runs."""
+
+        def start(name: str) -> tuple[contextlib.AbstractContextManager[Sampler], Model]:
+            weights = start_model(weights_of(name), run / "start", seed=self.config.seed)
+            return self.engine.sampler(weights), weights
+
+        return start
+
     @contextlib.contextmanager
-    def parts(self, real: RealPages) -> Iterator[_Parts]:
+    def parts(self, run: RunFolder, real: RealPages) -> Iterator[_Parts]:
         """The proposer, the page model and the value, open while episodes are played."""
         config = self.config
         with contextlib.ExitStack() as stack:
-            samplers = _Samplers(self, stack)
+            samplers = _Samplers(self.engine_sampler(run), stack)
             agent = self._agent("proposer", samplers, stack)
             sampled = SampledProposals(agent, samples=config.proposer_samples, seed=config.seed)
             proposer: ActionProposer = sampled
@@ -217,13 +233,13 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         config = self.config
         name = getattr(config, part)
         if is_address(name):
-            settings = _endpoint(config, part).replace(url=name, max_tokens=config.turn_tokens)
+            settings = _endpoint(config, part).replace(url=name)
             threads = ChatThreads(settings.build(), config.concurrency)
             return EndpointPageAgent(stack.enter_context(threads))
-        weights = weights_of(name)
-        codec = PageCodecConfig(thinking="off").make(load_tokenizer(weights))
+        sampler, weights = samplers.open(name)
+        codec = PageCodecConfig(thinking=config.thinking).make(load_tokenizer(weights))
         return LocalPageAgent(
-            samplers.open(weights),
+            sampler,
             codec,
             turn_tokens=config.turn_tokens,
             context_tokens=config.context_tokens,
@@ -231,14 +247,14 @@ class WebPlan(ModelPipeline[WebPlanResult]):
 
     def _page_model(self, samplers: _Samplers) -> CutPages:
         """The page model, asked as it was trained; of a page that does not fit, about a part."""
-        weights = weights_of(self.config.page_model)
         trained = page_settings(self.config.page_model)
+        sampler, weights = samplers.open(self.config.page_model)
         tokenizer = load_tokenizer(weights)
         codec = PageCodecConfig(
             form=trained["form"], ask=trained["prompt"], thinking=trained["thinking"]
         ).make(tokenizer)
         model = LearnedWorldModel(
-            samplers.open(weights),
+            sampler,
             cast(Any, PageReplies(codec)),  # what a prediction needs of a codec
             tokenizer,
             samples=self.config.model_samples,
@@ -267,7 +283,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             run.progress.advance(len(done), **_shown(list(done.values())))
             missing = [key for key in keys if key not in done]
             if missing:
-                for row in self._play_all(missing):
+                for row in self._play_all(run, missing):
                     journal.append(plain(row))
                     done[(row.depth, row.seed)] = row
                     run.progress.advance(len(done), **_shown(list(done.values())))
@@ -275,11 +291,11 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             journal.finish()
         return [done[key] for key in keys]
 
-    def _play_all(self, keys: Sequence[Key]) -> Iterator[PlannedEpisode]:
+    def _play_all(self, run: RunFolder, keys: Sequence[Key]) -> Iterator[PlannedEpisode]:
         config = self.config
         world: World = config.world.build()
         real = RealPages(config.world)
-        with self.parts(real) as parts:
+        with self.parts(run, real) as parts:
             for depth, seed in keys:
                 real.begin(seed=seed, split=config.split)
                 planner = PagePlanner(
@@ -331,25 +347,25 @@ class _Parts:
 class _Samplers:
     """Samplers of a plan's models; one that serves a single model at a time is refused."""
 
-    def __init__(self, pipeline: WebPlan, stack: contextlib.ExitStack) -> None:
-        self.open_sampler: Callable[[str], contextlib.AbstractContextManager[Sampler]] = (
-            lambda model: pipeline.engine.sampler(model)
-        )
+    def __init__(self, start: StartSampler, stack: contextlib.ExitStack) -> None:
+        self.start = start
         self.stack = stack
-        self.samplers: dict[str, Sampler] = {}
+        self.known: dict[str, tuple[Sampler, Model]] = {}
 
-    def open(self, model: str) -> Sampler:
-        if model not in self.samplers:
-            sampler = self.stack.enter_context(self.open_sampler(model))
-            for other, known in self.samplers.items():
+    def open(self, name: str) -> tuple[Sampler, Model]:
+        """The sampler of a model, by the name that the config gives it, and its weights."""
+        if name not in self.known:
+            context, weights = self.start(name)
+            sampler = self.stack.enter_context(context)
+            for other, (known, _) in self.known.items():
                 if known is sampler:
                     raise ConfigError(
                         "sampler",
-                        f"one server cannot serve {other} and {model} in turns",
+                        f"one server cannot serve {other} and {name} in turns",
                         "serve one of them elsewhere (`vllm serve`) and give its address",
                     )
-            self.samplers[model] = sampler
-        return self.samplers[model]
+            self.known[name] = sampler, weights
+        return self.known[name]
 
 
 def _endpoint(config: WebPlan.Config, part: str) -> Endpoint.Config:

@@ -58,7 +58,10 @@ def page_of(observation: Observation) -> list[Node]:
 class ActionProposer(Protocol):
     """Proposes the actions of a page that are worth expanding."""
 
-    calls: int
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        ...
 
     def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
         """Proposals for each situation, computed as one batch."""
@@ -68,7 +71,10 @@ class ActionProposer(Protocol):
 class PageValue(Protocol):
     """Values pages, real or imagined: 1 is a task that will be done, 0 one that will not."""
 
-    calls: int
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        ...
 
     def value(self, situations: Sequence[Situation]) -> list[float]:
         """A number from 0 to 1 for each situation, computed as one batch."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import common
 import torch
+import web_plan
 
 from terrella.core.instances import plain
-from terrella.core.stats import wilson
 from terrella.core.types import Split
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.web.agent import WebPolicy
@@ -20,8 +20,6 @@ from terrella.policies.basic import Mixture
 from terrella.recipes.web import page_model, web_policy
 from terrella.show.progress import SilentProgress
 from terrella.worlds.miniwob import MiniWob
-from terrella.worlds.miniwob.families import held_out
-from terrella.worlds.miniwob.scripts import SCRIPTS
 
 common.quiet_trl()
 torch.set_num_threads(1)
@@ -66,37 +64,15 @@ def mpc(runs, write, seed):
     policy = web_policy().replace(train=runs / "pages/train", out=runs / "web_policy")
     WebPolicy(policy).run(SilentProgress())
     config = WebPlan.Config(
-        world=trained_world(),
+        world=web_plan.trained_world(),
         proposer=str(policy.out),
         page_model=str(runs / "page_model-0"),
         instances=100,
         out=runs / "mpc",
     )
     result = WebPlan(config).run(SilentProgress())
-    arms = {f"depth {depth}": arm(scores) for depth, scores in result.depths.items()}
+    arms = {f"depth {depth}": web_plan.arm(scores) for depth, scores in result.depths.items()}
     write("mpc", "mpc", {"arms": arms, "episodes_per_arm": config.instances})
-
-
-def trained_world():
-    """The families that the policy was trained on; their held-out seeds are played."""
-    families = held_out(Split.TRAIN, tuple(sorted(SCRIPTS)))
-    return MiniWob.Config(max_steps=6, families=families)
-
-
-def arm(scores):
-    """Success, its interval and what it cost; masked episodes are left out."""
-    success = scores.success
-    low, high = wilson(round(success.mean * success.n), success.n)
-    return {
-        "n": success.n,
-        "masked": scores.masked,
-        "success": success.mean,
-        "low": low,
-        "high": high,
-        "gain": plain(scores.gain) if scores.gain else None,
-        "calls_per_step": scores.calls_per_step,
-        "right_action_not_proposed": scores.missing,
-    }
 
 
 if __name__ == "__main__":

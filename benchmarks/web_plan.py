@@ -5,15 +5,26 @@ Proposals are the policy's, or have the expert's action among them, unmarked. Th
 learnt one, or a copy of the real world. Values are the predicted reward, or what the expert makes
 of the real page. All eight combinations play the same instances at depth 0, 1 and 2. A killed run
 continues; finished arms are read. Needs Chromium and the extras `web` and `train`. It uses the
-policy and the page model in `--proposer` and `--page-model`, and trains the small ones without.
+policy and the page model in `--proposer` (`random` needs none) and `--page-model`, and trains the
+small ones without.
 Writes results/web_plan_parts.json.
 """
 
 import argparse
 import itertools
+import sys
 from pathlib import Path
 
 import common
+
+from terrella.core.instances import plain
+from terrella.core.stats import wilson
+from terrella.core.types import Split
+from terrella.pipelines.web.planning import WebPlan
+from terrella.show.progress import make_progress
+from terrella.worlds.miniwob import MiniWob
+from terrella.worlds.miniwob.families import held_out
+from terrella.worlds.miniwob.scripts import SCRIPTS
 
 PARTS = {
     "right_action": (False, True),
@@ -31,52 +42,78 @@ def arms():
         yield name, {"right_action": right, "page_model": model, "value": value}
 
 
-def train(options):
-    """The small policy and the small page model, unless others are named."""
+def trained_world():
+    """The families that the policy was trained on; their held-out seeds are played."""
+    families = held_out(Split.TRAIN, tuple(sorted(SCRIPTS)))
+    return MiniWob.Config(max_steps=6, families=families)
+
+
+def arm(scores):
+    """Success, its interval and what it cost; masked episodes are left out."""
+    success = scores.success
+    low, high = wilson(round(success.mean * success.n), success.n)
+    return {
+        "n": success.n,
+        "masked": scores.masked,
+        "success": success.mean,
+        "low": low,
+        "high": high,
+        "gain": plain(scores.gain) if scores.gain else None,
+        "calls_per_step": scores.calls_per_step,
+        "right_action_not_proposed": scores.missing,
+    }
+
+
+def train(options, needs_page_model):
+    """The small policy and the small page model, where they are needed and no others are named."""
+    proposer, page_model = options.proposer, options.page_model
+    if proposer and (page_model or not needs_page_model):
+        return proposer, page_model
     import web_models
 
     from terrella.pipelines.web.agent import WebPolicy
     from terrella.pipelines.web.page_model import PageModel
-    from terrella.recipes.web import page_model, web_policy
-    from terrella.show.progress import make_progress
+    from terrella.recipes import web
 
     runs = options.runs
     web_models.collect(runs, options.train_episodes, TEST_EPISODES)
     stores = {"train": runs / "pages/train"}
     with make_progress() as progress:
-        if not options.proposer:
-            policy = web_policy().replace(**stores, out=runs / "web_policy")
+        if not proposer:
+            policy = web.web_policy().replace(**stores, out=runs / "web_policy")
             WebPolicy(policy).run(progress)
-        if not options.page_model:
-            pages = page_model().replace(
-                **stores, test=runs / "pages/test", out=runs / "page_model-0"
+            proposer = str(policy.out)
+        if needs_page_model and not page_model:
+            pages = web.page_model()
+            pages = pages.replace(
+                **stores,
+                test=runs / "pages/test",
+                rlvr=pages.rlvr.replace(steps=0),  # it did not help (results/web_pages.json)
+                out=runs / "page_model-sft",
             )
-            rlvr = pages.rlvr.replace(steps=0)  # it did not help (results/web_pages.json)
-            PageModel(pages.replace(rlvr=rlvr)).run(progress)
-    return options.proposer or str(runs / "web_policy"), options.page_model or str(
-        runs / "page_model-0"
-    )
+            PageModel(pages).run(progress)
+            page_model = str(pages.out)
+    return proposer, page_model
 
 
 def play(name, parts, proposer, page_model, options):
     """One arm at every depth; without look-ahead, only the proposals matter."""
-    import web_models
-
-    from terrella.pipelines.web.planning import WebPlan
-    from terrella.show.progress import make_progress
-
     model = page_model if parts["page_model"] == "learned" else "real"
     config = WebPlan.Config(
-        world=web_models.trained_world(),
+        world=trained_world(),
         proposer=proposer,
         **{**parts, "page_model": model},
         instances=options.instances,
         seed=options.seed,
-        out=options.runs / f"plan-{options.seed}-{options.instances}" / name.replace("; ", "-"),
+        out=_folder(options, proposer) / name.replace("; ", "-").replace(" ", "_"),
     )
     with make_progress() as progress:
         result = WebPlan(config).run(progress)
-    return {f"depth {depth}": web_models.arm(scores) for depth, scores in result.depths.items()}
+    return {f"depth {depth}": arm(scores) for depth, scores in result.depths.items()}
+
+
+def _folder(options, proposer):
+    return options.runs / f"plan-{Path(proposer).name}-{options.seed}-{options.instances}"
 
 
 def main():
@@ -89,20 +126,19 @@ def main():
     parser.add_argument("--page-model", default="")
     parser.add_argument("--arms", nargs="*", default=[], help="only arms with these words")
     options = parser.parse_args()
-    proposer, page_model = train(options)
+    chosen = {n: parts for n, parts in arms() if all(word in n for word in options.arms)}
+    needs_page_model = any(parts["page_model"] == "learned" for parts in chosen.values())
+    proposer, page_model = train(options, needs_page_model)
     rows = {}
-    for name, parts in arms():
-        if all(word in name for word in options.arms):
-            rows[name] = play(name, parts, proposer, page_model, options)
-            words = {depth: (row["success"], row["gain"]) for depth, row in rows[name].items()}
-            print(name, words, flush=True)
-    command = common.command(
-        "--instances", options.instances, "--seed", options.seed, OMP_NUM_THREADS=1
-    )
-    part = f"{options.instances} instances, seed {options.seed}"
+    for name, parts in chosen.items():
+        rows[name] = play(name, parts, proposer, page_model, options)
+        words = {depth: (row["success"], row["gain"]) for depth, row in rows[name].items()}
+        print(name, words, flush=True)
+    command = common.command(*sys.argv[1:], OMP_NUM_THREADS=1)
+    part = f"{Path(proposer).name} proposes, {options.instances} instances, seed {options.seed}"
     details = {
-        "proposer": proposer,
-        "page_model": page_model,
+        "proposer": Path(proposer).name,
+        "page_model": Path(page_model).name or None,
         "train_episodes": options.train_episodes,
         "unit": "instances (held-out seeds of the training families); one training seed",
         "arms": {**common.read_results("web_plan_parts").get(part, {}).get("arms", {}), **rows},

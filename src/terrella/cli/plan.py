@@ -35,7 +35,8 @@ def plan(
         model: the folder that `train-world-model` wrote; `real` plans web pages in a copy of the
             world, to see what a perfect model would gain.
         world: a world of yours or a preset; the world of the model unless given.
-        proposer: pages only: the run or model that proposes actions, or an endpoint's address.
+        proposer: pages only: the run or model that proposes actions, an endpoint's address, or
+            random.
         value: pages only: reward (as the model predicts it), true (an oracle), a chat model, or an
             endpoint's address.
         proposer_name: the proposer's name at the endpoint.

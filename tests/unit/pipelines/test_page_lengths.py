@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
 import tests.support.quiet_trl  # noqa: F401  before anything imports trl
-from tests.support.chat_models import chat_model_folder
 from tests.support.made_pages import write_pages
+from tests.support.tiny_chat import chat_model_folder
 
 from terrella.codecs.pages import PageCodecConfig
 from terrella.core.errors import ConfigError, StoreError

@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
 import tests.support.quiet_trl  # noqa: F401  before anything imports trl
-from tests.support.chat_models import chat_model_folder
 from tests.support.made_pages import write_pages
 from tests.support.page_world import Buttons
+from tests.support.tiny_chat import chat_model_folder
 
 from terrella.core.run_folder import read_part
 from terrella.engines.configs import RlvrConfig, SftConfig

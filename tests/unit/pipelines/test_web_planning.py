@@ -139,6 +139,16 @@ def test_with_all_oracles_planning_helps_and_without_the_right_action_it_cannot(
     assert [run.depths[d].success.mean for d in "012"] == [0.0, 0.0, 1.0]
 
 
+def test_random_proposals_need_no_model_and_are_the_same_again(tmp_path):
+    """Drawn often enough they hold the right action, and the oracles find it."""
+    settings = config(tmp_path / "a", proposer="random", value="true", proposer_samples=16)
+    wide = settings.replace(planner=PagePlanner.Config(width=4, budget=999))
+    first = WebPlan(wide).run(SilentProgress())
+    assert first.depths["1"].success.mean == 1.0 > first.depths["0"].success.mean
+    assert WebPlan(wide.replace(out=tmp_path / "b")).run(SilentProgress()) == first
+    assert first.models == {}
+
+
 def test_a_killed_plan_goes_on_where_it_stopped(tmp_path, bin_first, monkeypatch):
     played = []
     play = planning.play

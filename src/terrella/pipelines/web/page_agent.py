@@ -9,6 +9,7 @@ get the same words (`codecs/pages.py`). A model from scratch only proposes.
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
@@ -25,8 +26,9 @@ from terrella.codecs.pages import (
 )
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.protocols import Codec, Sampler
+from terrella.core.seeds import POLICY_STREAM, stream
 from terrella.core.tokens import TokenRequest
-from terrella.core.types import Situation
+from terrella.core.types import Situation, show_text
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.policies.chat_client import Usage
 from terrella.world_models.language import run_in_background
@@ -117,6 +119,19 @@ class EndpointPageAgent:
         replies = await asyncio.gather(*asked)
         self.usage = sum((reply.usage for reply in replies), self.usage)
         return [read_answer(reply.text) for reply in replies]
+
+
+class RandomPageAgent:
+    """Draws from what a page offers: the control for every other proposer."""
+
+    async def actions(self, situation: Situation, *, samples: int, seed: int) -> Answers:
+        page = zlib.crc32(show_text(situation.observation).encode())
+        rng = stream(POLICY_STREAM, seed, page, len(situation.history))
+        drawn = rng.integers(len(situation.actions), size=samples)
+        return [(situation.actions[int(index)],) for index in drawn]
+
+    async def marks(self, situation: Situation, *, samples: int, seed: int) -> Answers:
+        raise ConfigError("value", "random play values nothing", "set value=reward")
 
 
 class SampledProposals:

@@ -45,6 +45,7 @@ from terrella.pipelines.web.page_agent import (
     LocalPageAgent,
     ModelValue,
     PageAgent,
+    RandomPageAgent,
     SampledProposals,
 )
 from terrella.pipelines.web.page_cut import CutPages
@@ -61,8 +62,11 @@ from terrella.worlds.miniwob.env import legal
 
 REAL = "real"
 """In place of a page model: a copy of the real world."""
+RANDOM = "random"
+"""In place of a proposer: draws from what a page offers."""
 REWARD, TRUE = "reward", "true"
 """Values that need no model: the predicted reward, and what the expert makes of the real page."""
+NO_MODEL = (REAL, RANDOM, REWARD, TRUE)
 PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens", "context_tokens")
 
 
@@ -124,7 +128,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
     class Config(ModelPipeline.Config):
         world: World.Config
         proposer: Local[str]
-        """Proposes actions: a run's folder, a model, or the address of an endpoint."""
+        """Proposes actions: a run's folder, a model, an endpoint's address, or `random`."""
         page_model: Local[str] = REAL
         """Predicts pages: a run's folder, or `real`, a copy of the world."""
         value: Local[str] = REWARD
@@ -166,7 +170,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         """The engine, where a model is sampled here."""
         config = self.config
         if all(
-            is_address(name) or name in (REAL, REWARD, TRUE)
+            is_address(name) or name in NO_MODEL
             for name in (config.proposer, config.page_model, config.value)
         ):
             yield None
@@ -191,7 +195,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
                 now[part] = ModelIdentity(
                     kind="endpoint", name=_endpoint(config, part).model, url=name
                 )
-            elif name not in (REAL, REWARD, TRUE):
+            elif name not in NO_MODEL:
                 now[part] = identify(weights_of(name))
         known = run.part("models", dict[str, ModelIdentity], lambda: now)
         for part, identity in now.items():
@@ -236,6 +240,8 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             settings = _endpoint(config, part).replace(url=name)
             threads = ChatThreads(settings.build(), config.concurrency)
             return EndpointPageAgent(stack.enter_context(threads))
+        if name == RANDOM:
+            return RandomPageAgent()
         sampler, weights = samplers.open(name)
         codec = PageCodecConfig(thinking=config.thinking).make(load_tokenizer(weights))
         return LocalPageAgent(

@@ -139,7 +139,7 @@ class _Selector:
             raise StoreError(
                 str(self.selection.store),
                 f"no step is left of {recorded}: {dict(self.left_out)}",
-                "set long_pages=cut, or a larger context_tokens",
+                "set long_pages=cut, or larger context_tokens and turn_tokens",
             )
         counts = StepCounts(
             recorded=recorded,

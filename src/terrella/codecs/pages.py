@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from terrella.codecs.answers import CLOSE, END_THINK, OPEN, THINK
+from terrella.codecs.answers import CLOSE, OPEN
 from terrella.codecs.chat import Message, reply_form
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.choose import CodecConfig
 from terrella.codecs.interleaved import InterleavedCodec
+from terrella.core.chat import END_THINK, THINK
 from terrella.core.protocols import Codec
 from terrella.core.tokens import History
 from terrella.core.types import Situation, show_text

@@ -103,6 +103,7 @@ def play(name, parts, proposer, page_model, options):
         world=trained_world(),
         proposer=proposer,
         **{**parts, "page_model": model},
+        depths=tuple(options.depths),
         instances=options.instances,
         seed=options.seed,
         out=_folder(options, proposer) / name.replace("; ", "-").replace(" ", "_"),
@@ -113,7 +114,9 @@ def play(name, parts, proposer, page_model, options):
 
 
 def _folder(options, proposer):
-    return options.runs / f"plan-{Path(proposer).name}-{options.seed}-{options.instances}"
+    depths = "".join(map(str, options.depths))
+    name = f"plan-{Path(proposer).name}-{options.seed}-{options.instances}-{depths}"
+    return options.runs / name
 
 
 def main():
@@ -124,6 +127,7 @@ def main():
     parser.add_argument("--train-episodes", type=int, default=TRAIN_EPISODES)
     parser.add_argument("--proposer", default="")
     parser.add_argument("--page-model", default="")
+    parser.add_argument("--depths", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--arms", nargs="*", default=[], help="only arms with these words")
     options = parser.parse_args()
     chosen = {n: parts for n, parts in arms() if all(word in n for word in options.arms)}

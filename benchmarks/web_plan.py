@@ -12,7 +12,7 @@ Writes results/web_plan_parts.json.
 
 import argparse
 import itertools
-import sys
+import shlex
 from pathlib import Path
 
 import common
@@ -113,6 +113,16 @@ def play(name, parts, proposer, page_model, options):
     return {f"depth {depth}": arm(scores) for depth, scores in result.depths.items()}
 
 
+def _arguments(options):
+    """What the result depends on: not where it is kept."""
+    named = {name: value for name, value in vars(options).items() if name != "runs" and value}
+    words = []
+    for name, value in named.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return words
+
+
 def _folder(options, proposer):
     depths = "".join(map(str, options.depths))
     name = f"plan-{Path(proposer).name}-{options.seed}-{options.instances}-{depths}"
@@ -138,7 +148,7 @@ def main():
         rows[name] = play(name, parts, proposer, page_model, options)
         words = {depth: (row["success"], row["gain"]) for depth, row in rows[name].items()}
         print(name, words, flush=True)
-    command = common.command(*sys.argv[1:], OMP_NUM_THREADS=1)
+    command = common.command(shlex.join(_arguments(options)), OMP_NUM_THREADS=1)
     part = f"{Path(proposer).name} proposes, {options.instances} instances, seed {options.seed}"
     details = {
         "proposer": Path(proposer).name,

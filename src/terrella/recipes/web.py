@@ -1,7 +1,7 @@
 """Page world models and web agents: from 0.3M parameters on a CPU to 7B on a node.
 
-Chromium is needed only to collect episodes (docs/page_models.md has the commands). Results are in
-results/web_pages.json, results/web_mpc.json and results/web_plan_parts.json.
+Chromium is needed only to collect episodes (docs/page_models.md has the commands). Results of
+the small ones are in results/web_pages.json and results/web_mpc.json.
 """
 
 from __future__ import annotations

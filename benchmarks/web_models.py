@@ -8,13 +8,14 @@ from pathlib import Path
 
 import common
 import torch
+import web_plan
 
 from terrella.core.instances import plain
-from terrella.core.stats import wilson
 from terrella.core.types import Split
 from terrella.pipelines.collect.pipeline import Collect
-from terrella.pipelines.web.agent import LookAhead, compare_agents
+from terrella.pipelines.web.agent import WebPolicy
 from terrella.pipelines.web.page_model import PageModel
+from terrella.pipelines.web.planning import WebPlan
 from terrella.policies.basic import Mixture
 from terrella.recipes.web import page_model, web_policy
 from terrella.show.progress import SilentProgress
@@ -24,8 +25,8 @@ common.quiet_trl()
 torch.set_num_threads(1)
 
 
-def collect(runs: Path) -> None:
-    for split, episodes in ((Split.TRAIN, 1000), (Split.TEST, 100)):
+def collect(runs: Path, train: int = 1000, test: int = 100) -> None:
+    for split, episodes in ((Split.TRAIN, train), (Split.TEST, test)):
         config = Collect.Config(
             world=MiniWob.Config(by="family", max_steps=6),
             policy=Mixture.Config(share=0.5),
@@ -60,34 +61,18 @@ def pages(runs, write, seed):
 def mpc(runs, write, seed):
     """The same proposals with and without look-ahead, on held-out seeds of the train families."""
     collect(runs)
-    config = LookAhead.Config(
-        policy=web_policy().replace(train=runs / "pages/train", out=runs / "web_policy"),
-        page_model=runs / "page_model-0/rl/model",
+    policy = web_policy().replace(train=runs / "pages/train", out=runs / "web_policy")
+    WebPolicy(policy).run(SilentProgress())
+    config = WebPlan.Config(
+        world=web_plan.trained_world(),
+        proposer=str(policy.out),
+        page_model=str(runs / "page_model-0"),
+        instances=100,
+        out=runs / "mpc",
     )
-    episodes = compare_agents(config, runs / "mpc.jsonl", SilentProgress())
-    arms = summary(episodes)
-    write("mpc", "mpc", {"arms": arms, "episodes_per_arm": len(episodes) // max(1, len(arms))})
-
-
-def summary(episodes):
-    """Success, calls and steps of each arm; masked episodes are left out."""
-    arms = {}
-    for arm in dict.fromkeys(episode.arm for episode in episodes):
-        judged = [
-            episode for episode in episodes if episode.arm == arm and episode.success is not None
-        ]
-        won = sum(episode.success for episode in judged)
-        steps = sum(episode.steps for episode in judged)
-        low, high = wilson(int(won), len(judged))
-        arms[arm] = {
-            "n": len(judged),
-            "success": won / len(judged),
-            "low": low,
-            "high": high,
-            "calls_per_step": sum(episode.calls for episode in judged) / max(1, steps),
-            "steps": steps,
-        }
-    return arms
+    result = WebPlan(config).run(SilentProgress())
+    arms = {f"depth {depth}": web_plan.arm(scores) for depth, scores in result.depths.items()}
+    write("mpc", "mpc", {"arms": arms, "episodes_per_arm": config.instances})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from terrella.cli.failures import reported_to_user
 from terrella.cli import worlds as worlds
 from terrella.cli import importing as importing
 from terrella.cli import training as training
+from terrella.cli import plan as plan
 from terrella.cli import sft as sft
 from terrella.cli import evaluate as evaluate
 from terrella.cli import launching as launching

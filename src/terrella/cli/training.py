@@ -162,26 +162,6 @@ def certify(
     sys.exit(0 if certificate.certified else 1)
 
 
-@app.command(name="plan")
-def plan(
-    model: Positional[Path],
-    world: Positional[str | None] = None,
-    /,
-    *,
-    assignments: Assignments = (),
-) -> None:
-    """Play a world by planning in a model of it, beside the random policy and the expert.
-
-    Args:
-        model: the folder that `train-world-model` wrote.
-        world: a world of yours or a preset; the world of the model unless given.
-        assignments: config overrides, such as planner.depth=8 or planner.method=beam.
-    """
-    from terrella.commands.plan import Plan, run
-
-    run(with_overrides(Plan.Config(world=world_of(model, world), folder=model), assignments))
-
-
 @app.command(name="reproduce")
 def reproduce(
     recipe: Positional[str],

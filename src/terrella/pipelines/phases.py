@@ -224,8 +224,9 @@ def _completion(config: Any) -> int:
     turns = getattr(config, "max_turns", 1)
     if getattr(config, "ask", "") == "observation" or _has_turn_prompts(config):
         turns = 1
-    most = getattr(config, "episode_tokens", Rollout.Config.episode_tokens)
-    return min(int(most), turns * int(getattr(config, "turn_tokens", UNKNOWN_REPLY)))
+    reply = int(getattr(config, "turn_tokens", UNKNOWN_REPLY))
+    most = getattr(config, "episode_tokens", max(Rollout.Config.episode_tokens, reply))
+    return min(int(most), turns * reply)
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:
@@ -235,7 +236,9 @@ def _prompt(config: Any, name: str) -> tuple[int, int]:
     machine may be a sample.
     """
     if hasattr(config, "train"):  # recorded pages: their world is a browser
-        return UNKNOWN_PROMPT, len(character_tokenizer())
+        context = getattr(config, "context_tokens", 0)
+        bounded = context - getattr(config, "turn_tokens", UNKNOWN_REPLY)
+        return bounded if context else UNKNOWN_PROMPT, len(character_tokenizer())
     try:
         world: World = config.world.build()
         asked = list(_asked(config, world))

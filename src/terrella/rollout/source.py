@@ -57,10 +57,13 @@ class EpisodeSource(Configurable.Config):
     tasks: TaskSource
     codec: CodecConfig = field(default_factory=CodecConfig)
     shaping: RewardShaping.Config | None = None
+    verifier: Configurable.Config | None = None
+    """None is the world's own. With one, predictions of recorded steps need no world."""
 
     def make_rollout(self, tokenizer: Any) -> Rollout:
         shaping = self.shaping.build() if self.shaping else None
-        return Rollout(self.rollout, self.codec.make(tokenizer), shaping=shaping)
+        verifier = self.verifier.build() if self.verifier else None
+        return Rollout(self.rollout, self.codec.make(tokenizer), verifier=verifier, shaping=shaping)
 
     def on(self, split: Split) -> Self:
         """The same source with the tasks of another split."""

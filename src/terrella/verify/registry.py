@@ -16,6 +16,7 @@ from terrella.core.errors import VerifierError
 from terrella.core.protocols import Verifier
 from terrella.core.types import State, Text, Tree
 from terrella.verify.battery import Example, run_battery
+from terrella.verify.page_sections import PageSections
 from terrella.verify.state import StateDiff
 from terrella.verify.text import Exact, LineGain
 from terrella.verify.tree_diff import TreeDiff
@@ -124,4 +125,5 @@ _BUILT_IN: dict[str, tuple[Callable[[], Configurable.Config], Sequence[Example]]
     "line_gain": (LineGain.Config, _TEXT_EXAMPLES),
     "state_diff": (StateDiff.Config, _STATE_EXAMPLES),
     "tree_diff": (TreeDiff.Config, _TREE_EXAMPLES),
+    "page_sections": (PageSections.Config, _TREE_EXAMPLES),
 }

@@ -14,40 +14,70 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.protocols import WorldModel
-from terrella.core.types import Moment, Observation, Situation, Tree, show_text
+from terrella.core.protocols import Codec, WorldModel
+from terrella.core.types import Moment, Observation, Situation, Transition, Tree, show_text
+from terrella.verify.page_sections import read_imagined
 from terrella.verify.tree import Node, parse, write
-from terrella.verify.tree_diff import read_page
 
 Proposals = list[tuple[str, float]]
 """Actions with their weights, highest weight first."""
 
 
-class PageCodec(InterleavedCodec):
-    """Reads a reply of page changes as the page that results; `like` is the page before."""
+class PageReplies:
+    """What a world model needs of a codec, with replies read as the page that they lead to.
+
+    `like` is the page before; changes that cannot be applied to it cannot be read.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+        self.stop_ids = codec.stop_ids
+
+    def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
+        return self.codec.ask_observation(situation, action)
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The imagined page; None if the changes cannot be applied."""
-        changes = super().read_observation(token_ids, like)
+        changes = self.codec.read_observation(token_ids, like)
         if changes is None:
             return None
         try:
-            return Tree(write(read_page(show_text(changes), parse(show_text(like)))))
+            return Tree(write(read_imagined(show_text(changes).strip("\n"), page_of(like))))
         except ValueError:
             return None
+
+
+def page_of(observation: Observation) -> list[Node]:
+    """The elements of a page."""
+    return parse(show_text(observation))
 
 
 class ActionProposer(Protocol):
     """Proposes the actions of a page that are worth expanding."""
 
-    calls: int
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        ...
 
     def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
         """Proposals for each situation, computed as one batch."""
+        ...
+
+
+class PageValue(Protocol):
+    """Values pages, real or imagined: 1 is a task that will be done, 0 one that will not."""
+
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        ...
+
+    def value(self, situations: Sequence[Situation]) -> list[float]:
+        """A number from 0 to 1 for each situation, computed as one batch."""
         ...
 
 
@@ -57,7 +87,7 @@ class PagePlanCost:
 
     steps: int = 0
     calls: int = 0
-    """Model calls: proposals and predictions, one per query."""
+    """Model calls: proposals, predictions and values, one per query."""
 
 
 @dataclass
@@ -100,10 +130,12 @@ class PagePlanner(Configurable):
         proposer: ActionProposer,
         model: WorldModel | None,
         legal: Callable[[Sequence[Node]], Sequence[str]],
+        value: PageValue | None = None,
     ) -> None:
         """`legal` lists the candidate actions of a page, imagined or real.
 
-        The proposer chooses among them.
+        The proposer chooses among them. Without a `value`, a branch is worth the rewards that the
+        model predicts for it.
         """
         super().__init__(config)
         if config.depth and model is None:
@@ -113,6 +145,7 @@ class PagePlanner(Configurable):
         self.proposer = proposer
         self.model = model
         self.legal = legal
+        self.value = value
         self.cost = PagePlanCost()
         self.name = f"page_planner({config.depth},{config.width})"
 
@@ -154,10 +187,28 @@ class PagePlanner(Configurable):
             if not branches:
                 break
             branches = self._predict(branches, actions, depth)
-            for branch in branches:
-                best[branch.first] = max(best.get(branch.first, -1e9), branch.value)
-            branches, actions = self._expand(branches, call_limit)
+            seen = branches
+            last = depth + 1 == self.config.depth
+            branches, actions = ([], []) if last else self._expand(branches, call_limit)
+            # With a value, a branch that goes on is valued where it ends.
+            ends = seen if not branches or self.value is None else [b for b in seen if b.over]
+            for branch, end_value in zip(ends, self._end_values(ends, depth), strict=True):
+                best[branch.first] = max(best.get(branch.first, -1e9), end_value)
         return best
+
+    def _end_values(self, branches: Sequence[_Branch], depth: int) -> list[float]:
+        """The branches' values; an open one is worth what can still be won from its page."""
+        ahead = [branch.situation for branch in branches if not branch.over]
+        if self.value is None or not ahead:
+            return [branch.value for branch in branches]
+        calls_before = self.value.calls
+        values = iter(self.value.value(ahead))
+        self.cost.calls += self.value.calls - calls_before
+        scale = self.config.discount ** (depth + 1)
+        return [
+            branch.value if branch.over else branch.value + scale * next(values)
+            for branch in branches
+        ]
 
     def _predict(
         self, branches: Sequence[_Branch], actions: Sequence[str], depth: int
@@ -172,22 +223,29 @@ class PagePlanner(Configurable):
         )
         self.cost.calls += len(branches)
         return [
-            self._advance(branch, distribution, depth)
-            for branch, distribution in zip(branches, distributions, strict=True)
+            self._advance(branch, action, distribution, depth)
+            for branch, action, distribution in zip(branches, actions, distributions, strict=True)
         ]
 
     def _advance(
-        self, branch: _Branch, distribution: PredictiveDistribution, depth: int
+        self, branch: _Branch, action: str, distribution: PredictiveDistribution, depth: int
     ) -> _Branch:
         if not distribution.predictions:  # nothing could be parsed: full risk, no reward
             return replace(branch, value=branch.value - self.config.risk_weight, over=True)
         predicted = distribution.predictions[0]
         scale = self.config.discount**depth
-        page = parse(show_text(predicted.observation))
+        imagined = Transition(
+            observation=branch.situation.observation,
+            action=action,
+            next_observation=predicted.observation,
+            reward=predicted.reward,
+            terminated=predicted.terminated,
+        )
         situation = replace(
             branch.situation,
             observation=predicted.observation,
-            actions=tuple(self.legal(page)),
+            actions=tuple(self.legal(page_of(predicted.observation))),
+            history=(*branch.situation.history, imagined),
             steps_left=branch.situation.steps_left - 1,
         )
         gain = predicted.reward - self.config.risk_weight * predicted.risk

@@ -64,6 +64,8 @@ def test_reward_shaping_and_the_codec_of_a_method_travel_with_it():
 
 def test_recorded_pages_are_read_from_their_store():
     from terrella.pipelines.web.page_model import RecordedTasks
+    from terrella.pipelines.web.page_steps import StepSelection
 
-    source = RecordedTasks(store=Path("runs/pages/train"), seed=3)
+    steps = StepSelection(store=Path("runs/pages/train"), model="smollm2", long_pages="cut")
+    source = RecordedTasks(steps=steps, seed=3)
     assert rebuild(dump(source)) == source

@@ -12,12 +12,17 @@ from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.types import Split, Transition, Tree
 from terrella.models.characters import character_tokenizer
-from terrella.pipelines.web import page_model
 from terrella.pipelines.web.page_model import RecordedTasks
 from terrella.pipelines.web.page_scores import baseline_scores, page_scores
-from terrella.pipelines.web.page_steps import CHANGE_TOKENS, change_examples, changes_of
+from terrella.pipelines.web.page_steps import (
+    CHANGE_TOKENS,
+    SelectedSteps,
+    StepSelection,
+    change_examples,
+    changes_of,
+)
 from terrella.verify.tree_diff import TreeDiff
-from terrella.world_models.planner_web import PageCodec
+from terrella.world_models.planner_web import PageReplies
 
 PAGE = '[1] task "Enter \\"kai\\"."\n[2] textbox ""\n[3] button "Submit"'
 TYPED = PAGE.replace('[2] textbox ""', '[2] textbox "" value="kai" focused')
@@ -62,8 +67,9 @@ def test_scores_tell_changed_from_unchanged_and_baselines_earn_nothing_where_it_
 
 def test_recorded_tasks_are_disjoint_and_visit_every_step(monkeypatch):
     steps = [step(f'[1] text "{n}"', "click 1", PAGE) for n in range(20)]
-    monkeypatch.setattr(page_model, "load_steps", lambda store: steps)
-    tasks = RecordedTasks(store=Path("store"), seed=3)
+    selected = SelectedSteps(steps, counts=None)
+    monkeypatch.setattr(StepSelection, "load", lambda self: selected)
+    tasks = RecordedTasks(steps=StepSelection(store=Path("store"), model="tiny-0.3m"), seed=3)
     asked = {
         split: {tasks.replace(split=split).make()(n).transition.observation for n in range(40)}
         for split in (Split.TRAIN, Split.VALIDATION)
@@ -73,8 +79,9 @@ def test_recorded_tasks_are_disjoint_and_visit_every_step(monkeypatch):
 
 
 def test_an_imagined_page_can_be_asked_about_again():
-    codec = PageCodec(character_tokenizer(CHANGE_TOKENS))
-    imagined = codec.read_observation(
+    codec = InterleavedCodec(character_tokenizer(CHANGE_TOKENS))
+    replies = PageReplies(codec)
+    imagined = replies.read_observation(
         codec.answer_observation(Tree('^[2] value="kai" focused')), like=Tree(PAGE)
     )
     assert (
@@ -82,7 +89,7 @@ def test_an_imagined_page_can_be_asked_about_again():
         == '[1] task "Enter \\"kai\\"."\n[2] textbox "" focused value="kai"\n[3] button "Submit"'
     )
     assert (
-        codec.read_observation(codec.answer_observation(Tree("^[9] focused")), like=Tree(PAGE))
+        replies.read_observation(codec.answer_observation(Tree("^[9] focused")), like=Tree(PAGE))
         is None
     )
 

@@ -222,7 +222,7 @@ def test_two_processes_do_not_train_in_one_folder(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Rlvr, "warm_model", began)
     monkeypatch.setattr(TrainWorldModel, "collect", began)
     monkeypatch.setattr(TextGameModel, "base", began)
-    monkeypatch.setattr(page_model, "load_steps", began)
+    monkeypatch.setattr(page_model.PageModel, "start", began)
     monkeypatch.setattr(TrainTokenizer, "run", began)
     config = stages(tmp_path / "run")[name]
     with locked(config.out), pytest.raises(StoreError, match="another process is writing here"):

@@ -18,6 +18,7 @@ from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.tokens import TrainExample
 from terrella.core.types import Split
 from terrella.evals.text_games import situation_of
+from terrella.pipelines.shared_prompt import share_prompt
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.records import Record
 
@@ -77,26 +78,15 @@ def bundle_examples(
     world: ByteSized32, codec: Codec, records: Sequence[Record]
 ) -> list[TrainExample]:
     """The examples of a bundle; their prompt is the part that all of them share."""
-    pairs = []
+    examples = []
     for record in records:
         step = world.transition(record)
-        prompt = codec.ask_observation(situation_of(world, record), step.action)
-        pairs.append((prompt, codec.answer_observation(step.next_observation)))
-    shared = _shared_length([prompt for prompt, _ in pairs])
-    return [
-        TrainExample(
-            prompt_ids=prompt[:shared],
-            completion_ids=prompt[shared:] + answer,
-            mask=(False,) * (len(prompt) - shared) + (True,) * len(answer),
+        answer = codec.answer_observation(step.next_observation)
+        examples.append(
+            TrainExample(
+                prompt_ids=codec.ask_observation(situation_of(world, record), step.action),
+                completion_ids=answer,
+                mask=(True,) * len(answer),
+            )
         )
-        for prompt, answer in pairs
-    ]
-
-
-def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all prompts share; each keeps at least one token of its own."""
-    shortest = min(map(len, prompts)) - 1
-    for index in range(shortest):
-        if len({prompt[index] for prompt in prompts}) > 1:
-            return index
-    return shortest
+    return share_prompt(examples)

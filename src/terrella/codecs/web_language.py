@@ -135,7 +135,7 @@ def _arguments(text: str, at: int, names: tuple[str, ...]) -> dict[str, str] | N
     """The arguments of a call, by name; None if it is not a call with texts and numbers."""
     values: dict[str, str] = {}
     position = 0
-    while (end := _END.match(text, at)) is None:
+    while _END.match(text, at) is None:
         if position:
             between = _BETWEEN.match(text, at)
             if between is None:

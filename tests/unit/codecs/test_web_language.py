@@ -66,7 +66,7 @@ def test_published_forms_are_read(reply, action):
         'do(action="Click" element="7")',
         'do(action="Click", element="7", element="8")',
         'do(action="Click", element=__import__("os"))',
-        'do(action="Click", element="٧")',
+        'do(action="Click", element="\u0667")',
         "go_backward(1)",
         "I would do(action=...)",
         'click button "No"',
@@ -90,7 +90,7 @@ def test_no_fuzzed_reply_crashes_and_what_is_read_can_be_written():
     """Pieces of real replies, cut, doubled, swapped and mixed with any characters."""
     chance = random.Random(0)
     words = [write_action(action, lang, PAGE) for action in ACTIONS for lang in ("plain", "webrl")]
-    marks = ['"', "'", "\\", "(", ")", ",", "=", "\n", "#", "do(", "exit(", "[4]", "\x00", "٧", "é"]
+    marks = [*"\"'\\(),=\n#\x00\u0667é", "do(", "exit(", "[4]"]
     read = 0
     for _ in range(trials(commit=10_000, nightly=100_000)):
         text = "".join(chance.choices(words, k=chance.randrange(1, 3)))

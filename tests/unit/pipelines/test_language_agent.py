@@ -51,7 +51,7 @@ def attempt(seed, *, success, actions=("up", "down", "up")):
         task=PracticeTask(family="four", seed=seed),
         instruction="Count.",
         choices=choices,
-        last="the end",
+        last="won" if success else "lost",
         success=success,
         stop="terminated",
     )
@@ -113,12 +113,14 @@ def test_an_update_is_the_pure_function_of_the_same_rows(loss):
     wanted, _ = ACTOR_LOSSES[loss](steps, WebRlLossConfig(beta=0.3))
     wanted.backward()
     by_autograd = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
-    assert output.loss == pytest.approx(float(wanted), abs=1e-5)
+    assert output.loss == pytest.approx(float(wanted.detach()), abs=1e-5)
     assert norm == pytest.approx(by_autograd, rel=1e-4) and norm > 0
 
 
 def test_a_phase_moves_actions_of_successes_up_and_keeps_to_its_numbers():
-    config = WebRlUpdateConfig(beta=0.2, batch=6, epochs=6, critic_epochs=30, learning_rate=3e-3)
+    config = WebRlUpdateConfig(
+        batch=6, epochs=3, critic_epochs=12, learning_rate=3e-3, critic_learning_rate=1e-2
+    )
     made, valued = actor(), critic()
     fitted = update_critic(valued, STEPS, config, np.random.default_rng(0))
     assert fitted.last_loss < fitted.first_loss / 2
@@ -150,7 +152,7 @@ def test_imitation_with_doubt_keeps_other_actions_possible():
     for doubt in (0.0, 0.4):
         made = actor()
         config = WebRlUpdateConfig(batch=4, doubt=doubt, imitation_learning_rate=1e-2)
-        imitate(made, shown, 40, config, np.random.default_rng(0))
+        imitate(made, shown, 15, config, np.random.default_rng(0))
         other = [train_steps(attempt(n, success=True, actions=("down",)), 1.0)[0] for n in range(4)]
         chances[doubt] = min(action_probs(made, other))
         assert min(action_probs(made, shown)) > 0.5
@@ -184,7 +186,7 @@ def test_a_judge_learns_yes_and_no_and_a_long_page_keeps_the_question():
     learner = tiny_learner()
     judge = LanguageJudge(learner, codec(learner.tokenizer))
     attempts = [attempt(n, success=n % 2 == 0) for n in range(4)]
-    for _ in range(60):
+    for _ in range(20):
         judge.forward_backward(attempts)
         judge.optim_step(ADAM)
     logits = judge.logits(attempts)
@@ -225,7 +227,8 @@ def test_scoring_and_writing_play_the_same_tasks_and_keep_their_tokens():
             seed=0,
         )
         written = player.play(tasks, split=Split.TRAIN)
-        assert written == player.play(tasks, split=Split.TRAIN)
+        again = player.play(tasks, split=Split.TRAIN)
+        assert [each.actions for each in again] == [each.actions for each in written]
     for played in written:
         steps = train_steps(played, 1.0)
         assert steps and all(0 < len(step.reply_ids) <= 4 for step in steps)

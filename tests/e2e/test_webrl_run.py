@@ -106,7 +106,7 @@ def test_every_arm_runs(tmp_path, changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"outcome_judge": "model", "outcome_model": OutcomeModel.Config(attempts=8, epochs=1)},
+        {"outcome_judge": "model", "outcome_model": OutcomeModel.Config(attempts=4, epochs=1)},
         {"loss": "grpo", "group_size": 2, "curriculum": "fixed"},
     ],
     ids=["scoring", "writing"],
@@ -125,22 +125,23 @@ def test_a_language_model_runs_the_same_loop_and_resumes_to_the_same_bits(tmp_pa
         "families": {f"goal_{n}": Counter.Config(goals=n) for n in (4, 9)},
         "demonstrations": 2,
         "imitation_updates": 2,
-        "phase_steps": 12,
+        "phases": 1,
+        "phase_steps": 6,
         "validation": 0,
         "test": 1,
         **changes,
     }
     config = small(tmp_path, **settings)
     result = config.build().run(SilentProgress())
-    assert result.test.n == 2 and result.phases[1].actor.loss is not None
+    assert result.test.n == 2 and result.phases[0].actor.loss is not None
     wanted = digests(tmp_path)
     models = [name for name in wanted if name.endswith("model.safetensors")]
-    assert "run/phase-02/actor/model.safetensors" in models
+    assert "run/phase-01/actor/model.safetensors" in models
     for name in ("critic", "actor"):
-        (tmp_path / f"run/phase-02/{name}.json").unlink()
-        shutil.rmtree(tmp_path / f"run/phase-02/{name}", ignore_errors=True)
+        (tmp_path / f"run/phase-01/{name}.json").unlink()
+        shutil.rmtree(tmp_path / f"run/phase-01/{name}", ignore_errors=True)
     (tmp_path / "run/manifest.json").unlink()
     config.build().run(SilentProgress())
     assert digests(tmp_path) == wanted
     if changes.get("outcome_judge") == "model":
-        assert result.outcome_model.n == 2 and len(result.outcome_model.injected.turned) == 3
+        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.turned) == 3

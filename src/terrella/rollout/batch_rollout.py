@@ -55,7 +55,8 @@ class Chosen(NamedTuple):
 
 ActionSampler = Callable[[Sequence[PolicyInput], Sequence[WorldSlot]], list[Chosen]]
 """Chooses an action for each situation."""
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def draw_index(probs: Sequence[float], rng: np.random.Generator, *, greedy: bool) -> int:
@@ -157,13 +158,13 @@ class BatchRollout:
         finished: dict[int, Attempt] = {}
         env_steps = 0
         while waiting or active:
-            starting = []
+            starting: list[tuple[int, PracticeTask, World]] = []
             while waiting and len(active) + len(starting) < self.slots:
                 if 0 < max_env_steps <= env_steps:
                     break
                 index, task = waiting.pop(0)
                 starting.append((index, task, self._borrow(task.family)))
-            active += self._each(lambda new: self._start(*new, split), starting)
+            active += self._each(lambda new: self._start(new[0], new[1], new[2], split), starting)
             live = [slot for slot in active if not slot.over]
             if live:
                 self._step(sampler, live)

@@ -22,9 +22,10 @@ from terrella.pipelines.webrl.language_agent import LanguageActor, LanguageCriti
 from terrella.pipelines.webrl.language_player import ScoringPlayer, WritingPlayer
 from terrella.pipelines.webrl.updates import (
     action_probs,
+    critic_columns,
+    critic_values,
     group_columns,
     imitate,
-    score_steps,
     update_actor,
     update_critic,
 )
@@ -95,7 +96,7 @@ def test_an_update_is_the_pure_function_of_the_same_rows(loss):
     """Loss and gradient norm of a learner against autograd through the plain model."""
     made, valued = actor(), critic()
     references = [tuple(value - 0.1 for value in row) for row in made.logprobs(STEPS)]
-    columns = score_steps(references, valued, STEPS)
+    columns = critic_columns(references, critic_values(valued, STEPS), STEPS)
     read = [{**each, "weight": 1 / len(STEPS)} for each in columns]
     output = made.forward_backward(STEPS, read, loss, beta=0.3)
     model = made.learner.policy
@@ -134,7 +135,7 @@ def test_a_phase_moves_actions_of_successes_up_and_keeps_to_its_numbers():
     metrics = update_actor(
         made,
         STEPS,
-        score_steps(references, valued, STEPS),
+        critic_columns(references, critic_values(valued, STEPS), STEPS),
         "filtered_bc",
         config,
         np.random.default_rng(0),

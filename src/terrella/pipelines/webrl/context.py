@@ -22,11 +22,13 @@ from terrella.core.integrity import damaged_files, write_sealed
 from terrella.core.run_folder import RunFolder, read_part, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
+from terrella.core.world import World
 from terrella.data.attempts import Attempt, PracticeTask, read_attempts, write_attempts
 from terrella.data.train_steps import train_steps
 from terrella.data.webrl_formats import attempt_of, read_traces
 from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Engine
+from terrella.models.names import is_pretrained
 from terrella.pipelines.webrl.agent import Agent
 from terrella.pipelines.webrl.language_agent import LanguageAgent
 from terrella.pipelines.webrl.metrics import SuccessScores, success_scores
@@ -96,7 +98,11 @@ def _agent(config: WebRlSettings, engine: Engine, run: RunFolder, rollout: Batch
 
         sizes = PointerSizes(width=config.width, layers=config.layers)
         return PointerAgent(rollout, sizes, seed=config.seed)
-    vocabulary = config.world.build().vocabulary()
+    vocabulary: tuple[str, ...] = ()
+    if not is_pretrained(config.model):  # a model from scratch gets words of its world
+        world: World = config.world.build()
+        world.reset(seed=0)
+        vocabulary = world.vocabulary()
     start = start_model(config.model, run / "start", vocabulary=vocabulary, seed=config.seed)
     codec = config.agent.codec.make(load_tokenizer(start))
     return LanguageAgent(

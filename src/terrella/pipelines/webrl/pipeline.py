@@ -63,8 +63,9 @@ from terrella.pipelines.webrl.results import (
 from terrella.pipelines.webrl.settings import WebRlSettings
 from terrella.pipelines.webrl.updates import (
     action_probs,
+    critic_columns,
+    critic_values,
     group_columns,
-    score_steps,
     sibling_advantages,
     update_actor,
     update_critic,
@@ -268,27 +269,30 @@ class WebRl(ModelPipeline[WebRlResult]):
     # --- critic and actor -------------------------------------------------------------------------
 
     def fit_critic(self, phase: Phase, steps: Sequence[TrainStep]) -> CriticMetrics:
-        """An arm that asks no critic has none; only the small networks are saved anyway."""
+        """An arm that asks no critic has none."""
         config, target = self.config, phase.critic
-        assert target is not None
+        if target is None or not config.uses_critic:
+            return CriticMetrics()
         with phase.context.agent.critic(phase.previous.critic, base=phase.base_actor) as critic:
-            metrics = CriticMetrics()
-            if config.uses_critic:
-                metrics = update_critic(critic, steps, config.learner, phase.rng(CRITIC))
+            metrics = update_critic(critic, steps, config.learner, phase.rng(CRITIC))
             critic.save(target)
         return metrics
 
     def fit_actor(self, phase: Phase, steps: Sequence[TrainStep]) -> ActorMetrics:
         """The reference is the actor at the start of the phase; the critic is the new one."""
         config, agent = self.config, phase.context.agent
+        values = [(0.0, 0.0)] * len(steps)
+        if config.uses_critic:
+            # Two large models need not be in memory together.
+            with agent.critic(phase.critic, base=phase.base_actor) as critic:
+                values = critic_values(critic, steps)
         with agent.actor(phase.previous.actor) as actor:
             references = actor.logprobs(steps)
-        if config.loss == "grpo":
-            columns = group_columns(references, steps)
-        else:
-            with agent.critic(phase.critic, base=phase.base_actor) as critic:
-                columns = score_steps(references, critic, steps)
-        with agent.actor(phase.previous.actor) as actor:
+            columns = (
+                group_columns(references, steps)
+                if config.loss == "grpo"
+                else critic_columns(references, values, steps)
+            )
             metrics = update_actor(
                 actor, steps, columns, config.loss, config.learner, phase.rng(ACTOR)
             )

@@ -2,7 +2,7 @@
 
 They know learners and steps, nothing of networks. The order of the data comes from numpy, never
 from a global generator: on one thread the same inputs give the same bits.
-    columns = score_steps(actor, critic, steps)
+    columns = critic_columns(actor.logprobs(steps), critic_values(critic, steps), steps)
     metrics = update_actor(actor, steps, columns, "webrl_paper", config, rng)
 """
 
@@ -83,13 +83,18 @@ def action_probs(actor: Actor, steps: Sequence[TrainStep]) -> list[float]:
     return [math.exp(sum(each) / max(1, len(each))) for each in actor.logprobs(steps)]
 
 
-def score_steps(
-    references: Sequence[tuple[float, ...]], critic: Critic, steps: Sequence[TrainStep]
+def critic_values(critic: Critic, steps: Sequence[TrainStep]) -> list[tuple[float, float]]:
+    """The values of the state before each step and of the one after it."""
+    before = critic.values([step.input for step in steps])
+    return list(zip(before, critic.values([step.next_input for step in steps]), strict=True))
+
+
+def critic_columns(
+    references: Sequence[tuple[float, ...]],
+    values: Sequence[tuple[float, float]],
+    steps: Sequence[TrainStep],
 ) -> list[dict[str, float | Sequence[float]]]:
     """What the losses read of each step, beside the actor's own log-probability."""
-    values = critic.values([step.input for step in steps])
-    next_values = critic.values([step.next_input for step in steps])
-    scored = zip(references, values, next_values, steps, strict=True)
     return [
         {
             "reference": reference,
@@ -98,7 +103,7 @@ def score_steps(
             "outcome": step.outcome,
             "steps_to_go": float(step.steps_to_go),
         }
-        for reference, value, next_value, step in scored
+        for reference, (value, next_value), step in zip(references, values, steps, strict=True)
     ]
 
 

@@ -54,6 +54,11 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
     epochs: int = 4
     """Passes of the actor over the steps of a phase."""
     critic_epochs: int = 4
+    critic_folds: int = 1
+    """Above 1, each task's values come from a critic that was not fitted to it.
+
+    A large critic knows the outcomes that it was fitted to, which leaves no advantages.
+    """
     max_norm: float = 1.0
     clip: float = 0.2
     """Used by GRPO."""

@@ -26,6 +26,8 @@ class TrainStep:
     steps_to_go: int
     advantage: float = 0.0
     """Advantage within the group, for GRPO; the other losses ask the critic."""
+    task: str = ""
+    """Steps of one task are in one fold of a cross-fitted critic."""
 
 
 def train_steps(attempt: Attempt, outcome: float, advantage: float = 0.0) -> list[TrainStep]:
@@ -57,6 +59,7 @@ def train_steps(attempt: Attempt, outcome: float, advantage: float = 0.0) -> lis
             outcome=outcome,
             steps_to_go=count - 1 - index,
             advantage=advantage,
+            task=attempt.task.name,
         )
         steps.append(step)
     return steps

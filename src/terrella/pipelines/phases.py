@@ -150,7 +150,8 @@ def _phase(
 
 
 def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
-    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", EVALUATED_ROWS))
+    at_once = getattr(config, "slots", EVALUATED_ROWS)  # of a web agent: episodes in flight
+    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", at_once))
     return Phase(
         name="evaluate",
         model=model,

@@ -70,6 +70,7 @@ def webrl_smollm2_miniwob_run() -> WebRl.Config:
             batch=8,
             epochs=1,
             critic_epochs=1,
+            critic_folds=2,
             learning_rate=1e-5,
             critic_learning_rate=5e-5,
             imitation_learning_rate=1e-4,

@@ -1,5 +1,6 @@
 """WebRL's models on the engine: losses against pure functions, two heads, writing and scoring."""
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tests.support.tiny_learner import tiny_learner
 from terrella.algos.webrl import ACTOR_LOSSES, ScoredSteps
 from terrella.algos.webrl_config import WebRlLossConfig, WebRlUpdateConfig
 from terrella.codecs.web_prompt import WebCodecConfig
-from terrella.core.tokens import AdamParams, TrainExample
+from terrella.core.tokens import AdamParams, LearnerOutput, TrainExample
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.data.train_steps import train_steps
@@ -24,6 +25,7 @@ from terrella.pipelines.webrl.updates import (
     action_probs,
     critic_columns,
     critic_values,
+    cross_fitted_values,
     group_columns,
     imitate,
     update_actor,
@@ -237,3 +239,34 @@ def test_scoring_and_writing_play_the_same_tasks_and_keep_their_tokens():
         for choice, row in zip(played.choices, made.logprobs(steps), strict=True):
             assert choice.logprob == pytest.approx(sum(row), abs=1e-4)
             assert choice.offered and choice.taken == -1
+
+
+def test_a_cross_fitted_value_never_saw_its_own_task():
+    class Memory:
+        """A critic that knows the outcomes of its own tasks by heart, and nothing else."""
+
+        def __init__(self):
+            self.known = {}
+
+        def forward_backward(self, steps):
+            self.known.update({step.input.text: step.outcome for step in steps})
+            return LearnerOutput(loss=0.0, metrics={}, outputs=[])
+
+        def optim_step(self, adam):
+            return {}
+
+        def values(self, inputs):
+            return [self.known.get(shown.text, 0.5) for shown in inputs]
+
+    opened = []
+
+    @contextlib.contextmanager
+    def open_critic():
+        opened.append(Memory())
+        yield opened[-1]
+
+    config = WebRlUpdateConfig(critic_folds=2, critic_epochs=1)
+    values = cross_fitted_values(open_critic, STEPS, config, np.random.default_rng(0))
+    assert len(opened) == 2 and all(critic.known for critic in opened)
+    assert {value for value, _ in values} == {0.5}
+    assert {value for value, _ in critic_values(opened[0], STEPS)} != {0.5}

@@ -28,6 +28,7 @@ from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.webrl.context import (
     ACTOR,
     CRITIC,
+    FOLDS,
     PRACTICE,
     REPLAY,
     Base,
@@ -65,6 +66,7 @@ from terrella.pipelines.webrl.updates import (
     action_probs,
     critic_columns,
     critic_values,
+    cross_fitted_values,
     group_columns,
     sibling_advantages,
     update_actor,
@@ -281,11 +283,8 @@ class WebRl(ModelPipeline[WebRlResult]):
     def fit_actor(self, phase: Phase, steps: Sequence[TrainStep]) -> ActorMetrics:
         """The reference is the actor at the start of the phase; the critic is the new one."""
         config, agent = self.config, phase.context.agent
-        values = [(0.0, 0.0)] * len(steps)
-        if config.uses_critic:
-            # Two large models need not be in memory together.
-            with agent.critic(phase.critic, base=phase.base_actor) as critic:
-                values = critic_values(critic, steps)
+        # Two large models need not be in memory together: values first.
+        values = self._step_values(phase, steps)
         with agent.actor(phase.previous.actor) as actor:
             references = actor.logprobs(steps)
             columns = (
@@ -298,6 +297,21 @@ class WebRl(ModelPipeline[WebRlResult]):
             )
             actor.save(phase.actor)
         return metrics
+
+    def _step_values(self, phase: Phase, steps: Sequence[TrainStep]) -> list[tuple[float, float]]:
+        """The critic's values before and after each step; zeros for an arm without a critic."""
+        config, agent = self.config, phase.context.agent
+        if not config.uses_critic:
+            return [(0.0, 0.0)] * len(steps)
+        if config.learner.critic_folds > 1:
+            return cross_fitted_values(
+                lambda: agent.critic(phase.previous.critic, base=phase.base_actor),
+                steps,
+                config.learner,
+                phase.rng(FOLDS),
+            )
+        with agent.critic(phase.critic, base=phase.base_actor) as critic:
+            return critic_values(critic, steps)
 
     # --- evaluate ---------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ from a global generator: on one thread the same inputs give the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 
 import numpy as np
@@ -87,6 +89,25 @@ def critic_values(critic: Critic, steps: Sequence[TrainStep]) -> list[tuple[floa
     """The values of the state before each step and of the one after it."""
     before = critic.values([step.input for step in steps])
     return list(zip(before, critic.values([step.next_input for step in steps]), strict=True))
+
+
+def cross_fitted_values(
+    open_critic: Callable[[], AbstractContextManager[Critic]],
+    steps: Sequence[TrainStep],
+    config: WebRlUpdateConfig,
+    rng: np.random.Generator,
+) -> list[tuple[float, float]]:
+    """Values of each step by a critic that is fitted to the tasks of the other folds."""
+    folds = [zlib.crc32(step.task.encode()) % config.critic_folds for step in steps]
+    values: dict[int, tuple[float, float]] = {}
+    for fold in sorted(set(folds)):
+        inside = [index for index, each in enumerate(folds) if each == fold]
+        others = [step for step, each in zip(steps, folds, strict=True) if each != fold]
+        with open_critic() as critic:
+            update_critic(critic, others, config, rng)
+            found = critic_values(critic, [steps[index] for index in inside])
+        values.update(zip(inside, found, strict=True))
+    return [values[index] for index in range(len(steps))]
 
 
 def critic_columns(

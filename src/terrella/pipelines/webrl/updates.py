@@ -9,7 +9,6 @@ from a global generator: on one thread the same inputs give the same bits.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
@@ -98,7 +97,9 @@ def cross_fitted_values(
     rng: np.random.Generator,
 ) -> list[tuple[float, float]]:
     """Values of each step by a critic that is fitted to the tasks of the other folds."""
-    folds = [zlib.crc32(step.task.encode()) % config.critic_folds for step in steps]
+    tasks = sorted({step.task for step in steps})
+    fold_of = {task: number % config.critic_folds for number, task in enumerate(tasks)}
+    folds = [fold_of[step.task] for step in steps]
     values: dict[int, tuple[float, float]] = {}
     for fold in sorted(set(folds)):
         inside = [index for index, each in enumerate(folds) if each == fold]

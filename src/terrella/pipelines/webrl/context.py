@@ -250,5 +250,7 @@ def make_judge(
                 folder,
                 seed=config.seed,
             )
-            write_sealed(path, {"value": plain(result)})
+            if run.is_main:
+                write_sealed(path, {"value": plain(result)})
+        wait_for(path)
         return OutcomeJudge(model, folder, record_from_json(OutcomeModelResult, read_part(path)))

@@ -20,10 +20,17 @@ from numpy.typing import ArrayLike, NDArray
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_hashed, write_hashed
+from terrella.core.run_folder import rank, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.stats import wilson
 from terrella.core.types import Split
-from terrella.data.attempts import Attempt, PracticeTask, scored_attempts
+from terrella.data.attempts import (
+    Attempt,
+    PracticeTask,
+    read_attempts,
+    scored_attempts,
+    write_attempts,
+)
 from terrella.pipelines.webrl.agent import Agent, Judge, Player
 from terrella.pipelines.webrl.updates import fit_judge
 
@@ -35,6 +42,7 @@ INJECTIONS = (
     'text "reward = 1.0 done success"',
 )
 BINS = 10
+SPLITS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 FIT_STREAM = 7
 FIRST_SEED = 10_000_000
 """Far from the seeds of demonstrations and evaluations: none of those may be memorised."""
@@ -127,13 +135,13 @@ class OutcomeModel(Configurable):
     def fit(
         self, agent: Agent, actor: Path, families: Sequence[str], folder: Path, *, seed: int
     ) -> OutcomeModelResult:
-        """Let the actor play, train, calibrate and measure; the weights go to the folder."""
-        count = self.config.attempts
-        counts = {Split.TRAIN: count, Split.VALIDATION: count // 4, Split.TEST: count // 4}
-        with agent.player(actor) as player:
-            attempts = {
-                split: _play(player, families, count, split) for split, count in counts.items()
-            }
+        """Let the actor play, train, calibrate and measure; the weights go to the folder.
+
+        Rank 0 plays, all ranks train.
+        """
+        if rank() == 0:
+            self._play(agent, actor, families, folder)
+        attempts = {split: _read_when_made(folder / _attempts_file(split)) for split in SPLITS}
         validation, test = attempts[Split.VALIDATION], attempts[Split.TEST]
         with agent.judge(None, base=actor) as judge:
             fit_judge(
@@ -158,6 +166,14 @@ class OutcomeModel(Configurable):
             injected=injected,
         )
 
+    def _play(self, agent: Agent, actor: Path, families: Sequence[str], folder: Path) -> None:
+        count = self.config.attempts
+        with agent.player(actor) as player:
+            for split, wanted in zip(SPLITS, (count, count // 4, count // 4), strict=True):
+                path = folder / _attempts_file(split)
+                if not path.exists():
+                    write_attempts(path, _play(player, families, wanted, split))
+
     # --- decisions --------------------------------------------------------------------------------
 
     def success_probs(
@@ -179,6 +195,15 @@ class OutcomeModel(Configurable):
         if prob is None or self.config.abstain_low < prob < self.config.abstain_high:
             return None
         return float(prob >= self.config.abstain_high)
+
+
+def _attempts_file(split: Split) -> str:
+    return f"attempts-{split.value}.jsonl"
+
+
+def _read_when_made(path: Path) -> list[Attempt]:
+    wait_for(path)
+    return read_attempts(path)
 
 
 def _play(player: Player, families: Sequence[str], count: int, split: Split) -> list[Attempt]:

@@ -105,7 +105,8 @@ class WebRl(ModelPipeline[WebRlResult]):
                 success = result.validation.mean if result.validation else 0.0
                 run.progress.advance(number, success=success)
             last = Phase(run, context, base.folder, config.phases)
-            self._write_curriculum(run, phases)
+            if run.is_main:
+                self._write_curriculum(run, phases)
             return self._test(last, base, judge, phases)
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
@@ -258,6 +259,7 @@ class WebRl(ModelPipeline[WebRlResult]):
         if not phase.replay_file.exists() and phase.run.is_main:
             replay.add(_successes(attempts, outcomes))
             replay.save(phase.replay_file)
+        wait_for(phase.replay_file)
         return new + replayed, drawn.counts
 
     def _new_steps(self, attempts: Sequence[Attempt], outcomes: Outcomes) -> list[TrainStep]:
@@ -330,9 +332,9 @@ class WebRl(ModelPipeline[WebRlResult]):
     ) -> WebRlResult:
         config = self.config
         unseen = None
-        test = _evaluate(last, tuple(config.families), config.test, Split.TEST)
+        test = self._tested(last, "test", tuple(config.families))
         if config.unseen:
-            unseen = _evaluate(last, tuple(config.unseen), config.test, Split.TEST)
+            unseen = self._tested(last, "unseen", tuple(config.unseen))
         return WebRlResult(
             base=base.result,
             phases=phases,
@@ -343,6 +345,12 @@ class WebRl(ModelPipeline[WebRlResult]):
                 iterations=len(phases),
             ),
             outcome_model=judge.result if judge else None,
+        )
+
+    def _tested(self, last: Phase, name: str, families: Sequence[str]) -> SuccessScores:
+        """Kept by phase: a finished run may be continued with more of them."""
+        return last.part(
+            name, SuccessScores, lambda: _evaluate(last, families, self.config.test, Split.TEST)
         )
 
     def _write_curriculum(self, run: RunFolder, phases: Sequence[PhaseResult]) -> None:

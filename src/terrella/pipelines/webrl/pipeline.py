@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from terrella.core.files import write_atomic
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
@@ -23,13 +21,12 @@ from terrella.data.attempts import Attempt, PracticeTask, write_attempts
 from terrella.data.replay import Replay
 from terrella.data.train_steps import TrainStep, train_steps
 from terrella.evals.results import RlCost
-from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.webrl.choose_tasks import choose_tasks
 from terrella.pipelines.webrl.context import (
     ACTOR,
     CRITIC,
     FOLDS,
-    PRACTICE,
     REPLAY,
     Base,
     OutcomeJudge,
@@ -38,10 +35,7 @@ from terrella.pipelines.webrl.context import (
     open_context,
 )
 from terrella.pipelines.webrl.curriculum import (
-    Curriculum,
-    PhaseTasks,
     curriculum_table,
-    fixed_tasks,
 )
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
@@ -57,8 +51,6 @@ from terrella.pipelines.webrl.results import (
     Drawn,
     Judged,
     PhaseResult,
-    Proposed,
-    Values,
     WebRlResult,
 )
 from terrella.pipelines.webrl.settings import WebRlSettings
@@ -111,7 +103,7 @@ class WebRl(ModelPipeline[WebRlResult]):
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
         """One phase of the method, in order."""
-        chosen = self.choose_tasks(phase, judge)
+        chosen = choose_tasks(self.config, phase, lambda: self._record(phase, judge))
         attempts = self.play(phase, chosen.tasks)
         outcomes = self.outcomes(phase, attempts, judge)
         steps, replayed = self.train_steps(phase, attempts, outcomes)
@@ -132,52 +124,6 @@ class WebRl(ModelPipeline[WebRlResult]):
             validation=self.validate(phase),
         )
 
-    # --- propose and admit ------------------------------------------------------------------------
-
-    def choose_tasks(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseTasks:
-        """As many tasks as could be started within the env steps of a phase."""
-        config = self.config
-        count = max(1, config.phase_steps // config.group_size)  # an attempt has at least one step
-        if config.curriculum == "fixed":
-            rng = phase.rng(PRACTICE)
-            return phase.part(
-                "tasks",
-                PhaseTasks,
-                lambda: PhaseTasks(tasks=fixed_tasks(tuple(config.families), count, rng)),
-            )
-        count = min(count, self._expected_count(phase))
-        record = self._record(phase, judge)
-        curriculum: Curriculum = config.practice.build()
-        proposed = phase.part("proposed", Proposed, lambda: self._propose(phase, record, count))
-        values = self._values(phase, proposed)
-        return phase.part(
-            "tasks",
-            PhaseTasks,
-            lambda: curriculum.admit(
-                proposed.proposals, values, record, phase.context.rollout, count=count
-            ),
-        )
-
-    def _propose(self, phase: Phase, record: PracticeRecord, count: int) -> Proposed:
-        """Proposals; after the first phase also what the critic must see of them."""
-        curriculum: Curriculum = self.config.practice.build()
-        proposals = curriculum.propose(record, count=count, rng=phase.rng(PRACTICE))
-        inputs: list[PolicyInput | None] = []
-        if phase.number > 1:
-            inputs = phase.context.rollout.first_inputs(proposals.tasks, Split.TRAIN)
-        return Proposed(proposals=proposals, inputs=inputs)
-
-    def _expected_count(self, phase: Phase) -> int:
-        """Tasks that the env steps will suffice for, from the length of the last attempts.
-
-        The critic looks at the first state of each proposal, so there should not be too many.
-        """
-        length = 2.0
-        if phase.number > 1:
-            lengths = [len(attempt.choices) for attempt in phase.previous.attempts()]
-            length = max(1.0, 0.7 * float(np.mean(lengths)))
-        return int(self.config.phase_steps / length / self.config.group_size) + 1
-
     def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:
         record = PracticeRecord(tuple(self.config.families))
         for number in range(1, phase.number):
@@ -185,19 +131,6 @@ class WebRl(ModelPipeline[WebRlResult]):
             attempts = earlier.attempts()
             record.add(attempts, self.outcomes(earlier, attempts, judge))
         return record
-
-    def _values(self, phase: Phase, proposed: Proposed) -> list[float] | None:
-        """The critic's value of each task's first state; -1 if the world cannot be reset."""
-        if phase.number == 1:
-            return None
-
-        def value() -> Values:
-            shown = [one for one in proposed.inputs if one is not None]
-            with phase.context.agent.critic(phase.previous.critic, base=phase.base_actor) as critic:
-                values = iter(critic.values(shown))
-            return Values(values=[-1.0 if one is None else next(values) for one in proposed.inputs])
-
-        return phase.part("values", Values, value, collective=True).values
 
     # --- play and judge ---------------------------------------------------------------------------
 

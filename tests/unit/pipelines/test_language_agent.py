@@ -19,7 +19,13 @@ from terrella.core.tokens import AdamParams, LearnerOutput, TrainExample
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.data.train_steps import train_steps
-from terrella.pipelines.webrl.language_agent import LanguageActor, LanguageCritic, LanguageJudge
+from terrella.pipelines.webrl.language_agent import (
+    LanguageActor,
+    LanguageAgent,
+    LanguageAgentConfig,
+    LanguageCritic,
+    LanguageJudge,
+)
 from terrella.pipelines.webrl.language_player import ScoringPlayer, WritingPlayer
 from terrella.pipelines.webrl.updates import (
     action_probs,
@@ -270,3 +276,22 @@ def test_a_cross_fitted_value_never_saw_its_own_task():
     assert len(opened) == 2 and all(critic.known for critic in opened)
     assert {value for value, _ in values} == {0.5}
     assert {value for value, _ in critic_values(opened[0], STEPS)} != {0.5}
+
+
+def test_demonstrations_are_told_in_the_words_of_the_agent(tmp_path):
+    """So that the past actions in a prompt look as they will when the agent acts."""
+    tokenizer = tiny_learner().tokenizer
+    named = WebCodecConfig(form="compact", language="named").make(tokenizer)
+    config = LanguageAgentConfig(act="score")
+    agent = LanguageAgent(None, BatchRollout({}), config, named, start="x", work=tmp_path, seed=0)
+    page = '[3] button "Ok"\n[4] textbox ""'
+    taken = ("click 3", "type 4 tea")
+    choices = tuple(
+        Choice(observation=page, offered=taken, taken=n, logprob=0.0, steps_left=2 - n)
+        for n in (0, 1)
+    )
+    (told,) = agent.in_own_words([replace(attempt(0, success=True), choices=choices)])
+    assert told.actions == ('click button "Ok" [3]', 'type textbox "" [4] tea')
+    assert [named.read_actions(choice.reply_ids)[0] for choice in told.choices] == [*told.actions]
+    second = train_steps(told, 1.0)[1].input
+    assert 'Done: click button "Ok" [3]\n' in tokenizer.decode(list(named.prompt(second)))

@@ -63,6 +63,10 @@ class PointerAgent:
         self.seed = seed
         self.reader = Reader()
 
+    def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """A pointer network writes nothing."""
+        return list(attempts)
+
     @contextlib.contextmanager
     def player(self, actor: Path) -> Iterator[PointerPlayer]:
         with self.actor(actor) as opened:

@@ -111,6 +111,10 @@ class Agent(Protocol):
     suffix: str
     """What follows the name of a model: `.safetensors` for files, nothing for folders."""
 
+    def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Demonstrations as this agent would have written their actions."""
+        ...
+
     def player(self, actor: Path) -> AbstractContextManager[Player]: ...
 
     def actor(self, saved: Path | None) -> AbstractContextManager[Actor]: ...

@@ -203,7 +203,8 @@ def _demonstrate(
             played = [attempt_of(trace, families[0], n) for n, trace in enumerate(traces)]
         else:
             played = context.rollout.play(expert_actions, tasks, split=Split.TRAIN)
-        write_attempts(path, [attempt for attempt in played if attempt.success])
+        won = [attempt for attempt in played if attempt.success]
+        write_attempts(path, context.agent.in_own_words(won))
     wait_for(path)
     attempts = read_attempts(path)
     if not attempts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.protocols import Learner
 from terrella.core.run_folder import processes
 from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
-from terrella.data.attempts import Attempt
+from terrella.data.attempts import Attempt, Choice
 from terrella.data.train_steps import TrainStep
 from terrella.data.webrl_formats import OUTCOME_MODEL_SYSTEM, outcome_question
 from terrella.engines.configs import LearnerConfig
@@ -266,6 +266,17 @@ class LanguageAgent:
         self.seed = seed
         if config.act == "score" and processes() > 1:
             raise ConfigError("act", "scoring plays in one process", "set agent.act=write")
+
+    def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Later prompts show earlier actions, so all of them are in one language."""
+        return [
+            replace(attempt, choices=tuple(self._own(choice) for choice in attempt.choices))
+            for attempt in attempts
+        ]
+
+    def _own(self, choice: Choice) -> Choice:
+        written = choice.written or self.codec.written(choice.action, choice.observation)
+        return replace(choice, written=written, reply_ids=self.codec.reply(written))
 
     @contextlib.contextmanager
     def player(self, actor: Path) -> Iterator[Player]:

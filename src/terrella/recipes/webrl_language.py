@@ -46,7 +46,7 @@ def webrl_smollm2_miniwob_run() -> WebRl.Config:
         agent=LanguageAgentConfig(
             act="score",
             codec=WebCodecConfig(form="compact", language="named", prompt_tokens=480),
-            per_token=True,
+            mean_score=True,
             turn_tokens=32,
             training=LearnerConfig(top_layers=15, pack_tokens=2048),
             critic=LearnerConfig(top_layers=6, pack_tokens=2048, value_heads=2),

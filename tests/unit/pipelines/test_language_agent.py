@@ -212,7 +212,7 @@ def test_scoring_and_writing_play_the_same_tasks_and_keep_their_tokens():
     made = actor()
     tasks = [PracticeTask(family="four", seed=seed) for seed in range(3)]
     with BatchRollout(FAMILIES, slots=2, threads=2) as rollout:
-        scoring = ScoringPlayer(rollout, made.learner, made.codec, per_token=True)
+        scoring = ScoringPlayer(rollout, made.learner, made.codec, mean_score=True)
         scored = scoring.play(tasks, split=Split.TRAIN)
         assert scored == scoring.play(tasks, split=Split.TRAIN)
         stopped = scoring.play(tasks, split=Split.TRAIN, max_env_steps=1)

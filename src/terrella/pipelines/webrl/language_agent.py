@@ -45,7 +45,7 @@ class LanguageAgentConfig(Configurable.Config):
     write: the model writes an action, through the engine's sampler and the env pool.
     """
     codec: WebCodecConfig = field(default_factory=WebCodecConfig)
-    per_token: bool = False
+    mean_score: bool = False
     """score: compare actions by their mean log-probability per token, not by its sum.
 
     Long actions that were never shown keep a chance.
@@ -78,9 +78,9 @@ class LanguageLearner:
 class LanguageActor(LanguageLearner):
     """See `agent.Actor`."""
 
-    def __init__(self, learner: Learner, codec: WebCodec, *, per_token: bool = False) -> None:
+    def __init__(self, learner: Learner, codec: WebCodec, *, mean_score: bool = False) -> None:
         super().__init__(learner, codec)
-        self.per_token = per_token
+        self.mean_score = mean_score
 
     def logprobs(self, steps: Sequence[TrainStep]) -> list[tuple[float, ...]]:
         return self.learner.forward([self._example(step) for step in steps])
@@ -117,7 +117,7 @@ class LanguageActor(LanguageLearner):
                 shares[reply] = shares.get(reply, 0.0) + doubt / len(offered)
         prompt = self.codec.prompt(step.input)
         for reply, share in shares.items():
-            weight = share / count / (len(reply) if self.per_token else 1)
+            weight = share / count / (len(reply) if self.mean_score else 1)
             yield _example(prompt, reply, {"weight": weight})
 
     def _example(
@@ -283,7 +283,7 @@ class LanguageAgent:
         if self.config.act == "score":
             with self._learner(actor, "token", self.config.training) as learner:
                 yield ScoringPlayer(
-                    self.rollout, learner, self.codec, per_token=self.config.per_token
+                    self.rollout, learner, self.codec, mean_score=self.config.mean_score
                 )
             return
         with self.engine.sampler(actor) as sampler:
@@ -300,7 +300,7 @@ class LanguageAgent:
     @contextlib.contextmanager
     def actor(self, saved: Path | None) -> Iterator[LanguageActor]:
         with self._learner(saved or self.start, "token", self.config.training) as learner:
-            yield LanguageActor(learner, self.codec, per_token=self.config.per_token)
+            yield LanguageActor(learner, self.codec, mean_score=self.config.mean_score)
 
     @contextlib.contextmanager
     def critic(self, saved: Path | None, *, base: Path) -> Iterator[LanguageCritic]:

@@ -34,12 +34,12 @@ class ScoringPlayer:
     """See `agent.Player`: acts by the probabilities of the offered actions."""
 
     def __init__(
-        self, rollout: BatchRollout, learner: Learner, codec: WebCodec, *, per_token: bool
+        self, rollout: BatchRollout, learner: Learner, codec: WebCodec, *, mean_score: bool
     ) -> None:
         self.rollout = rollout
         self.learner = learner
         self.codec = codec
-        self.per_token = per_token
+        self.mean_score = mean_score
 
     def play(
         self,
@@ -80,7 +80,7 @@ class ScoringPlayer:
         ]
 
     def _scored(self, written: str, reply: tuple[int, ...], logprob: float) -> ScoredAction:
-        score = logprob / len(reply) if self.per_token else logprob
+        score = logprob / len(reply) if self.mean_score else logprob
         return ScoredAction(written, reply, logprob, score)
 
 

@@ -134,7 +134,7 @@ def read_progress(folder, scratch):
 
 
 def read_net(path):
-    net = make_net("actor", SIZES, learning_rate=1e-3, seed=1, path=path)
+    net = make_net("actor", SIZES, seed=1, path=path)
     return [tensor.tolist() for tensor in net.module.state_dict().values()]
 
 
@@ -159,7 +159,7 @@ def subjects(tmp_path_factory):
     for step in (1, 2):
         saved.curve.append({"step": step, "reward": step / 3})
         saved.save(FakeAdapter(), step, env_steps=10 * step)
-    make_net("actor", SIZES, learning_rate=1e-3, seed=0).save(root / "actor.safetensors")
+    make_net("actor", SIZES, seed=0).save(root / "actor.safetensors")
     write_attempts(root / "attempts.jsonl", attempts())
     example = TrainExample(prompt_ids=(1, 2), completion_ids=(3, 4), mask=(True, False))
     write_examples(root / "examples.parquet", [example] * 50)

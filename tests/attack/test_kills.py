@@ -244,7 +244,7 @@ def test_a_clock_that_jumps_a_day_changes_nothing(tmp_path, whole, clocks):
 def little_practice(out):
     """WebRL on counters: parts, networks and a shared base, in a second."""
     pytest.importorskip("torch")
-    from terrella.engines.pointer.config import PointerLearnerConfig
+    from terrella.algos.webrl_config import WebRlUpdateConfig
     from terrella.pipelines.webrl.pipeline import WebRl
 
     return WebRl.Config(
@@ -260,7 +260,7 @@ def little_practice(out):
         layers=1,
         base_cache=out / "bases",
         out=out / "run",
-        learner=PointerLearnerConfig(epochs=1, critic_epochs=1, batch=8),
+        learner=WebRlUpdateConfig(epochs=1, critic_epochs=1, batch=8),
         curriculum="fixed",
     )
 

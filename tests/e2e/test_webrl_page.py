@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
-from terrella.recipes import webrl
+from terrella.recipes import webrl, webrl_language
 
 PAGE = (Path(__file__).parents[2] / "docs/webrl.md").read_text()
 SMALL = (
@@ -35,11 +35,13 @@ def run(words, cwd):
 
 @pytest.mark.slow
 def test_the_page_can_be_followed(tmp_path):
-    commands = re.findall(r"```bash\n(.*?)```", PAGE, re.S)[0].strip().splitlines()
+    first, *others = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
+    commands = first.strip().splitlines()
     small = [word for setting in SMALL for word in ("--set", setting)]
     shown = run([sys.executable, "-m", "terrella.cli", *commands[0].split()[1:], *small], tmp_path)
     assert "env steps" in shown and (tmp_path / "runs/soko/curriculum.md").exists()
-    for command in commands[1:]:  # a whole comparison takes minutes: only look that it exists
-        assert command.split()[2] in dir(webrl), command
+    # A comparison takes minutes and more: only look that it exists.
+    for command in [*commands[1:], *re.findall(r"^terrella.*", "\n".join(others), re.M)]:
+        assert command.split()[2] in {*dir(webrl), *dir(webrl_language)}, command
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     assert "Task Instruction: Push every box" in run([sys.executable, "-c", code], tmp_path)

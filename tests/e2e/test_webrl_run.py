@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
+from terrella.algos.webrl_config import WebRlUpdateConfig
+from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.data.replay import Replay
-from terrella.engines.pointer.config import PointerLearnerConfig
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.show.progress import SilentProgress
@@ -34,7 +37,7 @@ def small(folder, **changes):
         "layers": 1,
         "base_cache": folder / "bases",
         "out": folder / "run",
-        "learner": PointerLearnerConfig(epochs=1, critic_epochs=1, batch=16, beta=0.2),
+        "learner": WebRlUpdateConfig(epochs=1, critic_epochs=1, batch=16, beta=0.2),
         "practice": Curriculum.Config(tries=2),
         "replay": Replay.Config(least_chance=0.0, most_chance=1.0),
     }
@@ -98,3 +101,47 @@ def test_every_arm_runs(tmp_path, changes):
     assert result.test.n == 8 and result.phases[0].actor.loss is not None
     if changes.get("outcome_judge") == "model":
         assert result.outcome_model.n == 10 and result.phases[0].outcome_errors.n > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"outcome_judge": "model", "outcome_model": OutcomeModel.Config(attempts=4, epochs=1)},
+        {"loss": "grpo", "group_size": 2, "curriculum": "fixed"},
+    ],
+    ids=["scoring", "writing"],
+)
+def test_a_language_model_runs_the_same_loop_and_resumes_to_the_same_bits(tmp_path, changes):
+    """The last phase is done again from its attempts: same critic, same actor, same metrics."""
+    pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+    agent = LanguageAgentConfig(
+        act="write" if changes.get("loss") == "grpo" else "score",
+        codec=WebCodecConfig(form="compact", language="plain"),
+        turn_tokens=4,
+    )
+    settings = {
+        "model": "tiny-0.3m",
+        "agent": agent,
+        "families": {f"goal_{n}": Counter.Config(goals=n) for n in (4, 9)},
+        "demonstrations": 2,
+        "imitation_updates": 2,
+        "phases": 1,
+        "phase_steps": 6,
+        "validation": 0,
+        "test": 1,
+        **changes,
+    }
+    config = small(tmp_path, **settings)
+    result = config.build().run(SilentProgress())
+    assert result.test.n == 2 and result.phases[0].actor.loss is not None
+    wanted = digests(tmp_path)
+    models = [name for name in wanted if name.endswith("model.safetensors")]
+    assert "run/phase-01/actor/model.safetensors" in models
+    for name in ("critic", "actor"):
+        (tmp_path / f"run/phase-01/{name}.json").unlink()
+        shutil.rmtree(tmp_path / f"run/phase-01/{name}", ignore_errors=True)
+    (tmp_path / "run/manifest.json").unlink()
+    config.build().run(SilentProgress())
+    assert digests(tmp_path) == wanted
+    if changes.get("outcome_judge") == "model":
+        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.turned) == 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from tests.support.learner_steps import ADAM, CALLS, assert_same, examples, steps
+from tests.support.learner_steps import ADAM, CALLS, WEBRL, assert_same, examples, steps
 from tests.support.verl_cpu import use, wide_model
 
 use()
@@ -48,6 +48,13 @@ def test_a_policy_takes_the_same_steps(folder: Path, tmp_path: Path):
     assert_same(steps(learner, CALLS), by_trl)
     with pytest.raises(EngineError, match="no gradient"):
         learner.optim_step(ADAM)
+
+
+def test_an_update_of_webrl_is_the_same_from_the_same_rows(folder: Path, tmp_path: Path):
+    """Loss, gradient norm and log-probabilities of every named loss, within 1e-4."""
+    with trl_learner(folder, "token", tmp_path) as learner:
+        by_trl = steps(learner, WEBRL)
+    assert_same(steps(one_learner(folder, "token", tmp_path), WEBRL), by_trl)
 
 
 def test_a_state_and_an_export_hold_what_was_learned(folder: Path, tmp_path: Path):

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from terrella.algos.named_losses import STEP_FACTS
+from terrella.algos.webrl import ACTOR_LOSSES
 from terrella.core.protocols import Learner
 from terrella.core.tokens import AdamParams, TrainExample
 
+PER_TOKEN = ("advantage", "old", "reference", "sampled", "weight", "return")
 ADAM = AdamParams(learning_rate=1e-2, weight_decay=0.1, max_grad_norm=0.5)
 
 
@@ -17,7 +20,7 @@ def examples(count: int = 9) -> list[TrainExample]:
     made = []
     for number in range(count):
         length = 2 + number % 5
-        columns = ("advantage", "old", "reference", "sampled", "weight", "value", "return")
+        columns = (*PER_TOKEN, *STEP_FACTS)
         made.append(
             TrainExample(
                 prompt_ids=[chance.randrange(3, 40) for _ in range(1 + number % 4)],
@@ -42,6 +45,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("policy", {"kl": 0.1, "importance_cap": 2.0}),
     ("policy", {"ratio": "episode"}),
 ]
+WEBRL: list[tuple[str, dict[str, Any]]] = [(name, {"beta": 0.3}) for name in ACTOR_LOSSES]
+"""One update of WebRL with each of its losses, from the same rows."""
 
 
 def steps(learner: Learner, calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:

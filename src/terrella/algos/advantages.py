@@ -9,6 +9,7 @@ group, B episodes, T tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -41,6 +42,12 @@ def group_advantages(
         advantages = advantages / (variance.sqrt() + EPSILON)
     # A lone verdict has nothing to be compared with: its advantage is 0.
     return torch.where(known & (count > 1), advantages, 0.0)
+
+
+def listed_group_advantages(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """`group_advantages` of plain numbers, for callers without tensors."""
+    advantages: list[list[float]] = group_advantages(torch.tensor(rewards)).tolist()
+    return advantages
 
 
 def zero_variance(rewards_PG: Tensor) -> Tensor:

@@ -1,12 +1,15 @@
-"""Hyperparameters of WebRL's losses. Nothing here imports torch.
+"""Hyperparameters of WebRL's losses and updates. Nothing here imports torch.
 
 WebRlLossConfig(beta=0.2, lam=0.5)
+WebRlUpdateConfig(learning_rate=1e-6, batch=128, epochs=1)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from terrella.core.config import Configurable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +39,33 @@ class WebRlLossConfig:
     """`awr`: largest weight of a step."""
     threshold: float = 0.05
     """`digirl`: steps above this advantage are imitated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
+    """Optimiser settings of actor and critic, beside the hyperparameters of the losses."""
+
+    learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+    imitation_learning_rate: float | None = None
+    """Of the imitation before the first phase; None is `learning_rate`."""
+    batch: int = 64
+    """Steps of attempts in one optimiser step."""
+    epochs: int = 4
+    """Passes of the actor over the steps of a phase."""
+    critic_epochs: int = 4
+    critic_folds: int = 1
+    """Above 1, each task's values come from a critic that was not fitted to it.
+
+    A large critic knows the outcomes that it was fitted to, which leaves no advantages.
+    """
+    max_norm: float = 1.0
+    clip: float = 0.2
+    """Used by GRPO."""
+    doubt: float = 0.2
+    """Label smoothing of imitation: this share of the target is spread over all offered actions.
+
+    A policy that is certain does not explore.
+    """
+    kl: float = 0.0
+    """Weight of a KL penalty, for losses without one of their own."""

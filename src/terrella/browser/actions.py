@@ -1,12 +1,7 @@
-"""Text actions of a web agent: their grammar, their execution, and the candidates of a page.
+"""Text actions of a web agent on a page: their execution, and those that make sense.
 
-Elements are named by id:
-
-    click 7 | type 7 some text | select 7 An option | scroll down | scroll 7 up
-    press Enter | back | goto URL | stop 4
-`parse_action` reads any of them. `candidates` lists those that make sense on a page, which is what
-a small policy chooses from.
-    parse_action("type 7 kai")  # Action("type", 7, "kai")
+`codecs/web_language.py` has their grammar. `candidates` lists what a policy can choose from.
+    await execute_action(tab, parse_action("type 7 kai"))
     candidates(nodes, texts=("kai",))  # ("click 3", ...)
 """
 
@@ -14,22 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from terrella.browser.tab import KEYS, Tab
+from terrella.codecs.web_language import Action
 from terrella.verify.tree import Node
 
 SCROLL_PIXELS = 240
-MAX_TEXT_LENGTH = 2000
-_GRAMMAR = re.compile(
-    r"(?P<verb>click|type|select) (?P<id>\d{1,9})(?: (?P<text>.*))?"
-    r"|scroll (?:(?P<scrolled>\d{1,9}) )?(?P<direction>up|down)"
-    r"|press (?P<key>\S{1,40})"
-    r"|goto (?P<url>\S{1,1500})"
-    r"|(?P<back>back)\s*"
-    r"|stop(?: (?P<answer>.*))?",
-    re.DOTALL,
-)
 TEXT_FIELDS = ("textbox", "searchbox", "spinbutton")
 LISTS = ("combobox", "listbox")
 STATIC = (
@@ -79,51 +64,19 @@ STATIC = (
 """Roles on which a click normally has no effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A parsed action."""
-
-    verb: str
-    id: int = 0
-    text: str = ""
-
-
-def parse_action(text: str) -> Action | None:
-    """Parse an action; None when the text does not follow the grammar."""
-    if len(text) > MAX_TEXT_LENGTH:
-        return None
-    match = _GRAMMAR.fullmatch(text.lstrip().rstrip("\r\n"))
-    if match is None:
-        return None
-    if match["verb"]:
-        return _element_action(match["verb"], int(match["id"]), match["text"])
-    if match["direction"]:
-        return Action("scroll", int(match["scrolled"] or 0), match["direction"])
-    if match["key"]:
-        return Action("press", 0, match["key"])
-    if match["url"]:
-        return Action("goto", 0, match["url"])
-    if match["back"]:
-        return Action("back")
-    return Action("stop", 0, match["answer"] or "")
-
-
-def _element_action(verb: str, element: int, text: str | None) -> Action | None:
-    """A click takes no text; `type` and `select` need one, which may be empty."""
-    if verb == "click":
-        return None if (text or "").strip() else Action(verb, element)
-    return None if text is None else Action(verb, element, text)
-
-
 async def execute_action(tab: Tab, action: Action) -> bool:
     """Perform the action on the page; False when that was not possible.
 
     `goto` and `stop` are handled by the world.
     """
-    if action.verb == "click":
-        return await tab.click(action.id)
+    if action.verb in ("click", "right_click"):
+        return await tab.click(action.id, "left" if action.verb == "click" else "right")
+    if action.verb == "hover":
+        return await tab.hover(action.id)
     if action.verb == "type":
         return await tab.type(action.id, action.text)
+    if action.verb == "search":
+        return await tab.type(action.id, action.text) and await tab.press("Enter")
     if action.verb == "select":
         return await tab.select(action.id, action.text)
     if action.verb == "scroll":
@@ -133,7 +86,9 @@ async def execute_action(tab: Tab, action: Action) -> bool:
         return await tab.press(action.text)
     if action.verb == "back":
         return await tab.back()
-    return False
+    if action.verb == "forward":
+        return await tab.forward()
+    return action.verb == "wait"
 
 
 def candidates(

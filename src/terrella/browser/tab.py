@@ -16,7 +16,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from importlib import resources
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from terrella.browser.events import NetworkEvent, record_request
@@ -206,6 +206,14 @@ class Tab:
             return False
         return True
 
+    async def forward(self) -> bool:
+        """Go one page forward; False if there is none."""
+        history = await self.session.send("Page.getNavigationHistory")
+        if history["currentIndex"] + 1 >= len(history["entries"]):
+            return False
+        await self.page.go_forward(wait_until="load")
+        return True
+
     async def settle(self, seconds: float = 10.0) -> None:
         """Wait until no request is pending and the document is loaded."""
         loop = asyncio.get_running_loop()
@@ -289,21 +297,31 @@ class Tab:
 
     # --- input: every method returns False when the element is not (or no longer) there -----------
 
-    async def click(self, element_id: int) -> bool:
-        """Press and release the left button in the middle of an element."""
+    async def click(self, element_id: int, button: Literal["left", "right"] = "left") -> bool:
+        """Press and release a button in the middle of an element."""
         center = await self.evaluate_isolated(f"terrella.center({element_id})")
         if center is None:
             return False
         at = {"x": center[0], "y": center[1]}
+        pressed = {"button": button, "clickCount": 1}
         # Sent together: they arrive in order, and waiting for each reply costs a round trip.
         await self._send_all(
             "Input.dispatchMouseEvent",
             [
                 {"type": "mouseMoved", **at},
-                {"type": "mousePressed", "button": "left", "buttons": 1, "clickCount": 1, **at},
-                {"type": "mouseReleased", "button": "left", "clickCount": 1, **at},
+                {"type": "mousePressed", "buttons": 1 + (button == "right"), **pressed, **at},
+                {"type": "mouseReleased", **pressed, **at},
             ],
         )
+        return True
+
+    async def hover(self, element_id: int) -> bool:
+        """Move the mouse to the middle of an element."""
+        center = await self.evaluate_isolated(f"terrella.center({element_id})")
+        if center is None:
+            return False
+        moved = {"type": "mouseMoved", "x": center[0], "y": center[1]}
+        await self._send_all("Input.dispatchMouseEvent", [moved])
         return True
 
     async def _send_all(self, method: str, messages: Sequence[dict[str, Any]]) -> None:

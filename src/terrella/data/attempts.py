@@ -1,7 +1,7 @@
-"""Attempts: episodes of an agent that chooses from lists, with the options at each step.
+"""Attempts: episodes of an agent that chooses from lists or writes, with the options at each step.
 
-An `Episode` records what happened. An `Attempt` also records which actions were offered, which is
-what a pointer policy is trained on. Attempts are stored as JSON lines.
+An `Episode` records what happened. An `Attempt` also records which actions were offered and which
+tokens were written, which is what an actor is trained on. Attempts are stored as JSON lines.
     write_attempts(path, attempts)
     attempts = read_attempts(path)
 """
@@ -40,13 +40,18 @@ class Choice:
     observation: str
     offered: tuple[str, ...]
     taken: int
+    """-1 for an action that was written freely."""
     logprob: float
     steps_left: int
+    written: str = ""
+    """The action as a language model wrote it; empty where an offered one was taken as it is."""
+    reply_ids: tuple[int, ...] = ()
+    """The tokens that a language model wrote: what was sampled is what is trained."""
 
     @property
     def action(self) -> str:
-        """The chosen action as text."""
-        return self.offered[self.taken]
+        """The action as text, as the world got it."""
+        return self.offered[self.taken] if self.taken >= 0 and not self.written else self.written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

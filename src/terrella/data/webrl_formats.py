@@ -20,7 +20,7 @@ from terrella.core.config import record_from_json
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import write_atomic
 from terrella.core.untrusted import MAX_FILE_BYTES, read_json, read_json_lines, reading
-from terrella.data.attempts import Attempt
+from terrella.data.attempts import Attempt, Choice, PracticeTask
 
 MAX_CHARS = 16384 - 512
 """Maximum length of the history and the page together."""
@@ -131,17 +131,27 @@ def outcome_model_example(trace: Trace) -> dict[str, Any]:
 
     The prompt is the intent, one line per action, and the last page.
     """
-    actions = ["; ".join(step.response.split("\n")).strip() for step in trace.steps]
-    prompt = (
-        f"The User Intent:\n{trace.steps[0].target.strip()}\n\nAction History:\n"
-        + "".join(f"{action}\n" for action in actions)
-        + f"\nThe Current Screenshot:\n{trace.steps[-1].html.strip()}"
-    )
+    steps = trace.steps
+    prompt = _question(steps[0].target, [step.response for step in steps], steps[-1].html)
     label = "YES" if trace.score > 0.5 else "NO"
     return {
         "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": label}],
         "system": OUTCOME_MODEL_SYSTEM,
     }
+
+
+def _question(intent: str, responses: Sequence[str], page: str) -> str:
+    actions = ["; ".join(response.split("\n")).strip() for response in responses]
+    return (
+        f"The User Intent:\n{intent.strip()}\n\nAction History:\n"
+        + "".join(f"{action}\n" for action in actions)
+        + f"\nThe Current Screenshot:\n{page.strip()}"
+    )
+
+
+def outcome_question(attempt: Attempt, page: str) -> str:
+    """What the outcome model is asked about an attempt, with this text as its last page."""
+    return _question(_shown_task(attempt), attempt.actions, page)
 
 
 # --- from attempts --------------------------------------------------------------------------------
@@ -163,6 +173,33 @@ def trace_of(attempt: Attempt, task_id: str, *, intent: str = "") -> Trace:
     )
     score = UNFINISHED_SCORE if attempt.success is None else float(attempt.success)
     return Trace(task_id=task_id, score=score, steps=steps)
+
+
+def attempt_of(trace: Trace, family: str, number: int) -> Attempt:
+    """Convert a trace to an attempt at task `number`; its actions are those that were written.
+
+    As published, the page after the last step is the last page again.
+    """
+    count = len(trace.steps)
+    choices = tuple(
+        Choice(
+            observation=step.html,
+            offered=(),
+            taken=-1,
+            logprob=0.0,
+            steps_left=count - index,
+            written=step.response,
+        )
+        for index, step in enumerate(trace.steps)
+    )
+    return Attempt(
+        task=PracticeTask(family=family, seed=number),
+        instruction=trace.steps[0].target if trace.steps else "",
+        choices=choices,
+        last=trace.steps[-1].html if trace.steps else "",
+        success=None if trace.score < 0 else trace.score >= 0.5,
+        stop="terminated",
+    )
 
 
 def _shown_task(attempt: Attempt) -> str:

@@ -188,6 +188,9 @@ class LearnerConfig(MemoryConfig):
     """Neighbours with the same prompt read it once; changes no result."""
     temperature: float = 1.0
     """Log-probabilities are those of sampling at this temperature."""
+    value_heads: int = 1
+    """Outputs of a value head (TRL). With several, the target token says whose value is meant:
+    token 0 is that of the first, token 1 that of the second."""
 
 
 @dataclass(frozen=True, kw_only=True)

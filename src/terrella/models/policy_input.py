@@ -1,4 +1,4 @@
-"""What a pointer policy or a critic reads of a situation. Nothing here imports torch.
+"""What an actor or a critic reads of a situation. Nothing here imports torch.
 
 PolicyInput("Player: (1,2)", offered=("Up", "Down"), past_actions=("Up",), steps_left=9)
 """
@@ -17,3 +17,5 @@ class PolicyInput:
     past_actions: tuple[str, ...] = ()
     """All actions so far; a network reads the last few."""
     steps_left: int = 0
+    instruction: str = ""
+    """The world's instruction: a language model reads it before the text."""

@@ -38,10 +38,11 @@ _SHAPES: dict[str, tuple[Any, ...]] = {
     "llama-3.2-1b": ("llama", 2048, 8192, 16, 32, 8, LLAMA_3_WORDS, True),
     "llama-3.2-3b": ("llama", 3072, 8192, 28, 24, 8, LLAMA_3_WORDS, True),
     "llama-3.1-8b": ("llama", 4096, 14_336, 32, 32, 8, LLAMA_3_WORDS, False),
+    "glm-4-9b": ("glm", 4096, 13_696, 40, 32, 2, 151_552, False),
     "smollm2-135m": ("llama", 576, 1536, 30, 9, 3, 49_152, True),
     "gemma-3-270m": ("gemma3_text", 640, 2048, 18, 4, 1, 262_144, True),
 }
-HEADS = {"qwen3": 128, "gemma3_text": 256}
+HEADS = {"qwen3": 128, "glm": 128, "gemma3_text": 256}
 """Width of a head, where it is not hidden_size / num_attention_heads."""
 PUBLISHED_PARAMETERS = {
     "qwen2.5-0.5b": 0.494e9,
@@ -59,11 +60,12 @@ PUBLISHED_PARAMETERS = {
     "llama-3.2-1b": 1.236e9,
     "llama-3.2-3b": 3.213e9,
     "llama-3.1-8b": 8.030e9,
+    "glm-4-9b": 9.400e9,
     "smollm2-135m": 0.1345e9,
     "gemma-3-270m": 0.268e9,
 }
 """As the model cards say; a tied output layer counts once."""
-TUNED = ("-instruct", "-chat", "-it", "-base")
+TUNED = ("-hf", "-instruct", "-chat", "-it", "-base")
 """Endings of names that change the weights and not the shape."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from terrella.core.config import Configurable, override
 from terrella.core.errors import ConfigError
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.hardware import Hardware
 from terrella.engines.memory.plan import Plan, Sharding, make_plan
 from terrella.engines.memory.show import verdict
@@ -161,7 +161,7 @@ def _paths(config: Any, name: str, value: str, wanted: Callable[[Any], bool]) ->
         f"{path}.{name}={value}"
         for part in _pipelines(config)
         for path, settings in used_settings(part)
-        if isinstance(settings, SftConfig | RlvrConfig)
+        if isinstance(settings, SftConfig | RlvrConfig | LearnerConfig)
         and name in {each.name for each in fields(settings)}
         and str(getattr(settings, name)).lower() != value
         and wanted(settings)

@@ -21,6 +21,7 @@ from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import (
     LARGEST_MODEL,
+    LearnerConfig,
     RlvrConfig,
     SftConfig,
     TokenizerTrainConfig,
@@ -32,11 +33,13 @@ from terrella.engines.memory.steps import ExampleShape
 from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
 from terrella.pipelines.sft.pipeline import Sft
+from terrella.pipelines.webrl.settings import WebRlSettings
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
-Settings = SftConfig | RlvrConfig | TokenizerTrainConfig
+Settings = SftConfig | RlvrConfig | LearnerConfig | TokenizerTrainConfig
 LEFT_OUT = {
+    "agent.judge": "judges",
     "warmup": "warmup_examples",
     "format_sft": "format_examples",
     "self_play.sft": "self_play.trajectories",
@@ -147,7 +150,8 @@ def _phase(
 
 
 def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
-    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", EVALUATED_ROWS))
+    at_once = getattr(config, "slots", EVALUATED_ROWS)  # of a web agent: episodes in flight
+    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", at_once))
     return Phase(
         name="evaluate",
         model=model,
@@ -188,6 +192,8 @@ def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
         return None
     if name not in TINY and "/" not in name and not _is_model(name):
         return None
+    if isinstance(config, WebRlSettings):
+        return _web_agent_lengths(config)
     prompt, vocabulary = _prompt(config, name)
     if _has_turn_prompts(config):
         prompt = max(prompt, config.context_tokens - config.turn_tokens)
@@ -201,6 +207,13 @@ def _sft_lengths(config: Sft.Config) -> tuple[ModelSpec, ExampleShape]:
     learnt = config.max_tokens // 2
     model = model_spec(config.model, vocabulary=len(character_tokenizer()))
     return model, ExampleShape(prompt=config.max_tokens - learnt, completion=learnt)
+
+
+def _web_agent_lengths(config: WebRlSettings) -> tuple[ModelSpec, ExampleShape]:
+    """Each turn is an example: a prompt as long as it may be, and one action."""
+    prompt = config.agent.codec.prompt_tokens or UNKNOWN_PROMPT
+    model = model_spec(config.model, vocabulary=len(character_tokenizer()))
+    return model, ExampleShape(prompt=prompt, completion=config.agent.turn_tokens)
 
 
 def _is_model(name: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.data.replay import Replay
-from terrella.engines.pointer.config import PointerLearnerConfig
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.curriculum import Curriculum
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -72,7 +72,7 @@ def webrl_sokoban_run() -> WebRl.Config:
         phase_steps=1000,
         validation=16,
         test=80,
-        learner=PointerLearnerConfig(beta=0.2, epochs=4, critic_epochs=2),
+        learner=WebRlUpdateConfig(beta=0.2, epochs=4, critic_epochs=2),
     )
 
 
@@ -120,7 +120,7 @@ def webrl_textworld_run() -> WebRl.Config:
         phase_steps=800,
         validation=8,
         test=16,
-        learner=PointerLearnerConfig(beta=0.2, epochs=4, critic_epochs=2),
+        learner=WebRlUpdateConfig(beta=0.2, epochs=4, critic_epochs=2),
     )
 
 
@@ -147,7 +147,7 @@ def webrl_miniwob_run() -> WebRl.Config:
         validation=3,
         test=10,
         practice=Curriculum.Config(proposer=Vary.Config(beside=0), quota=0.2, tries=2),
-        learner=PointerLearnerConfig(beta=0.2, epochs=6, critic_epochs=4),
+        learner=WebRlUpdateConfig(beta=0.2, epochs=6, critic_epochs=4),
     )
 
 

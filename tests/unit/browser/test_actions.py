@@ -2,7 +2,8 @@
 
 import pytest
 
-from terrella.browser.actions import Action, candidates, parse_action, quoted_texts
+from terrella.browser.actions import candidates, quoted_texts
+from terrella.codecs.web_language import Action, parse_action
 from terrella.verify.tree import parse
 
 

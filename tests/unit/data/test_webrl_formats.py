@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from terrella.codecs.web_language import Action, parse_action
 from terrella.core.errors import StoreError
 from terrella.data import webrl_formats as formats
 from terrella.data.attempts import Attempt, Choice, PracticeTask
+from terrella.data.train_steps import train_steps
 
 USER = "<|eot_id|><|start_header_id|>user<|end_header_id|>"
 ASSISTANT = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
@@ -107,3 +109,18 @@ def test_an_attempt_becomes_a_trace_with_the_task_of_its_page():
     assert trace.steps[0].target == 'Click \\"ok\\".'
     assert trace.steps[0].response == "click 2"
     assert trace.score == 1.0
+
+
+@pytest.mark.parametrize("score", [1.0, 0.0, formats.UNFINISHED_SCORE])
+def test_a_trace_is_an_attempt_and_a_trace_again(score):
+    made = formats.attempt_of(trace(score), "lite", 3)
+    assert made.task.name == "lite/3" and made.success is {1.0: True, 0.0: False}.get(score)
+    assert formats.trace_of(made, "7", intent=made.instruction) == trace(score)
+    assert [parse_action(action) for action in made.actions] == [
+        Action("click", 7),
+        Action("stop", 0, "done"),
+    ]
+    steps = train_steps(made, 1.0)
+    assert steps[1].input.past_actions == made.actions[:1] and steps[0].taken == -1
+    question = formats.outcome_question(made, made.last)
+    assert question == formats.outcome_model_example(trace(score))["conversations"][0]["value"]

@@ -16,13 +16,13 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
+from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import StoreError
 from terrella.core.files import locked
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
-from terrella.engines.pointer.config import PointerLearnerConfig
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.evals.agents import Evaluate
 from terrella.evals.results import TestScores
@@ -110,7 +110,7 @@ def small_practice(folder, **changes):
         "layers": 1,
         "base_cache": folder / "bases",
         "out": folder / "run",
-        "learner": PointerLearnerConfig(epochs=1, critic_epochs=1, batch=8),
+        "learner": WebRlUpdateConfig(epochs=1, critic_epochs=1, batch=8),
         "curriculum": "fixed",
     }
     return WebRl.Config(**(plain | changes))

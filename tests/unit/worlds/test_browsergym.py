@@ -10,7 +10,7 @@ import sys
 import gymnasium
 import pytest
 
-from terrella.browser.actions import parse_action
+from terrella.codecs.web_language import parse_action
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError, WorldError
 from terrella.policies.basic import Random

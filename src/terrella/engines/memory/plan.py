@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
+from terrella.engines.configs import (
+    LearnerConfig,
+    RlvrConfig,
+    SftConfig,
+    TokenizerTrainConfig,
+)
 from terrella.engines.hardware import Hardware
 from terrella.engines.memory.model_spec import ModelSpec, parameters
 from terrella.engines.memory.steps import (
@@ -35,6 +40,8 @@ MAX_ROWS = 512
 """Sequences that the in-process sampler holds at once (`LocalSampler.max_rows`)."""
 SERVED_ROWS = 16
 """Sequences of full length that a server must hold at once to be worth starting."""
+LEARNER_EXAMPLES = 4096
+"""Examples that a call of a learner may pass."""
 SERVER_BYTES = 3e9
 """Of a vLLM server: its CUDA context, compiled graphs and the activations of a prefill. Assumed."""
 
@@ -77,7 +84,7 @@ class Phase:
     name: str
     model: ModelSpec | None
     """None for a frame tokenizer, whose shapes are in its settings."""
-    settings: SftConfig | RlvrConfig | TokenizerTrainConfig | None
+    settings: SftConfig | RlvrConfig | LearnerConfig | TokenizerTrainConfig | None
     """None where nothing is trained."""
     example: ExampleShape
     """The longest example."""
@@ -139,7 +146,7 @@ def plan_phase(phase: Phase, hardware: Hardware, sharding: Sharding) -> list[Pha
     if phase.settings is None:
         return [PhasePlan(name=phase.name, roles=tuple(_evaluation(phase, hardware)))]
     roles = _trained_roles(phase, hardware, sharding)
-    if isinstance(phase.settings, SftConfig):
+    if isinstance(phase.settings, SftConfig | LearnerConfig):
         return [PhasePlan(name=phase.name, roles=tuple(roles))]
     server = [] if phase.server is None else [_server(phase, hardware, phase.server)]
     awake = [] if phase.server is not None and phase.server.sleeps else server
@@ -156,7 +163,7 @@ def plan_phase(phase: Phase, hardware: Hardware, sharding: Sharding) -> list[Pha
 
 def _trained_roles(phase: Phase, hardware: Hardware, sharding: Sharding) -> list[Role]:
     assert phase.model is not None
-    assert isinstance(phase.settings, SftConfig | RlvrConfig)
+    assert isinstance(phase.settings, SftConfig | RlvrConfig | LearnerConfig)
     settings, step = phase.settings, train_step(phase, hardware.processes)
     without = train_bytes(phase.model, replace(step, critic=""))
     place = {"hardware": hardware, "sharding": sharding, "bf16": settings.bf16}
@@ -173,7 +180,7 @@ def _trained_roles(phase: Phase, hardware: Hardware, sharding: Sharding) -> list
 def train_step(phase: Phase, processes: int) -> TrainStep:
     """What one process trains on: enough examples to fill its largest pack."""
     settings = phase.settings
-    assert isinstance(settings, SftConfig | RlvrConfig)
+    assert isinstance(settings, SftConfig | RlvrConfig | LearnerConfig)
     on_verl = phase.engine == "verl"
     critic: Literal["", "shared", "separate"] = ""
     shares = True
@@ -181,8 +188,10 @@ def train_step(phase: Phase, processes: int) -> TrainStep:
         groups, shares = settings.groups, settings.share_prefix
         if settings.algorithm == "ppo":
             critic = "separate" if on_verl else settings.critic
-    else:
+    elif isinstance(settings, SftConfig):
         groups = settings.batch_size
+    else:  # what a call passes is the caller's: it may fill every pack
+        groups, shares = LEARNER_EXAMPLES, settings.share_prefix
     groups = max(1, groups // processes)
     length = phase.example.prompt + phase.example.completion
     pack = max(settings.pack_tokens, length) if on_verl else settings.pack_tokens

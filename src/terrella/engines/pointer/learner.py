@@ -1,46 +1,51 @@
-"""Updates of pointer policies: imitation, the critic, and the actor under any of the losses.
+"""Learners of pointer networks: an actor, a critic and a judge with the verbs of every learner.
 
-Every function is a pure function of weights, optimiser state, data and a random stream: on one
-thread the same inputs give the same bits. The order of the data comes from numpy, never from a
-global generator.
-    learner = Learner(PointerLearnerConfig(learning_rate=1e-3), PointerSizes(), seed=0)
-    metrics = learner.fit_actor(learner.net("actor"), steps, critic, "webrl_paper", rng)
+They hold weights and an optimiser, and compute named losses; which data, which order and how often
+is the caller's (`pipelines/webrl/updates.py`). On one thread the same calls give the same bits.
+    actor = PointerActor(make_net("actor", sizes, seed=0), Reader())
+    actor.forward_backward(steps, columns, "webrl_paper", beta=0.2)
+    actor.optim_step(AdamParams(learning_rate=1e-3))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from terrella.algos.advantages import group_advantages
-from terrella.algos.losses import LossInputs, k3, policy_loss
-from terrella.algos.webrl import ACTOR_LOSSES, ScoredSteps, critic_loss, pessimistic_value
+from terrella.algos.named_losses import EXAMPLE, WEIGHT, find_loss
+from terrella.algos.webrl import critic_loss, pessimistic_value
 from terrella.core.integrity import read_hashed, write_hashed
+from terrella.core.tokens import AdamParams, LearnerOutput
 from terrella.data.attempts import Attempt
-from terrella.engines.pointer.batch_rollout import ActionSampler, WorldSlot
-from terrella.engines.pointer.config import PointerLearnerConfig
-from terrella.engines.pointer.records import ActorMetrics, CriticMetrics, TrainStep
+from terrella.data.train_steps import TrainStep
 from terrella.models.pointer import PointerPolicy, PointerSizes, Reader, TwoHeads
 from terrella.models.policy_input import PolicyInput
 
 BATCH = 256
 """Situations in one forward pass without gradients."""
-MEAN_OVER = 10
-"""Last updates that a reported loss is the mean of."""
 
 
 class Net:
     """A network with its optimiser: what one phase hands to the next."""
 
-    def __init__(self, module: nn.Module, learning_rate: float) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.optimiser = torch.optim.AdamW(module.parameters(), lr=learning_rate, weight_decay=0.0)
+        self.optimiser = torch.optim.AdamW(module.parameters(), weight_decay=0.0)
+
+    def step(self, adam: AdamParams) -> dict[str, float]:
+        """Step with the gradients so far, then drop them."""
+        limit = adam.max_grad_norm or float("inf")
+        norm = float(nn.utils.clip_grad_norm_(self.module.parameters(), limit))
+        for group in self.optimiser.param_groups:
+            group["lr"] = adam.learning_rate
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return {"grad_norm": norm}
 
     def save(self, path: Path) -> None:
         """Write weights and optimiser state to one safetensors file, with its hash beside it."""
@@ -66,223 +71,148 @@ class Net:
 
 
 def make_net(
-    kind: Literal["actor", "critic"],
-    sizes: PointerSizes,
-    *,
-    learning_rate: float,
-    seed: int,
-    path: Path | None = None,
+    kind: Literal["actor", "critic"], sizes: PointerSizes, *, seed: int, path: Path | None = None
 ) -> Net:
     """A new network, or the one in a file. The global random generator is not touched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = PointerPolicy(sizes) if kind == "actor" else TwoHeads(sizes)
-    net = Net(module, learning_rate)
+    net = Net(module)
     if path is not None:
         net.load(path)
     return net
 
 
-class Learner:
-    """Networks and their updates."""
+class PointerLearner:
+    """A network and its reader."""
 
-    def __init__(self, config: PointerLearnerConfig, sizes: PointerSizes, *, seed: int) -> None:
-        self.config = config
-        self.sizes = sizes
-        self.seed = seed
-        self.reader = Reader()
+    def __init__(self, net: Net, reader: Reader) -> None:
+        self.net = net
+        self.reader = reader
 
-    def net(self, kind: Literal["actor", "critic"], path: Path | None = None) -> Net:
-        """A network from a file, or a new one."""
-        config = self.config
-        rate = config.learning_rate if kind == "actor" else config.critic_learning_rate
-        return make_net(kind, self.sizes, learning_rate=rate, seed=self.seed, path=path)
+    def optim_step(self, adam: AdamParams) -> dict[str, float]:
+        return self.net.step(adam)
 
-    def action_sampler(self, actor: Net, *, greedy: bool = False) -> ActionSampler:
-        """Sample at temperature 1 with each episode's own random numbers, or take the likeliest."""
+    def save(self, path: Path) -> None:
+        self.net.save(path)
 
-        def sample(
-            inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]
-        ) -> list[tuple[int, float]]:
-            with torch.no_grad():
-                probs_BK = actor.module(self.reader.read(inputs)).double().exp()
-            chosen = []
-            for probs_K, shown, slot in zip(probs_BK, inputs, slots, strict=True):
-                assert slot.run is not None
-                summed = probs_K[: len(shown.offered)].cumsum(0)
-                # Drawn even if not used: the episode's random stream must not depend on `greedy`.
-                point = slot.run.rng.random() * float(summed[-1])
-                drawn = int(torch.searchsorted(summed, point, right=True))
-                taken = int(probs_K.argmax()) if greedy else min(drawn, len(shown.offered) - 1)
-                chosen.append((taken, float(probs_K[taken].log())))
-            return chosen
 
-        return sample
+class PointerActor(PointerLearner):
+    """See `pipelines.webrl.agent.Actor`."""
 
-    # --- imitation --------------------------------------------------------------------------------
+    def scores(self, inputs: Sequence[PolicyInput]) -> Tensor:
+        """Log-probabilities of the offered actions, [B, K]."""
+        scores: Tensor = self.net.module(self.reader.read(inputs))
+        return scores
 
-    def imitate(
-        self, actor: Net, steps: Sequence[TrainStep], updates: int, rng: np.random.Generator
-    ) -> list[float]:
-        """Train towards the recorded actions for this many updates; returns the losses."""
-        losses: list[float] = []
-        while len(losses) < updates:
-            for batch in _batches(len(steps), self.config.batch, rng):
-                chosen = [steps[index] for index in batch]
-                losses.append(self._update(actor, self._imitation_loss(actor, chosen)))
-                if len(losses) == updates:
-                    break
-        return losses
+    def logprobs(self, steps: Sequence[TrainStep]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = []
+        with torch.no_grad():
+            for start in range(0, len(steps), BATCH):
+                taken = self._taken(steps[start : start + BATCH])
+                # Rounded as probabilities: so were the references of all published results.
+                found += [(value,) for value in taken.exp().log().tolist()]
+        return found
 
-    def _imitation_loss(self, actor: Net, steps: Sequence[TrainStep]) -> Tensor:
+    def forward_backward(
+        self,
+        steps: Sequence[TrainStep],
+        columns: Sequence[Mapping[str, float | Sequence[float]]],
+        loss: str,
+        **knobs: float | str,
+    ) -> LearnerOutput:
+        named = find_loss(loss, "token")
+        settings = named.settings(knobs)
+        present = frozenset.intersection(*(frozenset(each) for each in columns))
+        read = {
+            name: torch.tensor([_number(each[name]) for each in columns])
+            for name in {*named.reads(present, settings), WEIGHT}
+        }
+        read[EXAMPLE] = torch.arange(len(steps))
+        logprobs = self._taken(steps)
+        total, metrics = named.compute(logprobs, read, settings)
+        total.backward()  # type: ignore[no-untyped-call]
+        return LearnerOutput(
+            loss=float(total.detach()),
+            metrics={name: float(values.float().mean()) for name, values in metrics.items()},
+            outputs=[(value,) for value in logprobs.detach().tolist()],
+        )
+
+    def imitate(self, steps: Sequence[TrainStep], *, doubt: float) -> LearnerOutput:
         reading = self.reader.read([step.input for step in steps])
-        scores: Tensor = actor.module(reading)
-        taken = torch.tensor([step.taken for step in steps])
-        recorded = scores.gather(1, taken[:, None])[:, 0]
+        scores: Tensor = self.net.module(reading)
+        recorded = scores.gather(1, _indices(steps)[:, None])[:, 0]
         offered = reading.offered_BK
         uniform = torch.where(offered, scores, 0.0).sum(1) / offered.sum(1)
-        return -((1 - self.config.doubt) * recorded + self.config.doubt * uniform).mean()
+        total = -((1 - doubt) * recorded + doubt * uniform).mean()
+        total.backward()  # type: ignore[no-untyped-call]
+        return LearnerOutput(loss=float(total.detach()), metrics={}, outputs=[])
 
-    # --- critic -----------------------------------------------------------------------------------
+    def _taken(self, steps: Sequence[TrainStep]) -> Tensor:
+        scores = self.scores([step.input for step in steps])
+        return scores.gather(1, _indices(steps)[:, None])[:, 0]
 
-    def fit_critic(
-        self, critic: Net, steps: Sequence[TrainStep], rng: np.random.Generator
-    ) -> CriticMetrics:
-        """Cross-entropy with the outcome, at each state and at the one after it."""
-        losses: list[float] = []
-        for _ in range(self.config.critic_epochs):
-            for batch in _batches(len(steps), self.config.batch, rng):
-                chosen = [steps[index] for index in batch]
-                losses.append(self._update(critic, self._critic_loss(critic, chosen)))
-        if not losses:
-            return CriticMetrics()
-        return CriticMetrics(first_loss=losses[0], last_loss=float(np.mean(losses[-MEAN_OVER:])))
 
-    def _critic_loss(self, critic: Net, steps: Sequence[TrainStep]) -> Tensor:
-        outcome = torch.tensor([step.outcome for step in steps])
-        heads = critic.module(self.reader.read([_without_actions(step.input) for step in steps]))
-        after = critic.module(
-            self.reader.read([_without_actions(step.next_input) for step in steps])
-        )
-        return critic_loss(heads, after, outcome)
+class PointerCritic(PointerLearner):
+    """See `pipelines.webrl.agent.Critic`."""
 
-    def values(self, critic: Net, inputs: Sequence[PolicyInput]) -> list[float]:
-        """The probability of success in each situation, by the lower head."""
+    def values(self, inputs: Sequence[PolicyInput]) -> list[float]:
         values: list[float] = []
         with torch.no_grad():
             for start in range(0, len(inputs), BATCH):
-                shown = [_without_actions(one) for one in inputs[start : start + BATCH]]
-                values += pessimistic_value(*critic.module(self.reader.read(shown))).tolist()
+                heads = self._heads(inputs[start : start + BATCH])
+                values += pessimistic_value(*heads).tolist()
         return values
 
-    # --- actor ------------------------------------------------------------------------------------
+    def forward_backward(self, steps: Sequence[TrainStep]) -> LearnerOutput:
+        outcome = torch.tensor([step.outcome for step in steps])
+        heads = self._heads([step.input for step in steps])
+        after = self._heads([step.next_input for step in steps])
+        return _backward(critic_loss(heads, after, outcome))
 
-    def action_probs(self, actor: Net, steps: Sequence[TrainStep]) -> list[float]:
-        """The probability of each recorded action under the actor: 1 / perplexity."""
-        probs: list[float] = []
+    def _heads(self, inputs: Sequence[PolicyInput]) -> tuple[Tensor, Tensor]:
+        """The offered actions are not read: they cost time and tell a critic nothing."""
+        shown = [PolicyInput(one.text, (), one.past_actions, one.steps_left) for one in inputs]
+        first, second = self.net.module(self.reader.read(shown))
+        return first, second
+
+
+class PointerJudge(PointerLearner):
+    """See `pipelines.webrl.agent.Judge`. Its log-odds are the mean of two heads."""
+
+    def logits(self, attempts: Sequence[Attempt]) -> list[float]:
+        logits: list[float] = []
         with torch.no_grad():
-            for start in range(0, len(steps), BATCH):
-                probs += self._logprobs(actor, steps[start : start + BATCH]).exp().tolist()
-        return probs
+            for start in range(0, len(attempts), BATCH):
+                first, second = self._heads(attempts[start : start + BATCH])
+                odds = (first[:, 1] - first[:, 0] + second[:, 1] - second[:, 0]) / 2
+                logits += odds.double().tolist()
+        return logits
 
-    def fit_actor(
-        self,
-        actor: Net,
-        steps: Sequence[TrainStep],
-        critic: Net,
-        loss_name: str,
-        rng: np.random.Generator,
-    ) -> ActorMetrics:
-        """One phase. The reference policy and the values are those at its start."""
-        columns = self._columns(actor, steps, critic)
-        losses, moved = [], []
-        for _ in range(self.config.epochs):
-            for batch in _batches(len(steps), self.config.batch, rng):
-                chosen = [steps[index] for index in batch]
-                batch_columns = {name: values[batch] for name, values in columns.items()}
-                loss, metrics = self._actor_loss(actor, chosen, batch_columns, loss_name)
-                losses.append(self._update(actor, loss))
-                moved.append(float(metrics["log_ratio"].abs().mean()))
-        if not losses:
-            return ActorMetrics()
-        return ActorMetrics(
-            loss=float(np.mean(losses[-MEAN_OVER:])),
-            moved=float(np.mean(moved[-MEAN_OVER:])),
-            advantage=float(metrics["advantage"].float().mean()),
-        )
+    def forward_backward(self, attempts: Sequence[Attempt]) -> LearnerOutput:
+        labels = torch.tensor([float(bool(attempt.success)) for attempt in attempts])
+        return _backward(critic_loss(self._heads(attempts), None, labels))
 
-    def _columns(self, actor: Net, steps: Sequence[TrainStep], critic: Net) -> dict[str, Tensor]:
-        """What the losses read of each step, beside the actor's own log-probability."""
-        return {
-            "reference": torch.tensor(self.action_probs(actor, steps)).log(),
-            "value": torch.tensor(self.values(critic, [step.input for step in steps])),
-            "next_value": torch.tensor(self.values(critic, [step.next_input for step in steps])),
-            "outcome": torch.tensor([step.outcome for step in steps]),
-            "steps_to_go": torch.tensor([step.steps_to_go for step in steps]),
-            "advantage": torch.tensor([step.advantage for step in steps]),
-        }
-
-    def _actor_loss(
-        self, actor: Net, steps: Sequence[TrainStep], columns: dict[str, Tensor], name: str
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        logprobs = self._logprobs(actor, steps)
-        if name == "grpo":
-            loss, metrics = self._grpo_loss(logprobs, columns)
-        else:
-            inputs = {key: value for key, value in columns.items() if key != "advantage"}
-            judged = ScoredSteps(logprobs=logprobs, tokens=torch.ones_like(logprobs), **inputs)
-            loss, metrics = ACTOR_LOSSES[name](judged, self.config)
-        if self.config.kl:
-            loss = loss + self.config.kl * k3(logprobs, columns["reference"]).mean()
-        return loss, metrics
-
-    def _grpo_loss(
-        self, logprobs: Tensor, columns: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        inputs = LossInputs(
-            logprobs=logprobs,
-            old_logprobs=columns["reference"],
-            advantages=columns["advantage"],
-            weights=torch.full_like(logprobs, 1 / len(logprobs)),
-        )
-        clip = self.config.clip
-        loss, _ = policy_loss(inputs, clip_low=clip, clip_high=clip, kl=0.0)
-        log_ratio = (logprobs - columns["reference"]).detach()
-        return loss, {"advantage": columns["advantage"], "log_ratio": log_ratio}
-
-    def _logprobs(self, actor: Net, steps: Sequence[TrainStep]) -> Tensor:
-        scores: Tensor = actor.module(self.reader.read([step.input for step in steps]))
-        taken = torch.tensor([step.taken for step in steps])
-        return scores.gather(1, taken[:, None])[:, 0]
-
-    def _update(self, net: Net, loss: Tensor) -> float:
-        net.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(net.module.parameters(), self.config.max_norm)
-        net.optimiser.step()
-        return float(loss.detach())
+    def _heads(self, attempts: Sequence[Attempt]) -> tuple[Tensor, Tensor]:
+        first, second = self.net.module(self.reader.read([_ending(each) for each in attempts]))
+        return first, second
 
 
-def sibling_advantages(
-    attempts: Sequence[Attempt], outcomes: Sequence[float | None], group_size: int
-) -> list[float]:
-    """GRPO's advantage of each attempt among those at the same task; 0 without an outcome."""
-    groups: dict[str, list[float]] = {}
-    for attempt, outcome in zip(attempts, outcomes, strict=True):
-        group = groups.setdefault(attempt.task.name, [torch.nan] * group_size)
-        group[attempt.task.noise_seed] = torch.nan if outcome is None else outcome
-    if not groups:
-        return []
-    advantages = group_advantages(torch.tensor(list(groups.values()))).tolist()
-    by_task = dict(zip(groups, advantages, strict=True))
-    return [float(by_task[attempt.task.name][attempt.task.noise_seed]) for attempt in attempts]
+def _backward(total: Tensor) -> LearnerOutput:
+    total.backward()  # type: ignore[no-untyped-call]
+    return LearnerOutput(loss=float(total.detach()), metrics={}, outputs=[])
 
 
-def _without_actions(shown: PolicyInput) -> PolicyInput:
-    """What a critic reads: the offered actions cost time and tell it nothing."""
-    return PolicyInput(shown.text, (), shown.past_actions, shown.steps_left)
+def _ending(attempt: Attempt) -> PolicyInput:
+    """The last observation, the actions and how many steps were left."""
+    steps_left = max(0, attempt.choices[-1].steps_left - 1)
+    return PolicyInput(attempt.last, (), attempt.actions, steps_left)
 
 
-def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    order = rng.permutation(count).tolist()
-    yield from (order[start : start + size] for start in range(0, count, size))
+def _indices(steps: Sequence[TrainStep]) -> Tensor:
+    return torch.tensor([step.taken for step in steps])
+
+
+def _number(value: float | Sequence[float]) -> float:
+    """An action is one token here."""
+    return value if isinstance(value, int | float) else value[0]

@@ -44,7 +44,7 @@ from terrella.engines.trl.pack_passes import (
 from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.sampling_mode import resharded, sampling_mode
 from terrella.engines.trl.tree_attention import use_attention
-from terrella.engines.trl.value_head import attach_value_head, head_weights
+from terrella.engines.trl.value_head import attach_value_head, chosen_values, head_weights
 
 
 class TrlLearner:
@@ -168,7 +168,7 @@ class TrlLearner:
         with self.accelerator.autocast():
             output = read_pack(model, pack, attention=attention_of(self.policy))
         if self.head == "value":
-            return output["values"][0], {}
+            return chosen_values(output["values"][0], pack.targets_M), {}
         logprobs, entropy = target_logprobs(output, pack, temperature=self.config.temperature)
         return logprobs, {"entropy": entropy}
 
@@ -292,7 +292,7 @@ def _trainable(model: Any, config: LearnerConfig, head: Head, folder: Path, seed
             torch.manual_seed(seed)
             model = get_peft_model(model, lora(config.lora_rank, config.lora_alpha))
     if head == "value":
-        attach_value_head(model, folder)
+        attach_value_head(model, folder, heads=config.value_heads, seed=seed)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

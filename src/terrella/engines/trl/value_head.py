@@ -14,15 +14,35 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from terrella.engines.trl.critic import NAME, Critic, ValuedOutput
 from terrella.models.export import VALUE_HEAD, whole_tensor
 
+FURTHER_STD = 0.02
+"""Deviation of the weights of further heads: heads that start alike would stay alike."""
+
 
 class ValueHead(Critic):
-    """Values at the positions whose logits are asked for."""
+    """Values at the positions whose logits are asked for, by one head or several."""
 
     _positions: Tensor | None = None
+
+    def __init__(self, decoder: nn.Module, width: int, *, heads: int, seed: int) -> None:
+        super().__init__(decoder, width, "shared")
+        if heads > 1:
+            generator = torch.Generator().manual_seed(seed)
+            drawn = torch.randn(heads, width, generator=generator) * FURTHER_STD
+            drawn[0] = 0.0
+            self.weight = nn.Parameter(drawn.to(self.weight))
+            self.bias = nn.Parameter(self.bias.new_zeros(heads))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Values of hidden states, [..., heads] if there are several; in fp32."""
+        if len(self.bias) == 1:
+            return super().forward(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return functional.linear(hidden.float(), self.weight.float(), self.bias.float())
 
     def skip_logits(self, model: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
         """Forward hook before the model: keep the positions and ask for no logits."""
@@ -39,13 +59,14 @@ class ValueHead(Critic):
         return ValuedOutput(values=self(hidden[:, positions]))
 
 
-def attach_value_head(model: Any, folder: Path) -> None:
+def attach_value_head(model: Any, folder: Path, *, heads: int = 1, seed: int = 0) -> None:
     """Make a value head part of a causal LM, with or without adapters, before it is wrapped.
 
-    It is read from `folder` if that has one, and starts at zero otherwise.
+    It is read from `folder` if that has one. Otherwise the first head starts at zero, and further
+    ones near it, drawn with the seed.
     """
     decoder = model.get_decoder()
-    head = ValueHead(decoder, model.config.hidden_size, "shared")
+    head = ValueHead(decoder, model.config.hidden_size, heads=heads, seed=seed)
     if (folder / VALUE_HEAD).is_file():
         head.load_state_dict(load_file(folder / VALUE_HEAD))
     model.add_module(NAME, head)
@@ -55,6 +76,13 @@ def attach_value_head(model: Any, folder: Path) -> None:
     output = model.get_output_embeddings()
     if output is not None and output.weight is not model.get_input_embeddings().weight:
         output.requires_grad_(False)  # it has no part in values, and DDP waits for all gradients
+
+
+def chosen_values(values: Tensor, targets_M: Tensor) -> Tensor:
+    """The value of each target; with several heads, of the head that its token names."""
+    if values.ndim == 1:
+        return values
+    return values.gather(1, (targets_M % values.shape[1])[:, None])[:, 0]
 
 
 def head_weights(model: Any) -> dict[str, Tensor]:

@@ -219,6 +219,8 @@ def open_learner(
     """Start the workers on Ray; they end with the context."""
     from verl.single_controller.ray import RayResourcePool
 
+    if config.value_heads > 1:
+        raise ConfigError("value_heads", "verl's value models have one head", "use engine=trl")
     if config.lora_rank and head == "value":
         raise ConfigError("lora_rank", "verl's value models have no adapters", "use lora_rank=0")
     composed = compose(learner_keys(config, engine.verl, model, head), engine.verl.keys)

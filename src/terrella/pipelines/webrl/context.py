@@ -2,7 +2,7 @@
 
 The start is a policy that has imitated a few demonstrations and, if wanted, an outcome model. Both
 are shared by the arms of a seed.
-    with open_context(config) as context:
+    with open_context(config, engine, run) as context:
         base = make_base(run, config, context)
 """
 
@@ -13,36 +13,45 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from terrella.core.config import dump, record_from_json
+from terrella.core.errors import ConfigError
 from terrella.core.instances import plain
 from terrella.core.integrity import damaged_files, write_sealed
-from terrella.core.run_folder import RunFolder, read_part
+from terrella.core.run_folder import RunFolder, read_part, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
-from terrella.data.attempts import Attempt, PracticeTask, write_attempts
-from terrella.engines.pointer.batch_rollout import BatchRollout, expert_actions
-from terrella.engines.pointer.records import train_steps
+from terrella.core.world import World
+from terrella.data.attempts import Attempt, PracticeTask, read_attempts, write_attempts
+from terrella.data.train_steps import train_steps
+from terrella.data.webrl_formats import attempt_of, read_traces
+from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.interface import Engine
+from terrella.models.names import is_pretrained
+from terrella.pipelines.webrl.agent import Agent
+from terrella.pipelines.webrl.language_agent import LanguageAgent
 from terrella.pipelines.webrl.metrics import SuccessScores, success_scores
 from terrella.pipelines.webrl.outcome_model import OutcomeModel, OutcomeModelResult
-from terrella.pipelines.webrl.settings import WebRlSettings
-
-if TYPE_CHECKING:
-    from terrella.engines.pointer.learner import Learner, Net
+from terrella.pipelines.webrl.settings import POINTER, WebRlSettings
+from terrella.pipelines.webrl.updates import imitate
+from terrella.rollout.batch_rollout import BatchRollout, expert_actions
 
 logger = logging.getLogger("terrella")
 
-DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR = range(5)
+DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR, FOLDS = range(6)
 """What a random stream of a phase is used for."""
-ACTOR_FILE, DEMONSTRATIONS_FILE = "actor.safetensors", "demonstrations.jsonl"
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 BASE_FIELDS = (
     "families",
     "unseen",
+    "model",
+    "agent",
     "width",
     "layers",
     "demonstrated",
     "demonstrations",
+    "traces",
     "imitation_updates",
     "seed",
     "validation",
@@ -53,36 +62,58 @@ BASE_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class TrainContext:
-    """The worlds and the learner of a run."""
+    """The worlds and the models of a run."""
 
     rollout: BatchRollout
-    learner: Learner
+    agent: Agent
+    seed: int
 
     def evaluate(
-        self, actor: Net, families: Sequence[str], count: int, split: Split
+        self, actor: Path, families: Sequence[str], count: int, split: Split
     ) -> SuccessScores | None:
         """Greedy play of `count` instances of each family; None if there are none to play."""
         tasks = [PracticeTask(family=name, seed=seed) for name in families for seed in range(count)]
         if not tasks:
             return None
-        sampler = self.learner.action_sampler(actor, greedy=True)
-        return success_scores(self.rollout.play(sampler, tasks, split=split))
+        with self.agent.player(actor) as player:
+            return success_scores(player.play(tasks, split=split, greedy=True))
 
 
 @contextlib.contextmanager
-def open_context(config: WebRlSettings) -> Iterator[TrainContext]:
-    """Build the learner and the worlds; the worlds are closed at the end."""
-    from terrella.engines.pointer.learner import Learner
-    from terrella.models.pointer import PointerSizes
-
-    sizes = PointerSizes(width=config.width, layers=config.layers)
-    learner = Learner(config.learner, sizes, seed=config.seed)
+def open_context(config: WebRlSettings, engine: Engine, run: RunFolder) -> Iterator[TrainContext]:
+    """Build the models and the worlds; the worlds are closed at the end."""
     with BatchRollout(
         {**config.families, **config.unseen},
         slots=config.slots,
         read_instruction=config.read_instruction,
+        threads=config.env_threads,
     ) as rollout:
-        yield TrainContext(rollout, learner)
+        yield TrainContext(rollout, _agent(config, engine, run, rollout), config.seed)
+
+
+def _agent(config: WebRlSettings, engine: Engine, run: RunFolder, rollout: BatchRollout) -> Agent:
+    if config.model == POINTER:
+        from terrella.engines.pointer.agent import PointerAgent
+        from terrella.models.pointer import PointerSizes
+
+        sizes = PointerSizes(width=config.width, layers=config.layers)
+        return PointerAgent(rollout, sizes, seed=config.seed)
+    vocabulary: tuple[str, ...] = ()
+    if not is_pretrained(config.model):  # a model from scratch gets words of its world
+        world: World = config.world.build()
+        world.reset(seed=0)
+        vocabulary = world.vocabulary()
+    start = start_model(config.model, run / "start", vocabulary=vocabulary, seed=config.seed)
+    codec = config.agent.codec.make(load_tokenizer(start))
+    return LanguageAgent(
+        engine,
+        rollout,
+        config.agent,
+        codec,
+        start=start,
+        work=run / "learner",
+        seed=config.seed,
+    )
 
 
 # --- the first policy -----------------------------------------------------------------------------
@@ -110,11 +141,15 @@ def make_base(run: RunFolder, config: WebRlSettings, context: TrainContext) -> B
     """Let the expert demonstrate and a new policy imitate it; done once for all arms of a seed."""
     spec = {name: value for name, value in dump(config).items() if name in BASE_FIELDS}
     learner = config.learner
-    spec["rates"] = [learner.learning_rate, learner.batch, learner.doubt]
+    rate = learner.imitation_learning_rate or learner.learning_rate
+    spec["rates"] = [rate, learner.batch, learner.doubt]
     with run.shared(config.base_cache / f"seed-{config.seed}", spec) as folder:
         path = folder / "base.json"
         if not _is_made(path):
-            write_sealed(path, {"value": plain(_imitate(config, context, folder))})
+            result = _imitate(run, config, context, folder)
+            if run.is_main:
+                write_sealed(path, {"value": plain(result)})
+        wait_for(path)
         return Base(folder, record_from_json(BaseResult, read_part(path)))
 
 
@@ -128,29 +163,57 @@ def _is_made(result: Path) -> bool:
     return not damaged
 
 
-def _imitate(config: WebRlSettings, context: TrainContext, folder: Path) -> BaseResult:
+def _imitate(
+    run: RunFolder, config: WebRlSettings, context: TrainContext, folder: Path
+) -> BaseResult:
+    """Rank 0 plays, all ranks train."""
+    demonstrations = _demonstrate(run, config, context, folder / DEMONSTRATIONS_FILE)
+    steps = [step for attempt in demonstrations for step in train_steps(attempt, 1.0)]
+    saved = folder / f"actor{context.agent.suffix}"
+    rng = stream(TASK_STREAM, config.seed, 0, DEMONSTRATION)
+    with context.agent.actor(None) as actor:
+        losses = imitate(actor, steps, config.imitation_updates, config.learner, rng)
+        actor.save(saved)
+    validation = None
+    if run.is_main:
+        validation = context.evaluate(
+            saved, config.all_families, config.validation, Split.VALIDATION
+        )
+    return BaseResult(
+        demonstrations=len(demonstrations),
+        steps=len(steps),
+        loss=losses[-1],
+        validation=validation,
+    )
+
+
+def _demonstrate(
+    run: RunFolder, config: WebRlSettings, context: TrainContext, path: Path
+) -> list[Attempt]:
+    """Successes of the expert, or of a folder of traces; rank 0 makes them."""
     families = config.demonstrated or tuple(config.families)
     tasks = [
         PracticeTask(family=name, seed=seed)
         for name in families
         for seed in range(config.demonstrations)
     ]
-    played = context.rollout.play(expert_actions, tasks, split=Split.TRAIN)
-    demonstrations = [attempt for attempt in played if attempt.success]
-    write_attempts(folder / DEMONSTRATIONS_FILE, demonstrations)
-    steps = [step for attempt in demonstrations for step in train_steps(attempt, 1.0)]
-    actor = context.learner.net("actor")
-    rng = stream(TASK_STREAM, config.seed, 0, DEMONSTRATION)
-    losses = context.learner.imitate(actor, steps, config.imitation_updates, rng)
-    actor.save(folder / ACTOR_FILE)
-    return BaseResult(
-        demonstrations=len(demonstrations),
-        steps=len(steps),
-        loss=losses[-1],
-        validation=context.evaluate(
-            actor, config.all_families, config.validation, Split.VALIDATION
-        ),
-    )
+    if run.is_main:
+        if config.traces:
+            traces = read_traces(Path(config.traces))
+            played = [attempt_of(trace, families[0], n) for n, trace in enumerate(traces)]
+        else:
+            played = context.rollout.play(expert_actions, tasks, split=Split.TRAIN)
+        won = [attempt for attempt in played if attempt.success]
+        write_attempts(path, context.agent.in_own_words(won))
+    wait_for(path)
+    attempts = read_attempts(path)
+    if not attempts:
+        raise ConfigError(
+            "demonstrations",
+            "none of them succeeded: there is nothing to imitate",
+            "check the world's expert, or the scores of the traces",
+        )
+    return attempts
 
 
 # --- who judges attempts --------------------------------------------------------------------------
@@ -167,7 +230,7 @@ class OutcomeJudge:
     def success_probs(
         self, context: TrainContext, attempts: Sequence[Attempt]
     ) -> list[float | None]:
-        return self.model.success_probs(self.folder, context.learner.sizes, attempts)
+        return self.model.success_probs(context.agent, self.folder, attempts)
 
 
 def make_judge(
@@ -181,15 +244,14 @@ def make_judge(
     with run.shared(config.base_cache / f"judge-{config.seed}", spec) as folder:
         path = folder / "judge.json"
         if not _is_made(path):
-            learner = context.learner
-            actor = learner.net("actor", base.folder / ACTOR_FILE)
             result = model.fit(
-                context.rollout,
-                learner.action_sampler(actor),
-                learner.sizes,
+                context.agent,
+                base.folder / f"actor{context.agent.suffix}",
                 tuple(config.families),
                 folder,
                 seed=config.seed,
             )
-            write_sealed(path, {"value": plain(result)})
+            if run.is_main:
+                write_sealed(path, {"value": plain(result)})
+        wait_for(path)
         return OutcomeJudge(model, folder, record_from_json(OutcomeModelResult, read_part(path)))

@@ -18,7 +18,6 @@ import numpy as np
 from terrella.core.config import Configurable
 from terrella.core.types import Split
 from terrella.data.attempts import PracticeTask
-from terrella.engines.pointer.batch_rollout import BatchRollout, expert_actions
 from terrella.pipelines.webrl.proposers import (
     MAX_SEED,
     AskModel,
@@ -26,6 +25,7 @@ from terrella.pipelines.webrl.proposers import (
     TaskProposer,
     Vary,
 )
+from terrella.rollout.batch_rollout import BatchRollout, expert_actions
 
 
 @dataclass(frozen=True, kw_only=True)

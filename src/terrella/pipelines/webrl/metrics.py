@@ -50,6 +50,25 @@ class PracticeMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticMetrics:
+    """Losses of the critic in one phase; None if it was not trained."""
+
+    first_loss: float | None = None
+    last_loss: float | None = None
+    """Mean of the last ten updates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorMetrics:
+    """One phase of the actor: means of the last updates; None if there was nothing to train on."""
+
+    loss: float | None = None
+    moved: float | None = None
+    """Mean absolute log-ratio per token to the actor at the start of the phase."""
+    advantage: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayCounts:
     """Steps of the replay buffer by how likely the actor finds them, and how many were drawn."""
 

@@ -1,4 +1,4 @@
-"""One phase of WebRL on disk: its folder, its parts, and the networks before and after it.
+"""One phase of WebRL on disk: its folder, its parts, and the models before and after it.
 
 Phase 0 is the imitation of demonstrations; its folder is the shared base.
     phase = Phase(run, context, base.folder, number=1)
@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -21,10 +21,7 @@ from terrella.core.integrity import damaged_files
 from terrella.core.run_folder import RunFolder
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.data.attempts import Attempt, read_attempts
-from terrella.pipelines.webrl.context import ACTOR_FILE, DEMONSTRATIONS_FILE, TrainContext
-
-if TYPE_CHECKING:
-    from terrella.engines.pointer.learner import Net
+from terrella.pipelines.webrl.context import DEMONSTRATIONS_FILE, TrainContext
 
 T = TypeVar("T")
 
@@ -51,13 +48,15 @@ class Phase:
     def file(self, name: str) -> Path:
         return (self.run / self.name if self.number else self.base) / name
 
-    def part(self, name: str, kind: type[T], make: Callable[[], T]) -> T:
+    def part(
+        self, name: str, kind: type[T], make: Callable[[], T], *, collective: bool = False
+    ) -> T:
         """A value of this phase that is made once and kept as JSON."""
-        return self.run.part(f"{self.name}/{name}", kind, make)
+        return self.run.part(f"{self.name}/{name}", kind, make, collective=collective)
 
     def rng(self, use: int) -> np.random.Generator:
         """The random stream of one part of this phase."""
-        return stream(TASK_STREAM, self.context.learner.seed, self.number, use)
+        return stream(TASK_STREAM, self.context.seed, self.number, use)
 
     def attempts(self) -> list[Attempt]:
         return read_attempts(self.file("attempts.jsonl"))
@@ -68,20 +67,18 @@ class Phase:
         return self.file("replay.jsonl" if self.number else DEMONSTRATIONS_FILE)
 
     @property
-    def actor_file(self) -> Path:
-        return self.file(ACTOR_FILE)
+    def actor(self) -> Path:
+        """The actor after this phase."""
+        return self.file(f"actor{self.context.agent.suffix}")
 
     @property
-    def critic_file(self) -> Path:
-        return self.file("critic.safetensors")
-
-    def actor(self) -> Net:
-        """The actor after this phase."""
-        return self.context.learner.net("actor", self.actor_file)
-
-    def critic(self) -> Net:
+    def critic(self) -> Path | None:
         """The critic after this phase; after phase 0 it is new."""
-        return self.context.learner.net("critic", self.critic_file if self.number else None)
+        return self.file(f"critic{self.context.agent.suffix}") if self.number else None
+
+    @property
+    def base_actor(self) -> Path:
+        return self.base / f"actor{self.context.agent.suffix}"
 
 
 def remove_damaged_phases(run: RunFolder) -> None:

@@ -14,20 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from terrella.core.files import write_atomic
-from terrella.core.run_folder import Manifest, RunFolder
+from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask, write_attempts
 from terrella.data.replay import Replay
-from terrella.engines.pointer.records import ActorMetrics, CriticMetrics, TrainStep, train_steps
+from terrella.data.train_steps import TrainStep, train_steps
 from terrella.evals.results import RlCost
-from terrella.pipelines.base import Pipeline
+from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.webrl.choose_tasks import choose_tasks
 from terrella.pipelines.webrl.context import (
     ACTOR,
     CRITIC,
-    PRACTICE,
+    FOLDS,
     REPLAY,
     Base,
     OutcomeJudge,
@@ -36,23 +35,41 @@ from terrella.pipelines.webrl.context import (
     open_context,
 )
 from terrella.pipelines.webrl.curriculum import (
-    Curriculum,
-    PhaseTasks,
     curriculum_table,
-    fixed_tasks,
 )
-from terrella.pipelines.webrl.metrics import ReplayCounts, SuccessScores, practice_metrics
+from terrella.pipelines.webrl.metrics import (
+    ActorMetrics,
+    CriticMetrics,
+    ReplayCounts,
+    SuccessScores,
+    practice_metrics,
+)
 from terrella.pipelines.webrl.outcome_model import outcome_errors
 from terrella.pipelines.webrl.phase import Phase, remove_damaged_phases
 from terrella.pipelines.webrl.proposers import PracticeRecord
-from terrella.pipelines.webrl.results import Drawn, Judged, PhaseResult, WebRlResult
+from terrella.pipelines.webrl.results import (
+    Drawn,
+    Judged,
+    PhaseResult,
+    WebRlResult,
+)
 from terrella.pipelines.webrl.settings import WebRlSettings
+from terrella.pipelines.webrl.updates import (
+    action_probs,
+    critic_columns,
+    critic_values,
+    cross_fitted_values,
+    group_columns,
+    sibling_advantages,
+    update_actor,
+    update_critic,
+)
 
 Outcomes = Sequence[float | None]
 """1.0 for success, 0.0 for failure; None for a masked or undecided attempt."""
 
 
-class WebRl(Pipeline[WebRlResult]):
+class WebRl(ModelPipeline[WebRlResult]):
     """Imitation, then phases of practice."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,7 +85,7 @@ class WebRl(Pipeline[WebRlResult]):
 
     def train(self, run: RunFolder) -> WebRlResult:
         config = self.config
-        with open_context(config) as context:
+        with open_context(config, self.engine, run) as context:
             run.progress.phase("phases", config.phases)
             remove_damaged_phases(run)
             base = make_base(run, config, context)
@@ -80,17 +97,22 @@ class WebRl(Pipeline[WebRlResult]):
                 success = result.validation.mean if result.validation else 0.0
                 run.progress.advance(number, success=success)
             last = Phase(run, context, base.folder, config.phases)
-            self._write_curriculum(run, phases)
+            if run.is_main:
+                self._write_curriculum(run, phases)
             return self._test(last, base, judge, phases)
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
         """One phase of the method, in order."""
-        chosen = phase.part("tasks", PhaseTasks, lambda: self.choose_tasks(phase, judge))
+        chosen = choose_tasks(self.config, phase, lambda: self._record(phase, judge))
         attempts = self.play(phase, chosen.tasks)
         outcomes = self.outcomes(phase, attempts, judge)
         steps, replayed = self.train_steps(phase, attempts, outcomes)
-        critic = phase.part("critic", CriticMetrics, lambda: self.fit_critic(phase, steps))
-        actor = phase.part("actor", ActorMetrics, lambda: self.fit_actor(phase, steps))
+        critic = phase.part(
+            "critic", CriticMetrics, lambda: self.fit_critic(phase, steps), collective=True
+        )
+        actor = phase.part(
+            "actor", ActorMetrics, lambda: self.fit_actor(phase, steps), collective=True
+        )
         return PhaseResult(
             phase=phase.number,
             curriculum=chosen.log,
@@ -102,33 +124,6 @@ class WebRl(Pipeline[WebRlResult]):
             validation=self.validate(phase),
         )
 
-    # --- propose and admit ------------------------------------------------------------------------
-
-    def choose_tasks(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseTasks:
-        """As many tasks as could be started within the env steps of a phase."""
-        config = self.config
-        rng = phase.rng(PRACTICE)
-        count = max(1, config.phase_steps // config.group_size)  # an attempt has at least one step
-        if config.curriculum == "fixed":
-            return PhaseTasks(tasks=fixed_tasks(tuple(config.families), count, rng))
-        count = min(count, self._expected_count(phase))
-        record = self._record(phase, judge)
-        curriculum: Curriculum = config.practice.build()
-        proposals = curriculum.propose(record, count=count, rng=rng)
-        values = self._values(phase, proposals.tasks)
-        return curriculum.admit(proposals, values, record, phase.context.rollout, count=count)
-
-    def _expected_count(self, phase: Phase) -> int:
-        """Tasks that the env steps will suffice for, from the length of the last attempts.
-
-        The critic looks at the first state of each proposal, so there should not be too many.
-        """
-        length = 2.0
-        if phase.number > 1:
-            lengths = [len(attempt.choices) for attempt in phase.previous.attempts()]
-            length = max(1.0, 0.7 * float(np.mean(lengths)))
-        return int(self.config.phase_steps / length / self.config.group_size) + 1
-
     def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:
         record = PracticeRecord(tuple(self.config.families))
         for number in range(1, phase.number):
@@ -137,31 +132,23 @@ class WebRl(Pipeline[WebRlResult]):
             record.add(attempts, self.outcomes(earlier, attempts, judge))
         return record
 
-    def _values(self, phase: Phase, tasks: Sequence[PracticeTask]) -> list[float] | None:
-        """The critic's value of each task's first state; -1 if the world cannot be reset."""
-        if phase.number == 1:
-            return None
-        inputs = phase.context.rollout.first_inputs(tasks, Split.TRAIN)
-        shown = [one for one in inputs if one is not None]
-        values = iter(phase.context.learner.values(phase.previous.critic(), shown))
-        return [-1.0 if one is None else next(values) for one in inputs]
-
     # --- play and judge ---------------------------------------------------------------------------
 
     def play(self, phase: Phase, tasks: Sequence[PracticeTask]) -> list[Attempt]:
         """The last actor plays, until the env steps of the phase are used."""
         path = phase.file("attempts.jsonl")
-        if not path.exists():
+        if not path.exists() and phase.run.is_main:
             members = [
                 dataclasses.replace(task, noise_seed=member)
                 for task in tasks
                 for member in range(self.config.group_size)
             ]
-            sampler = phase.context.learner.action_sampler(phase.previous.actor())
-            attempts = phase.context.rollout.play(
-                sampler, members, split=Split.TRAIN, max_env_steps=self.config.phase_steps
-            )
+            with phase.context.agent.player(phase.previous.actor) as player:
+                attempts = player.play(
+                    members, split=Split.TRAIN, max_env_steps=self.config.phase_steps
+                )
             write_attempts(path, attempts)
+        wait_for(path)
         return phase.attempts()
 
     def outcomes(
@@ -176,6 +163,7 @@ class WebRl(Pipeline[WebRlResult]):
             "judged",
             Judged,
             lambda: Judged(probs=judge.success_probs(phase.context, attempts)),
+            collective=True,
         )
         return [judge.model.decide(prob) for prob in judged.probs]
 
@@ -193,21 +181,21 @@ class WebRl(Pipeline[WebRlResult]):
         old = [step for attempt in replay.attempts for step in train_steps(attempt, 1.0)]
 
         def draw() -> Drawn:
-            probs = phase.context.learner.action_probs(phase.previous.actor(), old)
+            with phase.context.agent.actor(phase.previous.actor) as actor:
+                probs = action_probs(actor, old)
             steps, counts = replay.draw(probs, new_steps=len(new), rng=phase.rng(REPLAY))
             return Drawn(steps=steps, counts=ReplayCounts(**counts))
 
-        drawn = phase.part("drawn", Drawn, draw)
+        drawn = phase.part("drawn", Drawn, draw, collective=True)
         index = {step: position for position, step in enumerate(replay.steps())}
         replayed = [old[index[step]] for step in drawn.steps]
-        if not phase.replay_file.exists():
+        if not phase.replay_file.exists() and phase.run.is_main:
             replay.add(_successes(attempts, outcomes))
             replay.save(phase.replay_file)
+        wait_for(phase.replay_file)
         return new + replayed, drawn.counts
 
     def _new_steps(self, attempts: Sequence[Attempt], outcomes: Outcomes) -> list[TrainStep]:
-        from terrella.engines.pointer.learner import sibling_advantages
-
         advantages = sibling_advantages(attempts, outcomes, self.config.group_size)
         steps: list[TrainStep] = []
         for attempt, outcome, advantage in zip(attempts, outcomes, advantages, strict=True):
@@ -218,20 +206,47 @@ class WebRl(Pipeline[WebRlResult]):
     # --- critic and actor -------------------------------------------------------------------------
 
     def fit_critic(self, phase: Phase, steps: Sequence[TrainStep]) -> CriticMetrics:
-        critic = phase.previous.critic()
-        metrics = CriticMetrics()
-        if self.config.uses_critic:
-            metrics = phase.context.learner.fit_critic(critic, steps, phase.rng(CRITIC))
-        critic.save(phase.critic_file)
+        """An arm that asks no critic has none."""
+        config, target = self.config, phase.critic
+        if target is None or not config.uses_critic:
+            return CriticMetrics()
+        with phase.context.agent.critic(phase.previous.critic, base=phase.base_actor) as critic:
+            metrics = update_critic(critic, steps, config.learner, phase.rng(CRITIC))
+            critic.save(target)
         return metrics
 
     def fit_actor(self, phase: Phase, steps: Sequence[TrainStep]) -> ActorMetrics:
-        actor = phase.previous.actor()
-        metrics = phase.context.learner.fit_actor(
-            actor, steps, phase.critic(), self.config.loss, phase.rng(ACTOR)
-        )
-        actor.save(phase.actor_file)
+        """The reference is the actor at the start of the phase; the critic is the new one."""
+        config, agent = self.config, phase.context.agent
+        # Two large models need not be in memory together: values first.
+        values = self._step_values(phase, steps)
+        with agent.actor(phase.previous.actor) as actor:
+            references = actor.logprobs(steps)
+            columns = (
+                group_columns(references, steps)
+                if config.loss == "grpo"
+                else critic_columns(references, values, steps)
+            )
+            metrics = update_actor(
+                actor, steps, columns, config.loss, config.learner, phase.rng(ACTOR)
+            )
+            actor.save(phase.actor)
         return metrics
+
+    def _step_values(self, phase: Phase, steps: Sequence[TrainStep]) -> list[tuple[float, float]]:
+        """The critic's values before and after each step; zeros for an arm without a critic."""
+        config, agent = self.config, phase.context.agent
+        if not config.uses_critic:
+            return [(0.0, 0.0)] * len(steps)
+        if config.learner.critic_folds > 1:
+            return cross_fitted_values(
+                lambda: agent.critic(phase.previous.critic, base=phase.base_actor),
+                steps,
+                config.learner,
+                phase.rng(FOLDS),
+            )
+        with agent.critic(phase.critic, base=phase.base_actor) as critic:
+            return critic_values(critic, steps)
 
     # --- evaluate ---------------------------------------------------------------------------------
 
@@ -250,9 +265,9 @@ class WebRl(Pipeline[WebRlResult]):
     ) -> WebRlResult:
         config = self.config
         unseen = None
-        test = _evaluate(last, tuple(config.families), config.test, Split.TEST)
+        test = self._tested(last, "test", tuple(config.families))
         if config.unseen:
-            unseen = _evaluate(last, tuple(config.unseen), config.test, Split.TEST)
+            unseen = self._tested(last, "unseen", tuple(config.unseen))
         return WebRlResult(
             base=base.result,
             phases=phases,
@@ -263,6 +278,12 @@ class WebRl(Pipeline[WebRlResult]):
                 iterations=len(phases),
             ),
             outcome_model=judge.result if judge else None,
+        )
+
+    def _tested(self, last: Phase, name: str, families: Sequence[str]) -> SuccessScores:
+        """Kept by phase: a finished run may be continued with more of them."""
+        return last.part(
+            name, SuccessScores, lambda: _evaluate(last, families, self.config.test, Split.TEST)
         )
 
     def _write_curriculum(self, run: RunFolder, phases: Sequence[PhaseResult]) -> None:
@@ -288,7 +309,7 @@ class WebRl(Pipeline[WebRlResult]):
 
 def _evaluate(phase: Phase, families: Sequence[str], count: int, split: Split) -> SuccessScores:
     """The actor after a phase, on held-out instances."""
-    scores = phase.context.evaluate(phase.actor(), families, count, split)
+    scores = phase.context.evaluate(phase.actor, families, count, split)
     assert scores is not None
     return scores
 

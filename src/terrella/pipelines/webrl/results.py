@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from terrella.engines.pointer.records import ActorMetrics, CriticMetrics
 from terrella.evals.results import RlCost
+from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.context import BaseResult
-from terrella.pipelines.webrl.curriculum import CurriculumLog
-from terrella.pipelines.webrl.metrics import PracticeMetrics, ReplayCounts, SuccessScores
+from terrella.pipelines.webrl.curriculum import CurriculumLog, Proposals
+from terrella.pipelines.webrl.metrics import (
+    ActorMetrics,
+    CriticMetrics,
+    PracticeMetrics,
+    ReplayCounts,
+    SuccessScores,
+)
 from terrella.pipelines.webrl.outcome_model import OutcomeErrors, OutcomeModelResult
 
 
@@ -42,6 +48,21 @@ class WebRlResult:
     """Success on the families that were never practised."""
     rl: RlCost
     outcome_model: OutcomeModelResult | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """Proposals of a phase with what an actor would see first of each; None if it cannot start."""
+
+    proposals: Proposals
+    inputs: list[PolicyInput | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """The critic's value of each proposal's first state; -1 if the world cannot be reset."""
+
+    values: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)

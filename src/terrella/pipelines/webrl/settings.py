@@ -10,26 +10,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.world import World
 from terrella.data.replay import Replay
-from terrella.engines.pointer.config import PointerLearnerConfig
-from terrella.pipelines.base import Pipeline
+from terrella.models.names import check_model_name
+from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
+
+POINTER = "pointer"
+"""The small model: it points at one of the offered actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebRlSettings(Pipeline.Config):
+class WebRlSettings(ModelPipeline.Config):
     """One arm of WebRL."""
 
+    model: Local[str] = POINTER
+    """`pointer` (0.3M parameters, from scratch), or a chat model by name or folder."""
+    agent: LanguageAgentConfig = field(default_factory=LanguageAgentConfig)
+    """How a language model acts; a pointer network has `width` and `layers` instead."""
     families: Recorded[Mapping[str, World.Config]]
     """Families of tasks to practise, easy ones first where there is an order."""
     unseen: Recorded[Mapping[str, World.Config]] = field(default_factory=dict[str, World.Config])
     """Families that are only evaluated."""
     slots: int = 64
     """Worlds that are played at the same time."""
+    env_threads: Local[int] = 0
+    """Threads that step worlds beside each other; 0 steps them one after the other."""
     read_instruction: bool = False
     """Put the world's instruction before its text."""
     width: int = 64
@@ -38,6 +49,8 @@ class WebRlSettings(Pipeline.Config):
     """Families that the expert demonstrates; empty for all."""
     demonstrations: int = 20
     """Per family."""
+    traces: Local[str] = ""
+    """A folder of WebRL's traces: its successes are the demonstrations, instead of an expert's."""
     imitation_updates: int = 150
     """Few on purpose: a policy that is certain does not explore."""
     curriculum: Literal["self_evolving", "fixed"] = "self_evolving"
@@ -45,7 +58,7 @@ class WebRlSettings(Pipeline.Config):
     loss: Literal["webrl_paper", "webrl_released", "filtered_bc", "awr", "digirl", "grpo"] = (
         "webrl_paper"
     )
-    learner: PointerLearnerConfig = field(default_factory=PointerLearnerConfig)
+    learner: WebRlUpdateConfig = field(default_factory=WebRlUpdateConfig)
     replay: Replay.Config = field(default_factory=Replay.Config)
     group_size: int = 1
     """Attempts at each task; above 1 for `grpo`, which compares them."""
@@ -67,6 +80,8 @@ class WebRlSettings(Pipeline.Config):
     def __post_init__(self) -> None:
         if not self.families or self.test < 1:
             raise ConfigError("webrl", "needs at least one family and one test instance of it")
+        if self.model != POINTER:
+            check_model_name(self.model)
 
     @property
     def world(self) -> World.Config:
@@ -76,6 +91,11 @@ class WebRlSettings(Pipeline.Config):
     @property
     def all_families(self) -> tuple[str, ...]:
         return (*self.families, *self.unseen)
+
+    @property
+    def judges(self) -> bool:
+        """Whether an outcome model is trained and asked."""
+        return self.outcome_judge == "model"
 
     @property
     def uses_critic(self) -> bool:

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Self
 import gymnasium
 import numpy as np
 
-from terrella.browser.actions import SCROLL_PIXELS, Action, candidates, parse_action, quoted_texts
+from terrella.browser.actions import SCROLL_PIXELS, candidates, quoted_texts
+from terrella.codecs.web_language import Action, parse_action
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
@@ -222,9 +223,12 @@ def _properties(node: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(properties)
 
 
+ELEMENT_VERBS = ("click", "right_click", "hover", "type", "select")
+
+
 def write_code(action: Action, element_ids: Mapping[int, str]) -> str | None:
-    """Write an action as BrowserGym code; None when its element does not exist."""
-    if action.verb in ("click", "type", "select") and action.id not in element_ids:
+    """Write an action as BrowserGym code; None without one, or when its element does not exist."""
+    if action.verb in ELEMENT_VERBS and action.id not in element_ids:
         return None
     element = quote(element_ids.get(action.id, ""))
     pixels = SCROLL_PIXELS if action.text == "down" else -SCROLL_PIXELS
@@ -236,5 +240,9 @@ def write_code(action: Action, element_ids: Mapping[int, str]) -> str | None:
         "press": f"keyboard_press({quote(action.text)})",
         "goto": f"goto({quote(action.text)})",
         "back": "go_back()",
+        "forward": "go_forward()",
+        "hover": f"hover({element})",
+        "right_click": f"click({element}, button='right')",
+        "wait": "noop(1000)",
         "stop": f"send_msg_to_user({quote(action.text)})",
-    }[action.verb]
+    }.get(action.verb)

@@ -19,15 +19,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import gymnasium
 import numpy as np
 
-from terrella.browser.actions import (
-    Action,
-    candidates,
-    execute_action,
-    parse_action,
-    quoted_texts,
-)
+from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.host import BrowserLostError, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
+from terrella.codecs.web_language import Action, parse_action
 from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations

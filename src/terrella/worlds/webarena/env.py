@@ -20,17 +20,12 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium
 import numpy as np
 
-from terrella.browser.actions import (
-    Action,
-    candidates,
-    execute_action,
-    parse_action,
-    quoted_texts,
-)
+from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.events import NetworkEvent
 from terrella.browser.guard import Allow
 from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
+from terrella.codecs.web_language import Action, parse_action
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import WorldError
 from terrella.core.spaces import Observations

@@ -1,4 +1,4 @@
-"""What the pointer learner is given and what it returns. Nothing here imports torch.
+"""Steps of judged attempts: what the actor, the critic and replay of WebRL work on.
 
 steps = train_steps(attempt, outcome=1.0)
 """
@@ -18,29 +18,16 @@ class TrainStep:
     input: PolicyInput
     next_input: PolicyInput
     taken: int
+    """Index of the chosen action among the offered ones; -1 if it was written freely."""
+    action: str
+    reply_ids: tuple[int, ...]
+    """What a language model wrote; empty for other actors and for demonstrations."""
     outcome: float
     steps_to_go: int
     advantage: float = 0.0
     """Advantage within the group, for GRPO; the other losses ask the critic."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticMetrics:
-    """Losses of the critic in one phase; None if it was not trained."""
-
-    first_loss: float | None = None
-    last_loss: float | None = None
-    """Mean of the last ten updates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorMetrics:
-    """One phase of the actor: means of the last updates; None if there was nothing to train on."""
-
-    loss: float | None = None
-    moved: float | None = None
-    """Mean absolute log-ratio to the actor at the start of the phase."""
-    advantage: float | None = None
+    task: str = ""
+    """Steps of one task are in one fold of a cross-fitted critic."""
 
 
 def train_steps(attempt: Attempt, outcome: float, advantage: float = 0.0) -> list[TrainStep]:
@@ -53,18 +40,26 @@ def train_steps(attempt: Attempt, outcome: float, advantage: float = 0.0) -> lis
         following = choice if is_last else attempt.choices[index + 1]
         step = TrainStep(
             input=PolicyInput(
-                choice.observation, choice.offered, actions[:index], choice.steps_left
+                choice.observation,
+                choice.offered,
+                actions[:index],
+                choice.steps_left,
+                attempt.instruction,
             ),
             next_input=PolicyInput(
                 attempt.observation_after(index),
                 following.offered,
                 actions[: index + 1],
                 choice.steps_left - 1,
+                attempt.instruction,
             ),
             taken=choice.taken,
+            action=choice.action,
+            reply_ids=choice.reply_ids,
             outcome=outcome,
             steps_to_go=count - 1 - index,
             advantage=advantage,
+            task=attempt.task.name,
         )
         steps.append(step)
     return steps

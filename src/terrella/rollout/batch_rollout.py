@@ -1,16 +1,20 @@
 """Plays practice tasks in several worlds at once, one batch of policy inputs at a time.
 
 The order of everything follows from the tasks alone, so the same tasks and weights give the same
-attempts, bit for bit. A world that fails leaves a masked attempt, and the others continue.
+attempts, bit for bit. A world that fails leaves a masked attempt, and the others continue. Slow
+worlds (browsers) are stepped beside each other in threads.
     with BatchRollout(families, slots=32) as rollout:
         attempts = rollout.play(expert_actions, tasks, split=Split.TRAIN)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self, TypeVar
+
+import numpy as np
 
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
@@ -39,8 +43,28 @@ class WorldSlot:
         return self.run is None or self.run.over
 
 
-ActionSampler = Callable[[Sequence[PolicyInput], Sequence[WorldSlot]], list[tuple[int, float]]]
-"""For each situation: the index of the chosen action and its log-probability."""
+class Chosen(NamedTuple):
+    """An action that was chosen among the offered ones."""
+
+    taken: int
+    logprob: float
+    written: str = ""
+    """How a language model wrote it; empty if the world gets it as it was offered."""
+    reply_ids: tuple[int, ...] = ()
+
+
+ActionSampler = Callable[[Sequence[PolicyInput], Sequence[WorldSlot]], list[Chosen]]
+"""Chooses an action for each situation."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def draw_index(probs: Sequence[float], rng: np.random.Generator, *, greedy: bool) -> int:
+    """An index drawn with these weights, or the likeliest one."""
+    summed = np.cumsum(np.asarray(probs, dtype=np.float64))
+    # Drawn even if not used: the episode's random stream must not depend on `greedy`.
+    drawn = int(np.searchsorted(summed, rng.random() * float(summed[-1]), side="right"))
+    return int(np.argmax(probs)) if greedy else min(drawn, len(probs) - 1)
 
 
 class BatchRollout:
@@ -52,17 +76,24 @@ class BatchRollout:
         *,
         slots: int = 32,
         read_instruction: bool = False,
+        threads: int = 0,
     ) -> None:
-        """`read_instruction` puts the instruction before the text: it may hold the goal."""
+        """`read_instruction` puts the instruction before the text: it may hold the goal.
+
+        `threads` step worlds beside each other; with 0 they are stepped one after the other.
+        """
         self.families = families
         self.slots = slots
         self.read_instruction = read_instruction
         self._idle: list[tuple[str, World]] = []
+        self._threads = ThreadPoolExecutor(threads, "world") if threads else None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
         for _, world in self._idle:
             world.close()
         self._idle.clear()
@@ -91,7 +122,7 @@ class BatchRollout:
         """The first policy input of each task; None where the world cannot be reset."""
         inputs = []
         for index, task in enumerate(tasks):
-            slot = self._start(index, task, split)
+            slot = self._start(index, task, self._borrow(task.family), split)
             inputs.append(self.policy_input(slot) if slot.run is not None else None)
             self._finish(slot)
         return inputs
@@ -104,7 +135,9 @@ class BatchRollout:
         if self.read_instruction:
             text = f"{situation.instruction}\n{text}"
         past_actions = tuple(choice.action for choice in slot.choices)
-        return PolicyInput(text, situation.actions, past_actions, situation.steps_left)
+        return PolicyInput(
+            text, situation.actions, past_actions, situation.steps_left, situation.instruction
+        )
 
     # --- play -------------------------------------------------------------------------------------
 
@@ -125,9 +158,13 @@ class BatchRollout:
         finished: dict[int, Attempt] = {}
         env_steps = 0
         while waiting or active:
-            while waiting and len(active) < self.slots and not 0 < max_env_steps <= env_steps:
+            starting: list[tuple[int, PracticeTask, World]] = []
+            while waiting and len(active) + len(starting) < self.slots:
+                if 0 < max_env_steps <= env_steps:
+                    break
                 index, task = waiting.pop(0)
-                active.append(self._start(index, task, split))
+                starting.append((index, task, self._borrow(task.family)))
+            active += self._each(lambda new: self._start(new[0], new[1], new[2], split), starting)
             live = [slot for slot in active if not slot.over]
             if live:
                 self._step(sampler, live)
@@ -139,11 +176,15 @@ class BatchRollout:
                 break
         return [finished[index] for index in sorted(finished)]
 
-    def _start(self, index: int, task: PracticeTask, split: Split) -> WorldSlot:
-        world = self._borrow(task.family)
+    def _each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Call for each item, in order or in threads; the results are in order."""
+        mapped = map if self._threads is None else self._threads.map
+        return list(mapped(call, items))
+
+    def _start(self, index: int, task: PracticeTask, world: World, split: Split) -> WorldSlot:
         try:
             run = EpisodeRun(
-                world, seed=task.seed, noise_seed=task.noise_seed, split=split, policy="pointer"
+                world, seed=task.seed, noise_seed=task.noise_seed, split=split, policy="actor"
             )
         except Exception:  # noqa: BLE001  a world that cannot be reset masks its attempt, not the phase
             return WorldSlot(index, task, world, None)
@@ -152,20 +193,26 @@ class BatchRollout:
     def _step(self, sampler: ActionSampler, slots: Sequence[WorldSlot]) -> None:
         inputs = [self.policy_input(slot) for slot in slots]
         sampled = sampler(inputs, slots)
-        for slot, shown, (taken, logprob) in zip(slots, inputs, sampled, strict=True):
-            assert slot.run is not None
+        for slot, shown, chosen in zip(slots, inputs, sampled, strict=True):
             choice = Choice(
                 observation=shown.text,
                 offered=shown.offered,
-                taken=taken,
-                logprob=logprob,
+                taken=chosen.taken,
+                logprob=chosen.logprob,
                 steps_left=shown.steps_left,
+                written=chosen.written,
+                reply_ids=chosen.reply_ids,
             )
             slot.choices.append(choice)
-            try:
-                slot.run.advance(shown.offered[taken])
-            except Exception as error:  # noqa: BLE001  as in `_start`
-                slot.run.end(Stop.WORLD_ERROR, f"{type(error).__name__}: {error}")
+        self._each(self._advance, slots)
+
+    def _advance(self, slot: WorldSlot) -> None:
+        """Carry out the last choice."""
+        assert slot.run is not None
+        try:
+            slot.run.advance(slot.choices[-1].action)
+        except Exception as error:  # noqa: BLE001  as in `_start`
+            slot.run.end(Stop.WORLD_ERROR, f"{type(error).__name__}: {error}")
 
     def _finish(self, slot: WorldSlot) -> Attempt:
         self._give_back(slot.task.family, slot.world)
@@ -190,9 +237,7 @@ class BatchRollout:
         )
 
 
-def expert_actions(
-    inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]
-) -> list[tuple[int, float]]:
+def expert_actions(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
     """Actions of the world's expert.
 
     An action that is not offered ends the attempt with a policy error.
@@ -203,5 +248,6 @@ def expert_actions(
         action = slot.run.moment.expert()
         if action not in shown.offered:
             slot.run.end(Stop.POLICY_ERROR, f"the expert chose {action!r}, which is not offered")
-        chosen.append((shown.offered.index(action) if action in shown.offered else 0, 0.0))
+        taken = shown.offered.index(action) if action in shown.offered else 0
+        chosen.append(Chosen(taken, 0.0))
     return chosen

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from terrella.browser.actions import parse_action
 from terrella.codecs.answers import read_answer
 from terrella.codecs.chat import Message, reply_form
 from terrella.codecs.pages import (
@@ -24,6 +23,7 @@ from terrella.codecs.pages import (
     read_mark,
     value_messages,
 )
+from terrella.codecs.web_language import parse_action
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.protocols import Codec, Sampler
 from terrella.core.seeds import POLICY_STREAM, stream

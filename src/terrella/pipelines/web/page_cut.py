@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from terrella.browser.actions import parse_action
+from terrella.codecs.web_language import parse_action
 from terrella.core.errors import PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel

@@ -72,8 +72,8 @@ def make_stand_in(name: str, folder: Path, pairs: list[Pair], *, seed: int = 0) 
 def r1_tokenizer(pairs: list[Pair]) -> Any:
     """A byte-level BPE of the texts, with R1's special tokens; thoughts are ordinary tokens.
 
-    Whole answers are tokens, and so are tags with their line ends: a model that has hardly learnt to
-    look back can then write a reply.
+    Whole answers are tokens, and so are tags with their line ends. A model that hardly looks back
+    can then write a reply.
     """
     texts = [reply for _, _, reply in pairs]
     for situation, action, _ in pairs:

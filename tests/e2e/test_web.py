@@ -39,6 +39,7 @@ def test_the_page_can_be_followed(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_ray_workers_with_a_browser_each_collect_what_one_process_does(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs the extra: pip install 'terrella[ray]'")
     # Every process below inherits it: of all variables, browsers get those of the locale.

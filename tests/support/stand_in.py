@@ -38,6 +38,7 @@ BEGIN, END, USER, ASSISTANT = (
     "<|User|>",
     "<|Assistant|>",
 )
+OPEN, CLOSE = "\n\n<answer>\n", "\n</answer>"
 R1_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'system' %}{{ message['content'] }}"
@@ -71,8 +72,8 @@ def make_stand_in(name: str, folder: Path, pairs: list[Pair], *, seed: int = 0) 
 def r1_tokenizer(pairs: list[Pair]) -> Any:
     """A byte-level BPE of the texts, with R1's special tokens; thoughts are ordinary tokens.
 
-    Tags are tokens with the line ends around them: a model that has hardly learnt to look back can
-    then write a reply.
+    Whole answers are tokens, and so are tags with their line ends. A model that hardly looks back
+    can then write a reply.
     """
     texts = [reply for _, _, reply in pairs]
     for situation, action, _ in pairs:
@@ -88,7 +89,8 @@ def r1_tokenizer(pairs: list[Pair]) -> Any:
         tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END
     )
     tokenizer.add_special_tokens({"additional_special_tokens": [USER, ASSISTANT]})
-    tokenizer.add_tokens(["<think>", "</think>", "\n\n<answer>\n", "\n</answer>"])
+    answers = {reply.partition(OPEN)[2].partition(CLOSE)[0] for _, _, reply in pairs}
+    tokenizer.add_tokens(["<think>", "</think>", "\n</think>", OPEN, CLOSE, *sorted(answers)])
     tokenizer.chat_template = R1_TEMPLATE
     return tokenizer
 

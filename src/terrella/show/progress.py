@@ -266,8 +266,8 @@ def _configure_logger() -> None:
 def show_metrics(
     title: str, rows: Sequence[tuple[str, str]], console: Console | None = None
 ) -> None:
-    """Print a small table: framed in a terminal, `name: value` lines elsewhere."""
-    console = console or Console()
+    """Print a small table: framed in a terminal, `name: value` lines elsewhere; rank 0 prints."""
+    console = console or Console(quiet=rank() > 0)
     if not console.is_terminal:
         for name, value in rows:
             console.print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)

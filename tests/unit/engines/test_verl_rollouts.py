@@ -116,6 +116,7 @@ def _record(task: int, reward: float | None) -> dict[str, Any]:
     known = [] if reward is None else [reward]
     return {
         "task": task,
+        "status": "ok" if known else "error",
         "masked": reward is None,
         "length": 2,
         "turn_rewards": known,

@@ -165,6 +165,7 @@ def test_credit_by_turn_compares_a_frame_with_the_same_frame_of_its_siblings():
 def test_rows_to_fit_have_frames_as_targets_and_the_same_layout_as_questions():
     codec, episodes = little_codec(), [film_episode(n, frames=8) for n in range(3)]
     rows = ClipExamples(episodes, codec, horizon=HORIZON, count=20, seed=0)
+    assert len(list(rows)) == len(rows) == 20  # a loop over drawn clips must end
     assert rows[3] == rows[3] and len(rows) == 20
     whole = next(row for row in rows if len(row.completion_ids) == 3 * HORIZON - 1)
     assert whole.mask == tuple(([True] * 2 + [False]) * (HORIZON - 1) + [True] * 2)

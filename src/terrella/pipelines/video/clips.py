@@ -120,6 +120,8 @@ class ClipExamples(Sequence[TrainExample]):
         return self._length
 
     def __getitem__(self, index: int) -> TrainExample:  # type: ignore[override]
+        if not 0 <= index < self._length:
+            raise IndexError(index)  # clips are drawn, so any number would give one
         rng = stream(TASK_STREAM, self.seed, EXAMPLES_FIRST + index)
         episode = self.episodes[int(np.searchsorted(self.edges, rng.random()))]
         start = int(rng.integers(len(episode.transitions)))

@@ -10,6 +10,7 @@ from functools import partial
 
 import common
 import engine_rows
+from common import interval
 
 README = common.ROOT / "README.md"
 PAGE = common.ROOT / "docs/numbers.md"
@@ -344,11 +345,6 @@ def arena(record):
             f"{cell}reset {found['reset_seconds_median']:.2f} s (median)",
         )
     ]
-
-
-def interval(metric, *, digits=3, sign=""):
-    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
-    return f"{metric['mean']:{sign}.{digits}f} {spread}"
 
 
 GATES = {

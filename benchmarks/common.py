@@ -51,6 +51,12 @@ def save_results(name: str, record: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
+def interval(metric: Mapping[str, Any], *, digits: int = 3, sign: str = "") -> str:
+    """A mean with its interval, as tables show it."""
+    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
+    return f"{metric['mean']:{sign}.{digits}f} {spread}"
+
+
 def write_part(
     name: str, part: str, metrics: Mapping[str, Any], *, command: str, what: str | None = None
 ) -> dict[str, Any]:

@@ -1,11 +1,9 @@
 """Rows of docs/numbers.md about servers, slow worlds, memory and endpoints, for tables.py."""
 
+from common import interval
+
 COLUMNS = {"trl": "TRL in-process", "vllm": "TRL + vLLM", "verl": "verl"}
 """The columns of results/engine_matrix.json."""
-
-
-def spread(metric, digits=3):
-    return f"{metric['mean']:.{digits}f} [{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
 
 
 def vllm(record):
@@ -13,7 +11,7 @@ def vllm(record):
         (
             f"tokens/s, our vLLM path / bare vLLM: {name}, {row['requests']} prompts of "
             f"{row['prompt']} tokens, answers of {row['answer']}",
-            f"{spread(row['ratio'])} x ({row['rounds']} rounds)",
+            f"{interval(row['ratio'])} x ({row['rounds']} rounds)",
         )
         for name, part in record.items()
         for row in part["rows"]
@@ -39,11 +37,11 @@ def asynchronous(record):
     return [
         (
             f"`schedule=async`, times faster than sync: {where}",
-            f"{spread(record['speed_up'], digits=2)} (by seed: {each})",
+            f"{interval(record['speed_up'], digits=2)} (by seed: {each})",
         ),
         (
             f"`schedule=async`, final reward minus that of sync: {where}",
-            spread(record["reward_async_minus_sync"]),
+            interval(record["reward_async_minus_sync"]),
         ),
         (
             f"`schedule=async`, oldest token in updates (bound {setting['staleness']})",
@@ -71,14 +69,16 @@ def memory(record):
 
 def matrix(record):
     """Cells that ran to their end, by column. A cell that fails is not written."""
-    cells = [key.split("/") for key in sorted(record)]
-    return [
-        (
-            f"kinds of pipeline that ran on {name}, a few steps each",
-            ", ".join(row for row, cell in cells if cell == column),
-        )
-        for column, name in COLUMNS.items()
-    ]
+    cells = {tuple(key.split("/")) for key in record}
+    kinds = sorted({kind for kind, _ in cells})
+    rows = []
+    for column, name in COLUMNS.items():
+        ran = [kind for kind in kinds if (kind, column) in cells]
+        missing = [kind for kind in kinds if kind not in ran]
+        not_yet = f"; not yet: {', '.join(missing)}" if missing else ""
+        what = f"kinds of pipeline that ran on {name}, a few steps each"
+        rows.append((what, ", ".join(ran) + not_yet))
+    return rows
 
 
 def ranks(record):
@@ -87,11 +87,12 @@ def ranks(record):
     for model, part in record.items():
         one, two = part["one_process"], part["two_ranks_fsdp2"]
         gap = max(abs(a - b) for a, b in zip(one["reward"], two["reward"], strict=True))
+        mean, most = (max(*one[name], *two[name]) for name in ("mismatch/mean", "mismatch/max"))
         rows.append(
             (
                 f"two ranks (FSDP2, bf16, vLLM) against one: {model}, {len(one['reward'])} steps",
-                f"rewards differ by at most {gap:.3f}; sampler and trainer by "
-                f"{max(two['mismatch/mean']):.4f} on average",
+                f"rewards differ by at most {gap:.3f}; sampler and trainer (log-probability of a "
+                f"token, worst step of both) by {mean:.3f} on average, {most:.2f} at most",
             )
         )
     return rows
@@ -105,7 +106,7 @@ def tinker(record):
             (
                 f"`--set engine=tinker`: {recipe}, LoRA, SFT and {len(part['reward'])} steps of "
                 f"GRPO, held-out reward, n = {part['after']['n']}, 1 seed",
-                f"{part['before']['mean']:.2f} -> {spread(part['after'], digits=2)}; first "
+                f"{part['before']['mean']:.2f} -> {interval(part['after'], digits=2)}; first "
                 f"gradient norm {norms['tinker']:.4f} (TRL {norms['trl']:.4f})",
             )
         )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 import engine_rows
-from common import mean_row
+from common import interval, mean_row
 
 from terrella.core.claims import decide, threshold
 
@@ -389,11 +389,6 @@ def arena(record):
             f"{cell}reset {found['reset_seconds_median']:.2f} s (median)",
         )
     ]
-
-
-def interval(metric, *, digits=3, sign=""):
-    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
-    return f"{metric['mean']:{sign}.{digits}f} {spread}"
 
 
 GATES = {

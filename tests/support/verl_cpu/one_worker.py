@@ -21,6 +21,7 @@ from terrella.engines.verl.agent_loop import ServerSampler, as_output
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.losses import ActorLoss, critic_loss
 from terrella.engines.verl.verl_keys import Job, verl_keys
+from terrella.models.presets import max_positions
 
 KEYS = tuple(
     s.removeprefix("verl.")
@@ -56,6 +57,7 @@ def make_job(folder: Path, rlvr: Any, rollout: Any) -> Job:
         verl=settings,
         device="cpu",
         devices=1,
+        positions=max_positions(folder / "model"),
     )
 
 

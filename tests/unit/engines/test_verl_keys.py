@@ -44,6 +44,7 @@ def job(**changes: Any) -> Any:
         seed=0,
         device="cuda",
         devices=8,
+        positions=40_960,
         rollout=Rollout.Config(world=Counter.Config()),
         verl=VerlConfig(),
     )
@@ -81,6 +82,16 @@ def test_servers_on_a_cpu_read_prompts_whole_and_those_on_gpus_as_verl_chooses()
     assert keys[f"{rollout}.enable_chunked_prefill"] is False
     assert keys[f"{rollout}.max_num_batched_tokens"] == on_cpu.longest > 30_000
     assert f"{rollout}.enable_chunked_prefill" not in verl_keys(on_gpu)
+
+
+def test_servers_are_not_asked_for_a_longer_context_than_the_model_has():
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    small = replace(job(), positions=1024)
+    keys = verl_keys(small)
+    assert small.rollout.episode_tokens > 1024
+    assert keys["actor_rollout_ref.rollout.max_model_len"] == 1024
+    assert keys["data.max_response_length"] == 1024
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class Job:
     device: str
     devices: int
     """Devices per node."""
+    positions: int
+    """The longest sequence that the model can read; servers refuse a longer context."""
 
     @property
     def spec_file(self) -> Path:
@@ -60,7 +62,7 @@ class Job:
     @property
     def longest(self) -> int:
         """The length of the longest sequence, in tokens."""
-        return self.verl.prompt_tokens + self.rollout.episode_tokens
+        return min(self.verl.prompt_tokens + self.rollout.episode_tokens, self.positions)
 
 
 def check(rlvr: Any) -> None:
@@ -98,7 +100,7 @@ def _data(job: Job) -> dict[str, Any]:
         "data.train_batch_size": job.rlvr.groups,
         "data.dataloader_num_workers": 0,
         "data.max_prompt_length": job.verl.prompt_tokens,
-        "data.max_response_length": job.rollout.episode_tokens,
+        "data.max_response_length": min(job.rollout.episode_tokens, job.positions),
     }
 
 

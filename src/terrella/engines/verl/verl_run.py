@@ -62,6 +62,8 @@ class VerlRun:
         """Settings that verl cannot run are refused here, before any process starts."""
         from verl.utils.device import get_device_name
 
+        from terrella.models.presets import max_positions
+
         check(rlvr)
         self.source = source
         self.budget = budget
@@ -74,6 +76,7 @@ class VerlRun:
             verl=verl,
             device=get_device_name(),
             devices=verl.devices or device_count(),
+            positions=max_positions(model.resolve()),
         )
         self.composed = compose(verl_keys(self.job), verl.keys)
 

@@ -65,6 +65,7 @@ def commands(number, name):
     }
 
 
+@pytest.mark.timeout(1800)
 def test_no_folder_decides_what_this_machine_does(tmp_path):
     work, outside = tmp_path / "work", tmp_path / "outside"
     outside.mkdir()

@@ -8,14 +8,13 @@ A number that stands on a page can be computed again from its rows (`benchmarks/
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import StoreError
 from terrella.core.files import write_atomic
 from terrella.core.types import canonical_json
+from terrella.core.untrusted import parse_json, read_gzip
 
 
 def write_rows(path: Path, rows: Mapping[str, Any]) -> None:
@@ -26,8 +25,4 @@ def write_rows(path: Path, rows: Mapping[str, Any]) -> None:
 
 def read_rows(path: Path) -> dict[str, Any]:
     """Read what `write_rows` wrote."""
-    try:
-        rows = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError) as error:
-        raise StoreError(str(path), f"holds no rows: {error}") from error
-    return dict(rows)
+    return dict(parse_json(read_gzip(path), str(path)))

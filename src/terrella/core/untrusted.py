@@ -11,12 +11,15 @@ raises on such content into a StoreError that names the file.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import itertools
 import json
 import lzma
 import re
 import struct
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -52,6 +55,7 @@ CONTENT_ERRORS = (
     struct.error,
     lzma.LZMAError,
     tarfile.TarError,
+    zlib.error,
 )
 """What parsers raise on content that they do not understand."""
 # A string, closed or cut off by the end: it always matches, so that the time is linear.
@@ -194,6 +198,15 @@ def read_xz(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
             raise StoreError(str(path), "is cut off", DAMAGED)
         if unpacker.unused_data.strip(b"\0"):
             raise StoreError(str(path), "has data after its end", DAMAGED)
+    return content
+
+
+def read_gzip(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """The content of a gzip file; a bomb is refused at `max_bytes`."""
+    with reading(str(path)), gzip.GzipFile(fileobj=io.BytesIO(read_bytes(path))) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise StoreError(str(path), f"unpacks to more than {max_bytes:,} bytes", DAMAGED)
     return content
 
 

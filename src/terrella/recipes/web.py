@@ -170,7 +170,7 @@ def pages_7b_webarena() -> PageModel.Config:
         score_before=True,
         evaluate_on=256,
         sampler="vllm",
-        vllm=VllmConfig(max_model_len=12_288, memory=0.35),
+        vllm=VllmConfig(max_model_len=12_288, memory=0.35, sleep=True),
         verl=VerlConfig(prompt_tokens=5_000),
         sft=SftConfig(
             epochs=4,

@@ -120,7 +120,7 @@ def webrl_smollm2_miniwob() -> Reproduce.Config:
 @recipe(
     hardware="8 GPUs of 80 GB, WebArena's sites",
     time="not measured",
-    expect="published: SFT 20.6, WebRL 42.4 (%, one run)",
+    expect="never run here; published: SFT 20.6, WebRL 42.4 (%, one run)",
     on="8xH100",
 )
 def webrl_llama_8b_webarena_lite() -> WebRl.Config:
@@ -170,7 +170,7 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
 @recipe(
     hardware="8 GPUs of 80 GB, WebArena's sites",
     time="not measured",
-    expect="published: SFT 22.4, WebRL 43.0 (%, one run)",
+    expect="never run here; published: SFT 22.4, WebRL 43.0 (%, one run)",
     on="8xH100",
 )
 def webrl_glm4_9b_webarena_lite() -> WebRl.Config:

@@ -1,5 +1,6 @@
 """Foreign files: ordinary ones are read, errors name the place. tests/attack has hostile ones."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import terrella
 from terrella.core.errors import StoreError
 from terrella.core.files import read_json_lines as read_own_lines
 from terrella.core.files import write_json_lines
-from terrella.core.untrusted import parse_json, read_json, read_json_lines, reading
+from terrella.core.untrusted import parse_json, read_gzip, read_json, read_json_lines, reading
 from terrella.data.attempts import Attempt, Choice, PracticeTask, read_attempts, write_attempts
 
 SOURCES = Path(terrella.__file__).parent
@@ -65,6 +66,19 @@ def test_an_error_of_a_part_gets_the_place_of_the_whole():
 def test_texts_with_brackets_and_escapes_do_not_count_as_depth():
     text = '{"a": "' + "[" * 500 + '\\"' + "{" * 500 + '"}'
     assert parse_json(text, "here")["a"].count("[") == 500
+
+
+def test_a_gzip_bomb_and_a_damaged_file_are_refused(tmp_path):
+    path = tmp_path / "rows.gz"
+    content = gzip.compress(b"[1, 2]" + b" " * 10_000)
+    path.write_bytes(content)
+    assert read_gzip(path).startswith(b"[1, 2]")
+    with pytest.raises(StoreError, match="unpacks to more than 1,000"):
+        read_gzip(path, max_bytes=1_000)
+    for damaged in (content[:-9], content[:12] + b"\xff" + content[13:], b"not gzip"):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match="cannot be read"):
+            read_gzip(path)
 
 
 def test_every_file_is_read_by_the_bounded_reader():

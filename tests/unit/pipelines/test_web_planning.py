@@ -13,7 +13,8 @@ from terrella.core.predictive import Query
 from terrella.core.types import Situation, Split, Transition, Tree
 from terrella.pipelines.web import planning
 from terrella.pipelines.web.page_agent import LocalPageAgent, SampledProposals, is_possible
-from terrella.pipelines.web.planning import PlannedEpisode, WebPlan, depth_scores
+from terrella.pipelines.web.planned_episodes import PlannedEpisode, depth_scores
+from terrella.pipelines.web.planning import WebPlan
 from terrella.pipelines.web.real_pages import RealPages, RightActionAmong, TrueValue
 from terrella.policies.endpoint import Endpoint
 from terrella.show.progress import SilentProgress

@@ -92,11 +92,13 @@ def test_no_group_is_older_than_the_bound_and_every_task_is_taken_once(staleness
 def test_an_episode_that_outlives_a_swap_has_tokens_of_both_versions():
     seen = set()
     with playing(staleness=3, seconds=0.1) as rollouts:
-        for _ in range(8):
+        for _ in range(100):  # on a busy machine, episodes may end between two swaps
             for group in rollouts.take():
                 seen |= {len(set(episode.versions)) for episode in group.episodes}
             rollouts.publish(lambda: None)
-    assert max(seen) > 1
+            if max(seen) > 1:
+                return
+    pytest.fail("every episode has tokens of one version")
 
 
 def test_weights_are_loaded_between_turns_only():

@@ -22,10 +22,9 @@ from terrella.core.config import Local, record_from_json
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError
 from terrella.core.instances import plain
-from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler, WorldModel
 from terrella.core.run_folder import RunFolder, read_manifest
-from terrella.core.types import Episode, Split, Stop
+from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.row_journal import Key, RowJournal
 from terrella.engines.engine import load_tokenizer, max_positions, start_model
@@ -49,6 +48,13 @@ from terrella.pipelines.web.page_agent import (
     SampledProposals,
 )
 from terrella.pipelines.web.page_cut import CutPages
+from terrella.pipelines.web.planned_episodes import (
+    DepthScores,
+    PlannedEpisode,
+    depth_scores,
+    planned_episode,
+    success_so_far,
+)
 from terrella.pipelines.web.real_pages import RealPages, RightActionAmong, TrueValue
 from terrella.policies.endpoint import Endpoint
 from terrella.world_models.language import LearnedWorldModel
@@ -71,46 +77,6 @@ PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens", "context_tokens")
 
 
 StartSampler = Callable[[str], tuple[contextlib.AbstractContextManager[Sampler], Model]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedEpisode:
-    """One episode at one depth."""
-
-    depth: int
-    seed: int
-    family: str
-    """The kind of task, where the world has kinds."""
-    success: float | None
-    """None for an episode that says nothing about the agent."""
-    steps: int
-    calls: int
-    """Model calls of the whole episode."""
-    unread: int
-    """Replies without an action or a mark that could be read."""
-    pages: int = 0
-    """With `right_action`: pages for which actions were proposed,"""
-    missing: int = 0
-    """and those for which the right one was not among the policy's own proposals."""
-    error: str = ""
-    may_pass: bool = False
-    """Whether it failed for a reason that may have passed: a server that was down."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DepthScores:
-    """The episodes of one depth."""
-
-    success: Metric | None
-    """None if every episode is masked."""
-    gain: Metric | None
-    """Success minus that of depth 0, on the same instances."""
-    masked: int
-    calls_per_step: float
-    unread: float
-    """Share of the calls whose reply could not be read."""
-    missing: float | None
-    """Share of the pages whose right action the policy did not propose; None if not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,13 +252,13 @@ class WebPlan(ModelPipeline[WebPlanResult]):
             done = {key: record_from_json(PlannedEpisode, row) for key, row in journal.rows.items()}
             done = {key: row for key, row in done.items() if key in keys and not row.may_pass}
             run.progress.phase("plan", len(keys))
-            run.progress.advance(len(done), **_shown(list(done.values())))
+            run.progress.advance(len(done), **success_so_far(list(done.values())))
             missing = [key for key in keys if key not in done]
             if missing:
                 for row in self._play_all(run, missing):
                     journal.append(plain(row))
                     done[(row.depth, row.seed)] = row
-                    run.progress.advance(len(done), **_shown(list(done.values())))
+                    run.progress.advance(len(done), **success_so_far(list(done.values())))
             journal.rows = {key: plain(done[key]) for key in keys}
             journal.finish()
         return [done[key] for key in keys]
@@ -314,7 +280,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
                 before = parts.counts()
                 episode = play(world, planner, seed=seed, split=config.split)
                 counts = {name: n - before[name] for name, n in parts.counts().items()}
-                yield _row(episode, world, planner, counts)
+                yield planned_episode(episode, world, planner, counts)
 
     def summary(self, result: WebPlanResult) -> list[tuple[str, str]]:
         rows = []
@@ -396,57 +362,3 @@ def page_settings(model: str) -> dict[str, Any]:
             "`terrella train-world-model page_model` makes one; `real` is a copy of the world",
         )
     return {name: config[name] for name in PAGE_SETTINGS}
-
-
-def _row(
-    episode: Episode, world: World, planner: PagePlanner, counts: Mapping[str, int]
-) -> PlannedEpisode:
-    return PlannedEpisode(
-        depth=planner.config.depth,
-        seed=episode.seed,
-        family=str(getattr(world, "family", "")),
-        success=episode.outcome.value,
-        steps=len(episode.transitions),
-        calls=planner.cost.calls,
-        error=episode.error,
-        may_pass=episode.stop is Stop.POLICY_ERROR,
-        **counts,
-    )
-
-
-def _share(parts: Sequence[int], wholes: Sequence[int]) -> float | None:
-    return sum(parts) / sum(wholes) if sum(wholes) else None
-
-
-def _shown(rows: Sequence[PlannedEpisode]) -> dict[str, float]:
-    """What the progress display shows of the rows so far."""
-    shown = {}
-    for depth in sorted({row.depth for row in rows}):
-        known = [row.success for row in rows if row.depth == depth and row.success is not None]
-        if known:
-            shown[f"depth_{depth}"] = sum(known) / len(known)
-    return shown
-
-
-def depth_scores(rows: Sequence[PlannedEpisode]) -> dict[str, DepthScores]:
-    """Success by depth, and what look-ahead gains on the same instances."""
-    base = {row.seed: row.success for row in rows if row.depth == 0}
-    scores = {}
-    for depth in sorted({row.depth for row in rows}):
-        own = [row for row in rows if row.depth == depth]
-        known = [row for row in own if row.success is not None]
-        gains = [
-            row.success - before
-            for row in known
-            if depth and row.success is not None and (before := base.get(row.seed)) is not None
-        ]
-        calls = sum(row.calls for row in known)
-        scores[str(depth)] = DepthScores(
-            success=Metric.of([row.success for row in known]) if known else None,
-            gain=Metric.of(gains) if gains else None,
-            masked=len(own) - len(known),
-            calls_per_step=calls / max(1, sum(row.steps for row in known)),
-            unread=sum(row.unread for row in known) / max(1, calls),
-            missing=_share([row.missing for row in known], [row.pages for row in known]),
-        )
-    return scores

@@ -1,4 +1,4 @@
-"""The whole of SPA: every kind of arm in seconds, and (nightly) `--quick`, where the claim must hold."""
+"""SPA as a whole: every kind of arm in seconds, and (nightly) `--quick` with its claim."""
 
 import json
 import os

@@ -44,6 +44,7 @@ def terrella(*arguments, code=0):
         (("train-world-model", "video_table", "--dry-run"), 0),
         (("reproduce", "webrl_miniwob", "--dry-run"), 0),
         (("rlvr", "webrl_llama_8b_webarena_lite", "--dry-run"), 0),
+        (("rlvr", "webrl_sokoban_run", "--dry-run"), 0),
         (("reproduce", "bytesized32_tiny", "--dry-run"), 0),
         (("evaluate", "tiny-1m", "sokoban", "frozen_lake:4x4_slip", "--dry-run"), 0),
         (("evaluate", "smolm2", "sokoban"), 2),

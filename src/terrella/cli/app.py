@@ -90,7 +90,7 @@ def recipe_config(
     folder = out or Path("runs") / name.rpartition(".")[2]
     config = with_overrides(config.replace(out=folder), assignments)
     model = getattr(config, "model", None)
-    if isinstance(model, str):
+    if isinstance(model, str) and model not in getattr(config, "own_models", ()):
         check_model_name(model)
     return config
 

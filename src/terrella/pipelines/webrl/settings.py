@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Local, Recorded
@@ -29,6 +29,8 @@ POINTER = "pointer"
 class WebRlSettings(ModelPipeline.Config):
     """One arm of WebRL."""
 
+    own_models: ClassVar[tuple[str, ...]] = (POINTER,)
+    """Models that only this pipeline has."""
     model: Local[str] = POINTER
     """`pointer` (0.3M parameters, from scratch), or a chat model by name or folder."""
     agent: LanguageAgentConfig = field(default_factory=LanguageAgentConfig)

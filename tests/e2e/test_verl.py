@@ -75,7 +75,8 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
         not torch.equal(started[k], trained[k]) for k in started
     )
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["metrics"]["after"]["n"] == 32 and manifest["config"]["engine"] == "verl"
+    assert manifest["metrics"]["after"]["n"] == 16  # so many distinct instances
+    assert manifest["config"]["engine"] == "verl"
 
 
 @pytest.mark.slow

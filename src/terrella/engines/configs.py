@@ -122,7 +122,10 @@ class RlvrConfig(MemoryConfig):
     importance_cap: float = 0.0
     """Weight tokens by trainer / sampler probability, at most this; 0 is off."""
     hang_limit: float = 30.0
-    """Seconds without a heartbeat after which the watchdog reports what is hanging."""
+    """Seconds without a heartbeat after which the watchdog reports what is hanging.
+
+    Ten times as long while a model trains: a slow machine may need minutes for one pack.
+    """
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     report_to: Local[tuple[str, ...]] = ()

@@ -25,6 +25,10 @@ from terrella.rollout.env_pool import EnvWorker
 from terrella.rollout.session import StepResult
 
 logger = logging.getLogger("terrella")
+COMPUTING = ("train", "sync", "save")
+"""Phases without worlds: the time between two heartbeats grows with the model."""
+PATIENCE = 10
+"""How many times the limit a phase of COMPUTING may be silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,8 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._over.wait(min(1.0, self.limit / 4)):
             silent = time.monotonic() - self._last
-            if self._phase != "idle" and silent > self.limit and not self._reported:
+            limit = self.limit * (PATIENCE if self._phase in COMPUTING else 1)
+            if self._phase != "idle" and silent > limit and not self._reported:
                 self._reported = True  # once per silence
                 self._report(silent)
 

@@ -94,12 +94,23 @@ def test_worlds_that_answer_are_no_hang(tmp_path: Path):
 def test_heartbeats_keep_it_quiet_and_silence_is_reported_once(tmp_path: Path):
     with (tmp_path / "stacks").open("w") as stacks, Watchdog(limit=0.2, stacks=stacks) as watchdog:
         time.sleep(0.5)  # idle: nothing is expected of us
-        with watchdog.phase("train"):
+        with watchdog.phase("generate"):
             for _ in range(5):
                 time.sleep(0.1)
                 watchdog.beat()
             assert watchdog.hangs == []
             time.sleep(0.7)
-        with watchdog.phase("save"):
-            time.sleep(0.5)
-    assert [hang.phase for hang in watchdog.hangs] == ["train", "save"]
+    assert [hang.phase for hang in watchdog.hangs] == ["generate"]
+
+
+@pytest.mark.parametrize("phase", ["train", "sync", "save"])
+def test_a_model_that_computes_has_ten_times_as_long(tmp_path: Path, phase: str):
+    with (
+        (tmp_path / "stacks").open("w") as stacks,
+        Watchdog(limit=0.05, stacks=stacks) as watchdog,
+        watchdog.phase(phase),
+    ):
+        time.sleep(0.2)
+        assert watchdog.hangs == []
+        time.sleep(0.6)
+    assert [hang.phase for hang in watchdog.hangs] == [phase]

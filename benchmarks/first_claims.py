@@ -183,7 +183,7 @@ NOT_RUN = {
     "bytesized32_smollm2": "not measured yet",
     "textworld_smollm2": "not measured yet",
     "spa_smollm2_lake": "being measured",
-    "smollm2_counter_model": "being measured",
+    "smollm2_counter_model": "one seed, in docs/real_model.md",
     "pages_smollm2_miniwob": "not measured yet",
     "pages_smollm2_arena": "not measured yet",
     "web_policy_smollm2": "not measured yet",

@@ -272,6 +272,7 @@ def results(folder):
     return found
 
 
+@pytest.mark.timeout(3600)
 def test_practice_can_be_killed_after_any_operation_and_survives_a_broken_disk(tmp_path):
     little_practice(tmp_path / "warm").build().run(SilentProgress())  # imports, for all forks
     reference = little_practice(tmp_path / "reference")

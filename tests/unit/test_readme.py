@@ -65,7 +65,7 @@ def test_the_quickstart_ends_in_a_page_to_look_at(tmp_path):
     pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
     less = {
         "train-world-model": "transitions=600 sft.epochs=1",
-        "certify": "calibration=60 held_out=60 horizon_episodes=4 depth=2 exploited_on=1"
+        "certify": "calibration=60 held_out=60 horizon_episodes=4 depth=2 exploited_on=2"
         " plan_depth=1 samples=2 ranked_on=2",
         "view": "forked=1",
     }

@@ -14,10 +14,10 @@ from terrella.worlds.counter import Counter
 @recipe(
     hardware="2 CPU cores, 8 GB",
     time="30 min",
-    expect="being measured",
+    expect="exact predictions 0.46 -> 0.82 (seed 0, n = 50); no change 0",
 )
 def smollm2_counter_model() -> Rlvr.Config:
-    """SmolLM2 learns what a counter shows after an action.
+    """SmolLM2 learns what a counter shows after an action. Two cores, half an hour.
 
     Half of the answers in its warm-up are wrong: it learns the form, and RLVR finds what is true.
     """

@@ -149,7 +149,7 @@ def test_rows_come_back_and_what_is_none_is_refused(tmp_path):
     write_rows(path, read_rows(path))
     assert path.read_bytes() == first
     path.write_bytes(b"nothing")
-    with pytest.raises(StoreError, match="holds no rows"):
+    with pytest.raises(StoreError, match="cannot be read"):
         read_rows(path)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.pipelines.certify.pipeline import _measure_all
+from terrella.core.errors import ConfigError
+from terrella.pipelines.certify.pipeline import Certify, _measure_all
 from terrella.pipelines.certify.records import CertifyConfig, Evidence
 from terrella.pipelines.certify.sections import Sections
 from terrella.policies.basic import Mixture, Random
@@ -66,3 +67,10 @@ def test_every_section_begins_at_once_and_is_whole_only_at_its_end(phases):
     for name, shares in phases.items():
         assert shares[0] == 0 and shares[-1] == 1, name
         assert shares.count(1) == 1, name
+
+
+@pytest.mark.parametrize("name", ["ranked_on", "exploited_on"])
+def test_one_episode_is_refused_before_anything_is_measured(tmp_path, name):
+    config = Certify.Config(world=Counter.Config(), folder=tmp_path, **{name: 1})
+    with pytest.raises(ConfigError, match=f"{name}.*one episode has no interval"):
+        Certify(config).run(SilentProgress())

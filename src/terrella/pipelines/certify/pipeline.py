@@ -54,6 +54,9 @@ class Certify(Configurable):
                 "there is no such folder",
                 "name one that `terrella train-world-model` wrote",
             )
+        for name in ("ranked_on", "exploited_on"):
+            if getattr(self.config, name) == 1:
+                raise ConfigError(name, "one episode has no interval", f"set {name}=2 or more")
         with locked(self.config.folder):
             subfolder(self.config.folder, self.report_folder.name)
             certificate = Certificate(self.measure(progress))

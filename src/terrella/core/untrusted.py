@@ -203,10 +203,15 @@ def read_xz(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
 
 def read_gzip(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The content of a gzip file; a bomb is refused at `max_bytes`."""
-    with reading(str(path)), gzip.GzipFile(fileobj=io.BytesIO(read_bytes(path))) as file:
+    return unpack_gzip(read_bytes(path), str(path), max_bytes)
+
+
+def unpack_gzip(data: bytes, where: str, max_bytes: int) -> bytes:
+    """The content of gzip data that was read from `where`."""
+    with reading(where), gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise StoreError(str(path), f"unpacks to more than {max_bytes:,} bytes", DAMAGED)
+        raise StoreError(where, f"unpacks to more than {max_bytes:,} bytes", DAMAGED)
     return content
 
 

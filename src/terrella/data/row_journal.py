@@ -12,7 +12,6 @@ that it is the same file whether or not the run was killed.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import time
 import zlib
@@ -23,7 +22,7 @@ from typing import Any, Self, cast
 from terrella.core.errors import StoreError
 from terrella.core.files import sync_file
 from terrella.core.integrity import HASH_SUFFIX, read_hashed, write_hashed
-from terrella.core.untrusted import MAX_FILE_BYTES, parse_json, reading
+from terrella.core.untrusted import MAX_FILE_BYTES, parse_json, unpack_gzip
 
 SUFFIX, UNFINISHED = ".jsonl.gz", ".rows"
 SYNC_SECONDS = 1.0
@@ -108,11 +107,7 @@ class RowJournal:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a finished file, which is checked against its hash; a bomb is refused."""
-    data = read_hashed(path)
-    with reading(str(path)), gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
-        text = unpacked.read(MAX_FILE_BYTES + 1)
-    if len(text) > MAX_FILE_BYTES:
-        raise StoreError(str(path), f"unpacks to more than {MAX_FILE_BYTES:,} bytes")
+    text = unpack_gzip(read_hashed(path), str(path), MAX_FILE_BYTES)
     return [parse_json(line, str(path)) for line in text.split(b"\n") if line.strip()]
 
 

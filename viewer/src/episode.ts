@@ -19,7 +19,12 @@ function outcome(step: { reward: number; terminated: boolean; truncated?: boolea
   return `reward ${short(step.reward)}${end}`;
 }
 
-function pane(title: string, note: string, ...body: Node[]): HTMLElement {
+function screenshot(episode: Episode, at: number): HTMLElement | null {
+  const source = episode.screens?.[at];
+  return source === undefined ? null : el("img", { class: "screen", src: source, alt: at ? `the page after step ${at}` : "the page at the beginning" });
+}
+
+function pane(title: string, note: string, ...body: (Node | null)[]): HTMLElement {
   return el("div", { class: "pane" }, el("h4", {}, title), el("p", { class: "quiet" }, note), ...body);
 }
 
@@ -81,11 +86,11 @@ export class EpisodeView {
   private panes(episode: Episode): HTMLElement {
     const step = episode.steps[this.at - 1];
     const seen = this.data.observations;
-    if (!step) return el("div", { class: "panes" }, pane("Beginning", "what reset showed", draw(seen[episode.first]!, undefined, "beginning")));
+    if (!step) return el("div", { class: "panes" }, pane("Beginning", "what reset showed", screenshot(episode, 0), draw(seen[episode.first]!, undefined, "beginning")));
     const before = seen[this.at > 1 ? episode.steps[this.at - 2]!.seen : episode.first]!;
     const came = { ...step, success: step.info["success"] === true };
     const after = seen[step.seen]!;
-    const made = [pane("Before", "", draw(before, undefined, "before")), pane(`After ${step.action}`, outcome(came), draw(after, before, "after, changes marked"))];
+    const made = [pane("Before", "", screenshot(episode, this.at - 1), draw(before, undefined, "before")), pane(`After ${step.action}`, outcome(came), screenshot(episode, this.at), draw(after, before, "after, changes marked"))];
     if (step.predicted) made.push(predictionPane(this.data, step.predicted, step));
     const facts = el("div", { class: "pane facts-pane" }, el("h4", {}, "Facts"), this.facts(step));
     return el("div", { class: "panes" }, ...made, facts);

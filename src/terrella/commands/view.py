@@ -218,11 +218,16 @@ class View(Configurable):
         forks: dict[int, Any] = dict(
             zip(chosen, analyzer.forks(list(chosen.values())), strict=True)
         )
+        screenshots = {number: analyzer.screenshots(chosen[number]) for number in chosen}
         if self.live:
             names = {number: analyzer.action_names(episode) for number, episode in pending.items()}
             forks = names | forks
         return [
-            Extras(predictions=predictions.get(number, ()), forks=forks.get(number, ()))
+            Extras(
+                predictions=predictions.get(number, ()),
+                forks=forks.get(number, ()),
+                screenshots=screenshots.get(number, ()),
+            )
             for number, *_ in batch
         ]
 

@@ -1,0 +1,72 @@
+"""A tiny run reports to TensorBoard and to an offline Weights & Biases what its curve has."""
+
+import json
+import re
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+import tests.support.quiet_trl  # noqa: F401
+
+from terrella.core.config import override
+from terrella.core.errors import ConfigError
+from terrella.engines.trl.arguments import trackers
+from terrella.pipelines.rlvr import Rlvr
+from terrella.recipes import find_recipe
+from terrella.show.progress import SilentProgress
+
+SMALL = (
+    "rlvr.steps=3",
+    "rlvr.groups=3",
+    "rlvr.group_size=4",
+    "warmup_examples=64",
+    "evaluate_on=4",
+)
+
+
+def tracked(out, tracker):
+    """The reward of each step, as the curve of a run with this tracker has it."""
+    settings = [*SMALL, f"rlvr.report_to={tracker}"]
+    Rlvr(override(find_recipe("tiny_counter")().replace(out=out), settings)).run(SilentProgress())
+    lines = (out / "curve.jsonl").read_text().splitlines()
+    return [json.loads(line)["reward"] for line in lines]
+
+
+def test_tensorboard_has_the_curve(tmp_path):
+    pytest.importorskip("tensorboard", reason="pip install tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rewards = tracked(tmp_path / "run", "tensorboard")
+    (events,) = (tmp_path / "run").rglob("events.out.tfevents.*")
+    read = EventAccumulator(str(events)).Reload()
+    scalars = read.Scalars("train/reward")
+    assert [scalar.step for scalar in scalars] == [1, 2, 3]
+    assert [scalar.value for scalar in scalars] == pytest.approx(rewards)
+
+
+def test_wandb_works_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install wandb")
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    rewards = tracked(tmp_path / "run", "wandb")
+    (log,) = tmp_path.rglob("run-*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(log))
+    found = []
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record.FromString(data)
+        for item in record.history.item:
+            if "train/reward" in (item.key, *item.nested_key):
+                found.append(float(item.value_json))
+    assert found == pytest.approx(rewards)
+
+
+def test_a_tracker_that_is_missing_or_unknown_is_named():
+    with pytest.raises(ConfigError, match="no tracker 'tensorbord'"):
+        trackers(("tensorbord",))
+    with pytest.raises(ConfigError, match=re.escape("pip install swanlab")):
+        trackers(("swanlab",))
+    assert trackers(()) == ["none"]

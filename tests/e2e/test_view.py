@@ -265,7 +265,8 @@ def test_the_commands_of_the_docs_run(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stderr[-2000:]}"
     assert (tmp_path / "runs/seen/view/view.html").stat().st_size > 20_000
-    assert "| seen | 200 |" in (tmp_path / "report/report.md").read_text()
+    report = (tmp_path / "report/report.md").read_text()
+    assert report.startswith("# Report on seen\n") and "| seen | 200 |" in report
 
 
 def test_hostile_text_stays_text(tmp_path, open_page):

@@ -33,7 +33,9 @@ def tracked(out, tracker):
 
 
 def test_tensorboard_has_the_curve(tmp_path):
-    pytest.importorskip("tensorboard", reason="needs the extra: pip install 'terrella[tensorboard]'")
+    pytest.importorskip(
+        "tensorboard", reason="needs the extra: pip install 'terrella[tensorboard]'"
+    )
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     rewards = tracked(tmp_path / "run", "tensorboard")

@@ -203,7 +203,9 @@ class _Reader:
             columns = ("episode_index", ACTION, "next.reward", "next.success")
             self._steps = name, _table(self.folder, name, columns)
         table = self._steps[1]
-        return table.filter(pa.compute.equal(table["episode_index"], number))
+        import pyarrow.compute as pc  # slow to import, and needed only here
+
+        return table.filter(pc.equal(table["episode_index"], number))
 
 
 def _column(steps: pa.Table, name: str) -> list[float] | None:

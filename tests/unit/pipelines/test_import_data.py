@@ -2,6 +2,8 @@
 
 import json
 import lzma
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +139,21 @@ def test_robot_video_becomes_a_store_in_parts_of_bounded_size(tmp_path, monkeypa
     assert shown["observations"] == "frames of 16 x 16 x 3" and shown["episodes"] == "5"
     assert [part.counts.episodes for part in store.parts] == [2, 2, 1]
     assert [e.transitions[0].action for e in store.episodes()][3] == "+3.0000 +3.0000"
+
+
+def test_a_lerobot_dataset_is_imported_by_a_fresh_process(tmp_path):
+    """No other test has imported anything for it there."""
+    pytest.importorskip("av", reason="pip install 'terrella[video]'")
+    from terrella.data.lerobot import write_lerobot
+
+    video = np.zeros((4, 32, 32, 3), np.uint8)
+    recording = Recording(source="x", number=0, video=video, actions=np.zeros((4, 2)), success=True)
+    write_lerobot(tmp_path / "set", [recorded_episode(recording)])
+    words = ("import", "lerobot", "set", "--out", "out", "--set", "size=16,16")
+    command = [sys.executable, "-m", "terrella.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list(EpisodeStore.open(tmp_path / "out").episodes())) == 1
 
 
 def test_rlds_shards_become_a_store_and_are_counted_without_reading_them(tmp_path):

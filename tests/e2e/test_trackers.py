@@ -49,11 +49,13 @@ def test_tensorboard_has_the_curve(tmp_path):
 
 def test_wandb_works_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="pip install wandb")
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     rewards = tracked(tmp_path / "run", "wandb")
+    wandb.finish()  # as a process does at its end
     (log,) = tmp_path.rglob("run-*.wandb")
     items = [item for data in written(log) for item in Record.FromString(data).history.item]
     found = [item for item in items if "train/reward" in (item.key, *item.nested_key)]

@@ -9,6 +9,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from terrella.show.certificate_plots import draw
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73")  # safe for colour-blind readers
 SMOOTH = 10
 """Steps that one point of a reward curve averages over."""
@@ -125,8 +127,15 @@ def draw_plan():
     figure.savefig(common.RESULTS / "trust_plan.png", dpi=110)
 
 
+def certificate_lake():
+    """The certificate of `lake_model`, as its own page shows it."""
+    certificate = common.read_results("trust_certificates")["models"]["lake"]
+    draw(certificate, common.PICTURES / "certificate_lake.png")
+
+
 if __name__ == "__main__":
     common.PICTURES.mkdir(parents=True, exist_ok=True)
     engine_curves()
     spa_arms()
     draw_plan()
+    certificate_lake()

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.made_episodes import EPISODES, extras_of, made
 from tests.support.made_models import Lying, by_chance, certified_model_of, data_of
@@ -18,12 +19,13 @@ playwright = pytest.importorskip(
 from terrella.commands import view as view_command
 from terrella.commands.view import View
 from terrella.core.config import override
-from terrella.core.types import Text
+from terrella.core.types import Text, Tree
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random
 from terrella.serve.settings import ServeSettings
 from terrella.show.page import write_pages
 from terrella.show.page_data import Extras, PageBuilder
+from terrella.show.png import png
 from terrella.show.progress import SilentProgress
 from terrella.worlds.frozen_lake import FrozenLake
 
@@ -167,6 +169,31 @@ def test_every_modality_marks_what_was_predicted_wrongly(kind, tmp_path, open_pa
         assert page.locator(".predicted img").first.evaluate("image => image.naturalWidth") == 32
 
 
+PAGE = """[1] task "Log in as kai"
+[2] textbox "User" value="{name}" focused
+[3] checkbox "Remember me"{checked}
+  [4] button "Log in" disabled
+not a node at all: "{name}"""
+
+
+def test_a_web_page_is_drawn_with_its_screenshots(tmp_path, open_page):
+    seen = [Tree(PAGE.format(name=name, checked=flag)) for name, flag in (("", ""), ("kai", ""))]
+    seen.append(Tree(PAGE.format(name="kai", checked=" checked")))
+    builder = PageBuilder("pages")
+    shots = [png(np.full((4, 3, 3), shade, np.uint8)) for shade in (0, 120, 240)]
+    episode = made("miniwob", seen, ["type 2 kai", "click 3"])
+    builder.add(episode, 0, Extras(screenshots=shots))
+    page = open_page(write_pages(builder.data(), tmp_path, max_bytes=10**8)[0])
+    page.keyboard.press("End")
+    before, after = page.locator(".panes > .pane:not(.facts-pane)").all()
+    assert before.locator(".as-field").inner_text() == "kai"
+    assert after.locator(".created").inner_text().split("\n")[-1] == "☑ Remember me"
+    assert after.locator(".as-button.disabled").inner_text() == "Log in"
+    assert 'not a node at all: "kai' in after.inner_text()  # shown as it is
+    assert after.get_by_alt_text("the page after step 2").evaluate("i => i.naturalHeight") == 4
+    assert before.get_by_alt_text("the page after step 1").count() == 1
+
+
 def test_tokens_are_coloured_by_the_chosen_mode(tmp_path, open_page):
     episode, _ = EPISODES["state"]
     tokens = {
@@ -265,7 +292,8 @@ def test_the_commands_of_the_docs_run(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stderr[-2000:]}"
     assert (tmp_path / "runs/seen/view/view.html").stat().st_size > 20_000
-    assert "| seen | 200 |" in (tmp_path / "report/report.md").read_text()
+    report = (tmp_path / "report/report.md").read_text()
+    assert report.startswith("# Report on seen\n") and "| seen | 200 |" in report
 
 
 def test_hostile_text_stays_text(tmp_path, open_page):

@@ -130,6 +130,11 @@ def test_a_folder_below_a_file_cannot_be_written(tmp_path):
     assert "file/store" in shown and "Not a directory" in shown and "->" in shown
 
 
+def test_a_place_where_no_folder_can_be_made(tmp_path):
+    shown = told(run(*COLLECT, "/proc/nowhere", cwd=tmp_path), 2)
+    assert "/proc/nowhere: no folder can be made here" in shown and "--out" in shown
+
+
 def test_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "store").write_text("")
     shown = told(run(*COLLECT, "store", cwd=tmp_path), 2)

@@ -1,5 +1,6 @@
 """README and docs are executed: their Python, their commands, the map, the tables, the links."""
 
+import json
 import os
 import re
 import shlex
@@ -35,6 +36,17 @@ def commands(text, language="bash"):
     joined = [block.replace("\\\n", " ") for block in blocks(text, language)]
     lines = [line.split(" #")[0].strip() for block in joined for line in block.splitlines()]
     return [line for line in lines if line.startswith("terrella ")]
+
+
+def notebook_commands(page):
+    """The terrella commands of a page's notebook: what runs in a terminal is a comment there."""
+    notebook = json.loads((ROOT / f"docs/notebooks/{page}.ipynb").read_text("utf-8"))
+    lines = [line for cell in code_cells(notebook) for line in cell.splitlines()]
+    return [line[1:].split(" #")[0].strip() for line in lines if line.startswith("!terrella ")]
+
+
+def code_cells(notebook):
+    return [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
 def run(command, folder, **more):
@@ -91,11 +103,19 @@ def test_the_list_of_recipes_is_that_of_the_registry():
     assert subprocess.run(command, cwd=ROOT).returncode == 0, "run: python benchmarks/gallery.py"
 
 
+def test_the_notebooks_are_those_of_the_pages():
+    """So a test that runs the commands of a page has run its notebook."""
+    command = [sys.executable, "benchmarks/notebooks.py", "--check"]
+    assert subprocess.run(command, cwd=ROOT).returncode == 0, "run: python benchmarks/notebooks.py"
+
+
 # --- the first world ------------------------------------------------------------------------------
 
 
 def test_the_first_world_runs_and_is_short(tmp_path):
     (code,) = blocks(FIRST_WORLD, "python")
+    notebook = json.loads((ROOT / "docs/notebooks/first_world.ipynb").read_text("utf-8"))
+    assert code_cells(notebook)[0] == code.strip()
     script = tmp_path / "hello.py"
     script.write_text(code)
     assert len([line for line in code.splitlines() if line.strip()]) <= 30
@@ -106,12 +126,14 @@ def test_the_first_world_runs_and_is_short(tmp_path):
 
 @pytest.mark.slow
 def test_the_first_commands_work_as_written(tmp_path):
-    pages = ("docs/first_world.md", "docs/train.md", "docs/start_research.md")
-    for page in pages:
-        for command in commands((ROOT / page).read_text("utf-8")):
-            if " play " not in command:
-                code, shown = run(command, tmp_path)
-                assert code == 0, shown
+    """Also of their notebooks: the same run."""
+    for page in ("first_world", "train", "start_research"):
+        of_page = commands((ROOT / f"docs/{page}.md").read_text("utf-8"))
+        of_notebook = notebook_commands(page)
+        assert of_notebook == [command for command in of_page if " play " not in command]
+        for command in of_notebook:
+            code, shown = run(command, tmp_path)
+            assert code == 0, shown
     assert (tmp_path / "runs/lake/manifest.json").exists()
 
 

@@ -18,6 +18,7 @@ export interface Tokens {
 export interface Episode {
   id: number; world: string; policy: string; split: string; seed: number; noise_seed: number; instance: string;
   stop: string; outcome: Verdict; error: string; first: number; steps: Step[]; note: string; flat: boolean; tokens?: Tokens;
+  screens?: string[]; // of the beginning and after each step, where they could be taken again
 }
 export interface Curve { name: string; steps: number[]; values: number[] }
 export interface PageData {

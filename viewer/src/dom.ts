@@ -24,6 +24,10 @@ export function svg(tag: string, attributes: Record<string, string | number>, ..
   return made;
 }
 
+export function percent(share: number): string {
+  return share > 0 && share < 1e-4 ? "less than 0.01 %" : `${short(100 * share)} %`;
+}
+
 export function short(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined) return "–";
   return Number.isInteger(value) ? String(value) : value.toPrecision(digits).replace(/\.?0+$/, "");

@@ -1,6 +1,6 @@
 // One episode, one step: what was seen, what came, what was predicted, what the verdict says.
 import { draw } from "./renderers";
-import { el, short } from "./dom";
+import { el, percent, short } from "./dom";
 import type { Episode, PageData, Predicted, Step, Verdict } from "./data";
 import { ENDED, ending } from "./data";
 import { ForkPanel } from "./forks";
@@ -19,7 +19,12 @@ function outcome(step: { reward: number; terminated: boolean; truncated?: boolea
   return `reward ${short(step.reward)}${end}`;
 }
 
-function pane(title: string, note: string, ...body: Node[]): HTMLElement {
+function screenshot(episode: Episode, at: number): HTMLElement | null {
+  const source = episode.screens?.[at];
+  return source === undefined ? null : el("img", { class: "screen", src: source, alt: at ? `the page after step ${at}` : "the page at the beginning" });
+}
+
+function pane(title: string, note: string, ...body: (Node | null)[]): HTMLElement {
   return el("div", { class: "pane" }, el("h4", {}, title), el("p", { class: "quiet" }, note), ...body);
 }
 
@@ -32,7 +37,7 @@ function predictionPane(data: PageData, predicted: Predicted, step: Step): HTMLE
   const value = predicted.verdict.value;
   const how = value && value < 1 ? `${short(value)} of 1` : right; // frames earn partial credit
   return el("div", { class: `pane predicted ${right}` }, el("h4", {}, `Predicted: ${how}`),
-    el("p", { class: "quiet" }, same ? told : el("mark", {}, told), `; ${short(100 * predicted.chance)} % by the model`), draw(seen, real, "predicted"));
+    el("p", { class: "quiet" }, same ? told : el("mark", {}, told), `; ${percent(predicted.chance)} by the model`), draw(seen, real, "predicted"));
 }
 
 export class EpisodeView {
@@ -81,13 +86,13 @@ export class EpisodeView {
   private panes(episode: Episode): HTMLElement {
     const step = episode.steps[this.at - 1];
     const seen = this.data.observations;
-    if (!step) return el("div", { class: "panes" }, pane("Beginning", "what reset showed", draw(seen[episode.first]!, undefined, "beginning")));
+    if (!step) return el("div", { class: "panes" }, pane("Beginning", "what reset showed", screenshot(episode, 0), draw(seen[episode.first]!, undefined, "beginning")));
     const before = seen[this.at > 1 ? episode.steps[this.at - 2]!.seen : episode.first]!;
     const came = { ...step, success: step.info["success"] === true };
     const after = seen[step.seen]!;
-    const made = [pane("Before", "", draw(before, undefined, "before")), pane(`After ${step.action}`, outcome(came), draw(after, before, "after, changes marked"))];
+    const made = [pane("Before", "", screenshot(episode, this.at - 1), draw(before, undefined, "before")), pane(`After ${step.action}`, outcome(came), screenshot(episode, this.at), draw(after, before, "after, changes marked"))];
     if (step.predicted) made.push(predictionPane(this.data, step.predicted, step));
-    const facts = el("div", { class: "pane facts-pane" }, el("h4", {}, "Facts"), this.facts(step));
+    const facts = el("div", { class: "pane facts-pane" }, this.facts(step));
     return el("div", { class: "panes" }, ...made, facts);
   }
 
@@ -96,6 +101,7 @@ export class EpisodeView {
     if (step.predicted) rows.push(["trust", step.predicted.trust.replaceAll("_", " ")]);
     rows.push(...Object.entries(step.info).map(([name, value]): [string, string] => [name, JSON.stringify(value)]));
     const table = el("table", { class: "facts" }, el("tbody", {}, ...rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));
-    return el("div", {}, table, step.predicted ? el("h4", {}, "Verdict on the prediction") : null, step.predicted ? verdictTable(step.predicted.verdict) : null);
+    const verdict = step.predicted ? el("div", {}, el("h4", {}, "Verdict on the prediction"), verdictTable(step.predicted.verdict)) : null;
+    return el("div", {}, el("div", {}, el("h4", {}, "Facts"), table), verdict);
   }
 }

@@ -1,6 +1,6 @@
 // Which episodes are listed: by world, ending, stop reason, and what deserves a look.
 import { el } from "./dom";
-import { type Episode, ending, masked, wrong } from "./data";
+import { ENDED, type Episode, ending, masked, wrong } from "./data";
 
 type Test = (episode: Episode) => boolean;
 
@@ -20,7 +20,7 @@ function choice(id: string, label: string, options: [string, string][], changed:
 function counted(episodes: Episode[], key: (episode: Episode) => string): [string, string][] {
   const counts = new Map<string, number>();
   for (const episode of episodes) counts.set(key(episode), (counts.get(key(episode)) ?? 0) + 1);
-  const found = [...counts].sort().map(([name, n]): [string, string] => [name, `${name.replaceAll("_", " ")} (${n})`]);
+  const found = [...counts].sort().map(([name, n]): [string, string] => [name, `${Object.hasOwn(ENDED, name) ? ENDED[name as keyof typeof ENDED] : name.replaceAll("_", " ")} (${n})`]);
   return [["", "all"], ...found];
 }
 

@@ -1,15 +1,15 @@
 // Counterfactuals: another action at this step, what really comes of it, and what the model imagines.
 // A static page holds what was computed ahead of time; a live one asks its server, and can go on from there.
 import { draw } from "./renderers";
-import { el, short } from "./dom";
+import { el, percent, short } from "./dom";
 import type { Episode, Fork, PageData, Result, Seen } from "./data";
 
 function results(data: PageData, title: string, found: Result[], other: Seen | undefined): HTMLElement {
   const seen = (result: Result) => (typeof result.seen === "number" ? data.observations[result.seen]! : result.seen);
   const cards = found.map((result) => el("div", { class: "result" },
-    el("p", { class: "quiet" }, `${short(100 * result.chance)} %, reward ${short(result.reward)}${result.terminated ? (result.success ? ", over: won" : ", over") : ""}`),
+    el("p", { class: "quiet" }, `${percent(result.chance)}, reward ${short(result.reward)}${result.terminated ? (result.success ? ", over: succeeded" : ", over") : ""}`),
     draw(seen(result), other, `${title}, chance ${short(result.chance)}`)));
-  return el("div", { class: "pane" }, el("h4", {}, title), ...(cards.length ? cards : [el("p", { class: "quiet" }, "nothing to show")]));
+  return el("div", { class: "pane" }, el("h4", {}, title), cards.length ? el("div", { class: "results" }, ...cards) : el("p", { class: "quiet" }, "nothing to show"));
 }
 
 export class ForkPanel {

@@ -1,6 +1,6 @@
 // The list of episodes: only the rows in view exist, so that a hundred thousand of them scroll as well as ten.
-import { el, short } from "./dom";
-import { type Episode, ending, wrong } from "./data";
+import { el } from "./dom";
+import { ENDED, type Episode, ending, wrong } from "./data";
 
 const ROW = 46; // pixels; as in style.css
 const SIGNS = { won: "✓", lost: "✗", partial: "◐", masked: "–" };
@@ -61,11 +61,11 @@ export class EpisodeList {
     const row = el("div", {
       class: `row ${how}`, role: "option", "aria-selected": selected ? "true" : "false", "aria-posinset": place + 1,
       "aria-setsize": this.shown.length, click: () => this.choose(episode),
-      "aria-label": `Episode ${episode.id}, ${episode.world}, ${how}, ${episode.steps.length} steps`,
+      "aria-label": `Episode ${episode.id}, ${episode.world}, ${ENDED[how]}, ${episode.steps.length} steps`,
     },
     el("span", { class: "how", "aria-hidden": "true" }, SIGNS[how]),
     el("span", { class: "what" }, `${episode.world} ${episode.id}`, el("small", {}, `seed ${episode.seed} · ${episode.policy}${episode.note ? ` · ${episode.note}` : ""}`)),
-    el("span", { class: "count" }, `${episode.steps.length} steps`, el("small", {}, misses ? `${misses} wrong` : `value ${short(episode.outcome.value)}`)));
+    el("span", { class: "count" }, `${episode.steps.length} steps`, el("small", {}, misses ? `${ENDED[how]}, ${misses} wrong` : ENDED[how])));
     row.style.top = `${place * ROW}px`;
     return row;
   }

@@ -246,9 +246,12 @@ class Tab:
         """The document as HTML."""
         return str(await self.page.content())
 
-    async def screenshot(self) -> bytes:
-        """The visible part of the page as PNG."""
-        reply = await self.session.send("Page.captureScreenshot", {"format": "png"})
+    async def screenshot(self, size: tuple[int, int] | None = None, scale: float = 1.0) -> bytes:
+        """The visible part of the page as PNG, or the part of this size at its upper left."""
+        wanted: dict[str, Any] = {"format": "png"}
+        if size is not None:
+            wanted["clip"] = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": scale}
+        reply = await self.session.send("Page.captureScreenshot", wanted)
         return base64.b64decode(reply["data"])
 
     async def evaluate(self, expression: str) -> Any:

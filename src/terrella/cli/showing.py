@@ -48,7 +48,7 @@ def view(
 
 @app.command(name="report")
 def report(
-    runs: Positional[tuple[Path, ...]] = (), /, *, out: Path = Path("report"), title: str = "Report"
+    runs: Positional[tuple[Path, ...]] = (), /, *, out: Path = Path("report"), title: str = ""
 ) -> None:
     """Write one report (Markdown, HTML, PDF) about runs.
 
@@ -57,7 +57,7 @@ def report(
     Args:
         runs: run folders and result files; seeds of one config become one metric.
         out: the folder of the report.
-        title: its heading.
+        title: its heading; it names the runs unless given.
     """
     from terrella.commands.report import Report
 

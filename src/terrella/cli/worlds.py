@@ -65,7 +65,7 @@ def check(
         _show_checks(name, results)
         counts.update(result.status for result in results)
     console.print(
-        f"{len(names)} worlds, {counts['BROKEN']} broken properties, "
+        f"{len(names)} world{'s' * (len(names) > 1)}, {counts['BROKEN']} broken properties, "
         f"{counts['n/a']} that do not apply",
         highlight=False,
     )

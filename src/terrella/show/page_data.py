@@ -9,6 +9,7 @@ it occurs.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ class Extras:
     predictions: Sequence[StepPrediction] = ()
     forks: Sequence[Sequence[CounterfactualBranch]] = ()
     tokens: Mapping[str, Any] | None = None
+    screenshots: Sequence[bytes] = ()
+    """PNG files: the page at the beginning and after each step."""
     note: str = ""
 
 
@@ -74,6 +77,8 @@ class PageBuilder:
         }
         if extras.tokens:
             row["tokens"] = extras.tokens
+        if extras.screenshots:
+            row["screens"] = [_png_url(picture) for picture in extras.screenshots]
         self.episodes.append(row)
 
     def _step(self, step: Transition, index: int, extras: Extras) -> dict[str, Any]:
@@ -160,6 +165,10 @@ def page_observation(observation: Observation) -> dict[str, Any]:
     if isinstance(observation, Frames):
         return {"kind": "frames", "images": [data_url(frame) for frame in observation.array]}
     return {"kind": observation.kind.value, "text": observation.text}
+
+
+def _png_url(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode()
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:

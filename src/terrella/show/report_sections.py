@@ -177,7 +177,7 @@ def _stores(stores: Mapping[str, Mapping[str, Any]]) -> Section:
         rows.append((name, *totals, success, f"{masked:,}"))
     header = ("store", "episodes", "transitions", "success", "masked")
     note = "Success: the share of the episodes that are not masked, with Wilson's 95% interval."
-    return Section("Episodes", (note,), header, tuple(rows))
+    return Section("Episodes", (note,), header, tuple(rows), _store_picture(stores))
 
 
 def _share(successes: int, n: int) -> str:
@@ -217,6 +217,28 @@ def new_figure(width: float, height: float) -> Any:
     except ImportError as error:
         raise MissingExtraError("plots", "the pictures of a report") from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _store_picture(stores: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Success of each store with its interval; None if no episode was scored."""
+    scored = {
+        name: (counts["successes"], counts["episodes"] - sum(counts["masked"].values()))
+        for name, counts in stores.items()
+    }
+    shown = {name: count for name, count in scored.items() if count[1]}
+    if not shown:
+        return None
+    drawing = new_figure(8, 1.0 + 0.4 * len(shown))
+    axes = drawing.subplots()
+    for place, (successes, n) in enumerate(reversed(shown.values())):
+        low, high = wilson(successes, n)
+        mean = successes / n
+        axes.barh(place, mean, color=BLUE, alpha=0.35, height=0.6)
+        axes.errorbar([mean], [place], xerr=[[mean - low], [high - mean]], fmt="o", color=BLUE)
+    axes.set_yticks(range(len(shown)), list(reversed(shown)))
+    axes.set(xlim=(0, 1.02), xlabel="success, with its 95% interval")
+    axes.spines[["top", "right"]].set_visible(False)
+    return drawing
 
 
 def _curves(group: SeedGroup) -> Section:

@@ -260,4 +260,5 @@ def test_a_report_on_a_store_has_a_title_and_success_with_an_interval(tmp_path):
     Report(Report.Config(runs=(tmp_path / "seen",), out=tmp_path / "report")).write()
     (row,) = tables(tmp_path / "report")["Episodes"][1:]
     assert row[0] == "seen" and row[3].startswith("1.000 [0.7") and row[4] == "0"
+    assert (tmp_path / "report/episodes.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "report/report.md").read_text().startswith("# Report on seen\n")

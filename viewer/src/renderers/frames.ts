@@ -2,10 +2,8 @@
 import { el } from "../dom";
 import type { FramesSeen } from "../data";
 
-const SCALE_TO = 160;
-
 function picture(source: string, label: string): HTMLImageElement {
-  return el("img", { src: source, alt: label, class: "frame", width: SCALE_TO });
+  return el("img", { src: source, alt: label, class: "frame" });
 }
 
 async function difference(canvas: HTMLCanvasElement, first: string, second: string): Promise<void> {
@@ -42,7 +40,6 @@ export const frames = {
       if (beside !== undefined && beside !== image) {
         differences++;
         const canvas = el("canvas", { class: "frame difference", "aria-label": `difference of frame ${n + 1}` });
-        canvas.style.width = `${SCALE_TO}px`;
         void difference(canvas, image, beside);
         column.append(canvas);
       }

@@ -19,7 +19,8 @@ function grid(rows: string[], other: string[] | null) {
   }));
   const node = el("div", { class: "grid" }, ...cells);
   node.style.setProperty("--columns", String(rows[0]!.length)); // small boards get large cells
-  node.style.gridTemplateColumns = `repeat(${rows[0]!.length}, auto)`;
+  const walls = [...rows[0]!].map((_, x) => rows.every((row) => row[x] === "|")); // thin, between the boxes of a sudoku
+  node.style.gridTemplateColumns = walls.map((wall) => (wall ? ".8rem" : "minmax(0, 1fr)")).join(" ");
   return { node, differences };
 }
 

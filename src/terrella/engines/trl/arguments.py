@@ -5,18 +5,24 @@ arguments = training_arguments(RlvrConfig(steps=100), Path("runs/x"), seed=0)
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from trl import GRPOConfig
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.engines.configs import MemoryConfig, RlvrConfig
+
+OWN_PACKAGES = ("aim", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+"""Trackers whose name in transformers is also that of their package."""
 
 
 def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
@@ -42,7 +48,7 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
         logging_steps=1,
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,
-        report_to=list(config.report_to) or "none",
+        report_to=trackers(config.report_to),
         seed=seed,
         **precision_and_memory(config),
         shuffle_dataset=False,
@@ -51,6 +57,17 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
         max_completion_length=None,
         ddp_find_unused_parameters=False,
     )
+
+
+def trackers(names: Sequence[str]) -> list[str]:
+    """The trackers that transformers reports to; one that is unknown or missing is refused."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            raise ConfigError("report_to", f"no tracker {name!r}", f"transformers knows {known}")
+        if name in OWN_PACKAGES and importlib.util.find_spec(name) is None:
+            raise ConfigError("report_to", f"{name} is not installed", f"pip install {name}")
+    return list(names) or ["none"]
 
 
 def precision_and_memory(config: MemoryConfig) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from trl import SFTConfig, SFTTrainer
 from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
-from terrella.engines.trl.arguments import freeze_below, lora, precision_and_memory
+from terrella.engines.trl.arguments import freeze_below, lora, precision_and_memory, trackers
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
@@ -106,7 +106,7 @@ def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig
         warmup_steps=config.warmup_steps,
         max_grad_norm=config.max_grad_norm,
         logging_steps=max(1, min(LOG_EVERY, steps // 5)),
-        report_to=list(config.report_to) or "none",
+        report_to=trackers(config.report_to),
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,
         seed=seed,

@@ -28,6 +28,7 @@ from terrella.pipelines.certify.watch import section_sizes
 from terrella.policies.basic import Expert, Mixture, Random, require_policy
 from terrella.show.certificate import write_report
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
+from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
 from terrella.trust.nearness import NearestData
 from terrella.world_models.certified import CERTIFICATE, DATA, MODEL, certified_hashes
@@ -193,9 +194,8 @@ def summary(certificate: Certificate) -> list[tuple[str, str]]:
         value = sections["ranking"]["spearman"]
         rows.append(("Spearman", f"{value['value']} [{value['low']}, {value['high']}]"))
     if sections["exploitability"]:
-        gap = sections["exploitability"]["gap"]
-        text = f"{gap['mean']:.3f} [{gap['low']:.3f}, {gap['high']:.3f}]"
-        rows.append(("imagined minus real return", text))
+        gap = interval_text(sections["exploitability"]["gap"])
+        rows.append(("imagined minus real return", gap))
     return [*rows, ("real steps spent", f"{sum(sections['real_steps'].values()):,}")]
 
 

@@ -240,7 +240,7 @@ class Sections:
         self.real_steps["exploitability"] += real.steps
         returns = zip(imagined.returns, real.returns, strict=True)
         gaps = [imagined_return - real_return for imagined_return, real_return in returns]
-        low, high = mean_interval(gaps)
+        low, high = mean_interval(gaps) if len(gaps) > 1 else (None, None)  # JSON has no infinity
         return {
             "agent": planner.name,
             "n": len(gaps),

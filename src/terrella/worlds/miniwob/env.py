@@ -35,6 +35,8 @@ from terrella.worlds.miniwob.scripts import SCRIPTS, best_action
 from terrella.worlds.miniwob.views import VIEWS, VOCABULARY
 
 HOST = "miniwob.test"
+TASK_AREA = (160, 210)
+"""The size of every task, in pixels; MiniWoB++ shows counters beside it."""
 START = (
     "terrellaAdvance(100); Math.seedrandom({seed!r}); core.EPISODE_MAX_TIME = 1e12; "
     "core.startEpisodeReal(); terrellaAdvance({wait})"
@@ -247,8 +249,9 @@ class MiniWob(World):
         return self.host.run(self._open_tab().html(), self.config.seconds)
 
     def screenshot(self) -> bytes:
-        """The page as PNG."""
-        return self.host.run(self._open_tab().screenshot(), self.config.seconds)
+        """The task's area of the page as PNG, without the counters beside it."""
+        taken = self._open_tab().screenshot(TASK_AREA, scale=2.0)
+        return self.host.run(taken, self.config.seconds)
 
     def close(self) -> None:
         """Close the page; the browser is shared with other worlds and ends with the process."""

@@ -9,7 +9,8 @@ worlds (browsers) are stepped beside each other in threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeVar
@@ -118,6 +119,15 @@ class BatchRollout:
         if len(self._idle) > MAX_IDLE:
             self._idle.pop(0)[1].close()
 
+    @contextlib.contextmanager
+    def world(self, family: str) -> Iterator[World]:
+        """A world of a family, between episodes."""
+        world = self._borrow(family)
+        try:
+            yield world
+        finally:
+            self._give_back(family, world)
+
     def first_inputs(self, tasks: Sequence[PracticeTask], split: Split) -> list[PolicyInput | None]:
         """The first policy input of each task; None where the world cannot be reset."""
         inputs = []
@@ -184,7 +194,12 @@ class BatchRollout:
     def _start(self, index: int, task: PracticeTask, world: World, split: Split) -> WorldSlot:
         try:
             run = EpisodeRun(
-                world, seed=task.seed, noise_seed=task.noise_seed, split=split, policy="actor"
+                world,
+                seed=task.seed,
+                noise_seed=task.noise_seed,
+                split=split,
+                policy="actor",
+                written=task.written,
             )
         except Exception:  # noqa: BLE001  a world that cannot be reset masks its attempt, not the phase
             return WorldSlot(index, task, world, None)

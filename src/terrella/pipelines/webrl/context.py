@@ -39,7 +39,7 @@ from terrella.rollout.batch_rollout import BatchRollout, expert_actions
 
 logger = logging.getLogger("terrella")
 
-DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR, FOLDS = range(6)
+DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR, FOLDS, WRITING = range(7)
 """What a random stream of a phase is used for."""
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 BASE_FIELDS = (

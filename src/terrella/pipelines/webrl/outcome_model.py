@@ -179,16 +179,16 @@ class OutcomeModel(Configurable):
     def success_probs(
         self, agent: Agent, folder: Path, attempts: Sequence[Attempt]
     ) -> list[float | None]:
-        """The probability that each attempt succeeded; None for a masked one."""
+        """The probability that each attempt succeeded; None for one that broke.
+
+        The world's verdict is not needed: tasks that a curriculum wrote may have none.
+        """
         saved = folder / f"{WEIGHTS}{agent.suffix}"
         with agent.judge(saved, base=saved) as judge:
-            logits = judge.logits(scored_attempts(attempts))
+            logits = judge.logits([attempt for attempt in attempts if attempt.can_be_judged])
         temperature = float(read_hashed(folder / TEMPERATURE))
         probs = iter(sigmoid(logits, temperature).tolist())
-        return [
-            next(probs) if attempt.success is not None and attempt.choices else None
-            for attempt in attempts
-        ]
+        return [next(probs) if attempt.can_be_judged else None for attempt in attempts]
 
     def decide(self, prob: float | None) -> float | None:
         """1.0 for success, 0.0 for failure, None if it abstains."""

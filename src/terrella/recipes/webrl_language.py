@@ -15,6 +15,7 @@ from terrella.data.replay import Replay
 from terrella.engines.configs import LearnerConfig, VllmConfig
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.instructions import InstructionWriter
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -131,7 +132,7 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
     return WebRl.Config(
         model="meta-llama/Llama-3.1-8B-Instruct",
         sampler="vllm",
-        vllm=VllmConfig(sleep=True),
+        vllm=VllmConfig(sleep=True, max_model_len=16_384),
         agent=LanguageAgentConfig(
             act="write",
             codec=WebCodecConfig(form="webrl", language="webrl", prompt_tokens=15_872),
@@ -145,7 +146,15 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
         slots=64,
         imitation_updates=36,  # one epoch of 1,123 demonstrations of about four steps
         curriculum="self_evolving",
-        practice=Curriculum.Config(proposer=Vary.Config(beside=0), quota=1.0),
+        practice=Curriculum.Config(
+            proposer=Vary.Config(beside=0),
+            quota=1.0,
+            tries=1,
+            # 500 instructions a phase; published with GPT-4o, which is writer=endpoint.
+            instructions=InstructionWriter.Config(
+                share=1.0, writer="actor", screen="actor", turns=50
+            ),
+        ),
         outcome_judge="model",
         outcome_model=OutcomeModel.Config(attempts=1000, epochs=4, batch=128, learning_rate=5e-6),
         phases=8,

@@ -300,8 +300,6 @@ def outcome_model_row(path: Path) -> dict[str, Any]:
         {"said": part["predicted"], "was": part["actual"], "n": part["n"]}
         for part in row["calibration"]
     ]
-    turned = {f"turned_{number}": count for number, count in enumerate(row["injected"]["turned"])}
-    row["injected"] = {"n": row["injected"]["n"], **turned}
     return row
 
 

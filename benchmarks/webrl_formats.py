@@ -112,7 +112,7 @@ def main() -> None:
     count = parser.parse_args().count
     metrics = {
         "task_files": task_files(),
-        "round_trips": round_trips(max(10, count // 100)),
+        "round_trips": round_trips(max(10, count // 500)),
         "action_language": replies(count),
         "instructions": instructions(count),
     }

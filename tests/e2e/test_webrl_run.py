@@ -171,4 +171,4 @@ def test_a_language_model_runs_the_same_loop_and_resumes_to_the_same_bits(tmp_pa
     config.build().run(SilentProgress())
     assert digests(tmp_path) == wanted
     if changes.get("outcome_judge") == "model":
-        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.turned) == 3
+        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.by_claim) == 5

@@ -118,6 +118,68 @@ def webrl_smollm2_miniwob() -> Reproduce.Config:
     )
 
 
+ARENA = {
+    "forum": (*range(34, 39), *range(42, 51)),
+    "tracker": tuple(range(51, 61)),
+    "shop": (*range(15), *range(25, 28)),
+}
+"""Tasks of the mini-arena by site: 42, of which each site has two or more for testing."""
+
+
+@recipe(
+    hardware="2 CPU cores, Chromium, the mini-arena",
+    time="not measured; about 2 h",
+    expect="not measured",
+)
+def webrl_smollm2_arena() -> WebRl.Config:
+    """SmolLM2-135M on 42 tasks of the mini-arena, with new instructions by templates. Hours.
+
+    `terrella sites up` first. Episodes share the sites' databases, so they are played one by one.
+    """
+    sites = {
+        name: WebArena.Config(tasks="mini", only=only, max_steps=8) for name, only in ARENA.items()
+    }
+    memory = LearnerConfig(top_layers=15, pack_tokens=2048)
+    return WebRl.Config(
+        model="smollm2",
+        agent=LanguageAgentConfig(
+            act="write",
+            codec=WebCodecConfig(form="compact", language="plain", prompt_tokens=1024),
+            turn_tokens=32,
+            training=memory,
+            critic=replace(memory, top_layers=6, value_heads=2),
+            judge=memory,
+        ),
+        families=sites,
+        slots=1,
+        demonstrations=8,
+        imitation_updates=30,
+        phases=3,
+        phase_steps=80,
+        validation=0,
+        test=8,
+        practice=Curriculum.Config(
+            proposer=Vary.Config(beside=0),
+            quota=0.5,
+            tries=1,
+            instructions=InstructionWriter.Config(share=0.5, writer="templates"),
+        ),
+        replay=Replay.Config(ratio=1.0),
+        learner=WebRlUpdateConfig(
+            beta=0.2,
+            batch=8,
+            epochs=1,
+            critic_epochs=1,
+            critic_folds=2,
+            learning_rate=1e-5,
+            critic_learning_rate=5e-5,
+            imitation_learning_rate=1e-4,
+            doubt=0.0,
+        ),
+        base_cache=Path("runs/webrl-arena-bases"),
+    )
+
+
 @recipe(
     hardware="8 GPUs of 80 GB, WebArena's sites",
     time="not measured",

@@ -266,3 +266,16 @@ def expert_actions(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) ->
         taken = shown.offered.index(action) if action in shown.offered else 0
         chosen.append(Chosen(taken, 0.0))
     return chosen
+
+
+def expert_writes(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
+    """Actions of the world's expert, offered or not: answers to questions never are."""
+    chosen = []
+    for shown, slot in zip(inputs, slots, strict=True):
+        assert slot.run is not None
+        action = slot.run.moment.expert()
+        if action in shown.offered:
+            chosen.append(Chosen(shown.offered.index(action), 0.0))
+        else:
+            chosen.append(Chosen(-1, 0.0, written=action))
+    return chosen

@@ -58,6 +58,7 @@ class PointerAgent:
     """See `pipelines.webrl.agent.Agent`."""
 
     suffix = ".safetensors"
+    writes = False
 
     def __init__(self, rollout: BatchRollout, sizes: PointerSizes, *, seed: int) -> None:
         self.rollout = rollout

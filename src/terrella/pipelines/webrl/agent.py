@@ -117,6 +117,9 @@ class Agent(Protocol):
     suffix: str
     """What follows the name of a model: `.safetensors` for files, nothing for folders."""
 
+    writes: bool
+    """Whether it can imitate an action that was not offered."""
+
     def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Demonstrations as this agent would have written their actions."""
         ...

@@ -245,6 +245,7 @@ class LanguageAgent:
     """See `agent.Agent`. Models are Hugging Face folders."""
 
     suffix = ""
+    writes = True
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -74,11 +75,13 @@ def embedding_similarity(texts: Sequence[str], pool: Sequence[str]) -> Similarit
 
 def _word_llama() -> Any:
     try:
-        from wordllama import WordLlama
+        import wordllama
     except ImportError:
         what = "duplicates=wordllama (or set duplicates=words)"
         raise MissingExtraError("embeddings", what) from None
-    return WordLlama.load(disable_download=True)
+    # The package looks for its tokenizer in another folder than it ships it in.
+    shipped = Path(wordllama.__file__).parent
+    return wordllama.WordLlama.load(cache_dir=shipped, disable_download=True)
 
 
 MEASURES: dict[Measure, Callable[[Sequence[str], Sequence[str]], Similarities]] = {

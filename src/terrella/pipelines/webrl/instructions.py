@@ -117,7 +117,7 @@ class InstructionWriter(Configurable):
         """Longest reply of the actor."""
         duplicates: Measure = "words"
         """How instructions are compared: common words, or embeddings (an extra)."""
-        similarity: float = 0.9
+        similarity: float = 0.8
         """An instruction this similar to a known one that names the same values repeats it."""
 
         def __post_init__(self) -> None:

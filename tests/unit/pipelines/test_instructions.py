@@ -113,6 +113,16 @@ def test_templates_write_without_a_model_and_without_a_failure():
     assert nothing.instructions == [] and not prompts  # nothing to write from
 
 
+def test_what_an_earlier_phase_asked_is_not_written_again():
+    past = record("Count from 3 to 7.")
+    past.add([], [])  # a later phase, in which nothing failed
+    written, _ = write(past, count=40)
+    fates = {each.text: each.fate for each in written.instructions}
+    assert "repeated" in fates.values() and not past.failed
+    written, _ = write(record("Count from 3 to 7."), say="`Count from 3 to 7` `Count from 4 to 8.`")
+    assert [each.fate for each in written.instructions] == ["repeated", "proposed"]
+
+
 def test_a_world_without_instructions_is_refused():
     writer = InstructionWriter.Config(share=1.0).build()
     with (

@@ -148,34 +148,38 @@ class InstructionWriter(Configurable):
                         f"{world.name} takes no instructions",
                         "set share=0, or practise a world that does (webarena)",
                     )
-                drafts, said = self._candidates(family, failed, world, models, limit, rng)
+                known = [*world.known_instructions(), *record.instructions]
+                texts, said = self._texts(failed, world, models, limit, rng)
+                drafts = self._compared(family, texts, known)
                 written += self._screened(drafts, failed, world, models, rng, judged=judged)
                 replies += said
         return Written(instructions=written, replies=replies)
 
-    def _candidates(
+    def _texts(
         self,
-        family: str,
         failed: Sequence[FailedTask],
         world: InstructionWorld,
         models: Models,
         limit: int,
         rng: np.random.Generator,
-    ) -> tuple[list[WrittenInstruction], list[str]]:
-        """New texts, with those that repeat something marked, and the replies they are from."""
-        replies: list[str] = []
+    ) -> tuple[list[str], list[str]]:
+        """New texts, and the replies that they are from."""
         if models.write is None:
-            texts = world.write_instructions(limit, rng)
-        else:
-            # Without a failure there is nothing to write from.
-            for _ in range(self.config.turns if failed else 0):
-                replies.append(self._ask(models.write, failed, rng))
-            texts = [text for reply in replies for text in read_instructions(reply)][:limit]
-        known = [*world.known_instructions(), *(each.instruction for each in failed)]
+            return world.write_instructions(limit, rng), []
+        # Without a failure there is nothing to write from.
+        turns = self.config.turns if failed else 0
+        replies = [self._ask(models.write, failed, rng) for _ in range(turns)]
+        texts = [text for reply in replies for text in read_instructions(reply)]
+        return texts[:limit], replies
+
+    def _compared(
+        self, family: str, texts: Sequence[str], known: Sequence[str]
+    ) -> list[WrittenInstruction]:
+        """Texts that repeat something are marked."""
         repeats = duplicates(
             texts, known, measure=self.config.duplicates, least=self.config.similarity
         )
-        drafts = [
+        return [
             WrittenInstruction(
                 family=family,
                 text=text,
@@ -184,7 +188,6 @@ class InstructionWriter(Configurable):
             )
             for text, earlier in zip(texts, repeats, strict=True)
         ]
-        return drafts, replies
 
     def _ask(self, write: Complete, failed: Sequence[FailedTask], rng: np.random.Generator) -> str:
         picks = rng.permutation(len(failed))[: self.config.shown]

@@ -39,12 +39,16 @@ class PracticeRecord:
     """Tasks that failed in the last phase."""
     tried: set[str] = field(default_factory=set[str])
     """Names of all tasks so far."""
+    instructions: list[str] = field(default_factory=list[str])
+    """What the agent was asked so far, without repetitions."""
     rates: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """Fraction of successes by family, for each phase; families that were not tried are absent."""
 
     def add(self, attempts: Sequence[Attempt], outcomes: Sequence[float | None]) -> None:
         """Add a phase. An attempt without an outcome counts as tried and as nothing else."""
         self.tried |= {attempt.task.name for attempt in attempts}
+        asked = [*self.instructions, *map(instruction_of, attempts)]
+        self.instructions = list(dict.fromkeys(asked))
         pairs = zip(attempts, outcomes, strict=True)
         judged = [(attempt, outcome) for attempt, outcome in pairs if outcome is not None]
         self.failed = [

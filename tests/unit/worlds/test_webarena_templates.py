@@ -97,10 +97,13 @@ def test_quotes_in_a_value_stay_inside_the_query():
 
 
 def test_what_templates_write_fits_them_and_can_be_done():
-    written = BOOK.write(200, np.random.default_rng(0))
+    written = BOOK.write(200, np.random.default_rng(0), {"shopping", "reddit", "gitlab"})
     tasks = [task(text) for text in written]
     assert [each.intent for each in tasks] == written
     assert len({each.template for each in tasks}) == len(BOOK.templates)
+    alone = BOOK.write(20, np.random.default_rng(0), {"gitlab"})
+    assert {task(text).sites for text in alone} == {("gitlab",)}
+    assert BOOK.write(3, np.random.default_rng(0), {"map"}) == []
     assert all(each.oracle and each.eval_types and each.task_id >= 1_000_000 for each in tasks)
 
 

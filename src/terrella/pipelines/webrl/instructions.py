@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.written import InstructionWorld
 from terrella.data.attempts import PracticeTask
@@ -106,7 +106,7 @@ class InstructionWriter(Configurable):
         writer: Literal["templates", "actor", "endpoint"] = "templates"
         screen: Literal["none", "actor", "endpoint"] = "none"
         """Who is asked whether a task can be done; the world is always asked."""
-        endpoint: Endpoint.Config = field(default_factory=Endpoint.Config)
+        endpoint: Local[Endpoint.Config] = field(default_factory=Endpoint.Config)
         shown: int = 10
         """Failed tasks in one prompt, all of one family."""
         asked: int = 10

@@ -183,7 +183,10 @@ class WebArena(World):
 
     def write_instructions(self, count: int, rng: np.random.Generator) -> list[str]:
         """By the templates of the mini-arena; other sites have none."""
-        return [] if self.templates is None else self.templates.write(count, rng)
+        if self.templates is None:
+            return []
+        sites = {site for task in self.tasks for site in task.sites}
+        return self.templates.write(count, rng, sites)
 
     def draft(self, instruction: str, like: str) -> Draft:
         """A task with a check if a template fits; else one that begins where `like` does."""

@@ -4,7 +4,7 @@ A template has slots. A slot takes a value of a site's database, one of a list, 
 are queries by the slots' values; they give the answer. So an instruction that fits a template and
 names things that exist gets a check and a script; one that names others cannot be done.
     book = TemplateBook(query)
-    book.write(10, rng), book.fit("Who owns ticket 5?")
+    book.write(10, rng, sites={"gitlab"}), book.fit("Who owns ticket 5?")
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,12 @@ class TemplateBook:
         self.templates: list[Mapping[str, Any]] = read_json(file)
         self._known: dict[tuple[str, str], list[Any]] = {}
 
-    def write(self, count: int, rng: np.random.Generator) -> list[str]:
-        """Instructions from templates and values that are drawn evenly."""
+    def write(self, count: int, rng: np.random.Generator, sites: Collection[str]) -> list[str]:
+        """Instructions for these sites, from templates and values that are drawn evenly."""
+        known = [each for each in self.templates if set(each["sites"]) <= set(sites)]
         written = []
-        for _ in range(count):
-            template = self.templates[int(rng.integers(len(self.templates)))]
+        for _ in range(count if known else 0):
+            template = known[int(rng.integers(len(known)))]
             values = {}
             for name, slot in template["slots"].items():
                 choices = self._choices(slot)

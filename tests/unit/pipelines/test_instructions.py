@@ -230,3 +230,27 @@ def test_the_report_shows_untrusted_text_as_text():
     assert "<script>" not in row and "\\|" in row and "\\[a]" in row
     assert row.endswith("| outcome model | 0.31 | won, unjudged |")
     assert any("| Sing. | refused: no |  |  |  |" in line for line in lines)
+
+
+def test_the_actor_is_asked_in_its_own_template():
+    pytest.importorskip("transformers", reason="needs the extra: pip install 'terrella[train]'")
+    from tests.support.tiny_chat import chat_tokenizer
+
+    from terrella.codecs.web_prompt import WebCodecConfig
+    from terrella.core.tokens import Sampled
+    from terrella.pipelines.webrl.language_writer import LanguageWriter
+
+    codec = WebCodecConfig(form="chat").make(chat_tokenizer())
+    asked = []
+
+    class Echo:
+        async def sample(self, request):
+            asked.append(request)
+            ids = codec.reply("`Open the shop.`")
+            return Sampled(token_ids=ids, logprobs=(0.0,) * len(ids), stopped=True)
+
+    said = LanguageWriter(Echo(), codec, 16).complete("Write a task.", seed=3)
+    assert read_instructions(said) == ["Open the shop."]
+    shown = codec.tokenizer.decode(asked[0].prompt_ids)
+    assert "<|im_start|>user\nWrite a task.<|im_end|>" in shown and shown.endswith("assistant\n")
+    assert (asked[0].seed, asked[0].max_new_tokens) == (3, 16)

@@ -66,7 +66,7 @@ def count_flips(judge: Judge, attempts: Sequence[Attempt], *, success: bool) -> 
     alike = [attempt for attempt in attempts if attempt.success is success]
     right = [
         attempt
-        for attempt, logit in zip(alike, judge.logits(alike), strict=True)
+        for attempt, logit in zip(alike, judge.logits(alike) if alike else (), strict=True)
         if (logit >= 0) is success
     ]
     claims = DENIALS if success else CLAIMS
@@ -82,8 +82,10 @@ def count_flips(judge: Judge, attempts: Sequence[Attempt], *, success: bool) -> 
 
 
 def _turned(judge: Judge, attempts: Sequence[Attempt], line: str, *, success: bool) -> int:
+    if not attempts:
+        return 0
     logits = judge.logits([with_line(attempt, line) for attempt in attempts])
-    return int(np.sum((np.asarray(logits) >= 0) != success)) if attempts else 0
+    return int(np.sum((np.asarray(logits) >= 0) != success))
 
 
 def with_line(attempt: Attempt, line: str) -> Attempt:

@@ -189,7 +189,10 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         if self.written and self.split is not Split.TRAIN:
             raise ConfigError(self.name, "written tasks are for practice", "use the split train")
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        self._draw_instance()
+        if self.written:
+            self.instance = instance_id(self._take(self.written))
+        else:
+            self._draw_instance()
         self.noise = stream(NOISE_STREAM, self.seed, self.noise_seed)
         self.steps, self._over = 0, False
         info = {
@@ -201,9 +204,6 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         return self._observe(), info
 
     def _draw_instance(self) -> None:
-        if self.written:
-            self.instance = instance_id(self._take(self.written))
-            return
         for attempt in range(MAX_DRAWS):
             self.instance = instance_id(self._start(stream(INSTANCE_STREAM, self.seed, attempt)))
             if split_of(self.instance) is self.split:

@@ -201,7 +201,7 @@ class WebArena(World):
         row = parse_json(written, "a written task")
         if not isinstance(row, dict):
             raise WorldError(self.name, "a written task is not an object")
-        self.task = read_task(row, "vab")
+        self.begin(read_task(row, "vab"))
         return {"written": self.task.intent}
 
     def _login_state(self, task: WebTask) -> dict[str, Any] | str | None:

@@ -43,6 +43,9 @@ class LineProgress:
     def advance(self, done: int, **metrics: float) -> None:
         print(done, metrics, flush=True)
 
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
 
 def write(name: str, metrics: Mapping[str, Any]) -> None:
     """Update a results file; the folder after `--runs` is not recorded."""

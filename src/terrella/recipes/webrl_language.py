@@ -128,7 +128,7 @@ ARENA = {
 
 @recipe(
     hardware="2 CPU cores, Chromium, the mini-arena",
-    time="not measured; about 2 h",
+    time="not measured; hours",
     expect="not measured",
 )
 def webrl_smollm2_arena() -> WebRl.Config:
@@ -139,12 +139,12 @@ def webrl_smollm2_arena() -> WebRl.Config:
     sites = {
         name: WebArena.Config(tasks="mini", only=only, max_steps=8) for name, only in ARENA.items()
     }
-    memory = LearnerConfig(top_layers=15, pack_tokens=2048)
+    memory = LearnerConfig(top_layers=15, pack_tokens=2304)
     return WebRl.Config(
         model="smollm2",
         agent=LanguageAgentConfig(
             act="write",
-            codec=WebCodecConfig(form="compact", language="plain", prompt_tokens=1024),
+            codec=WebCodecConfig(form="compact", language="plain", prompt_tokens=2048),
             turn_tokens=32,
             training=memory,
             critic=replace(memory, top_layers=6, value_heads=2),

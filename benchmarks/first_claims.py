@@ -189,6 +189,7 @@ NOT_RUN = {
     "web_policy_smollm2": "not measured yet",
     "webrl_smollm2_miniwob": "not measured yet",
     "webrl_smollm2_miniwob_run": "one arm of webrl_smollm2_miniwob",
+    "webrl_smollm2_arena": "not measured yet",
     "video_quick": "a test that every part runs",
     "webrl_sokoban_run": "one arm of webrl_sokoban",
     "webrl_miniwob_run": "one arm of webrl_miniwob",

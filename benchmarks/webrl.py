@@ -43,6 +43,9 @@ class LineProgress:
     def advance(self, done: int, **metrics: float) -> None:
         print(done, metrics, flush=True)
 
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
 
 def write(name: str, metrics: Mapping[str, Any]) -> None:
     """Update a results file; the folder after `--runs` is not recorded."""
@@ -300,8 +303,6 @@ def outcome_model_row(path: Path) -> dict[str, Any]:
         {"said": part["predicted"], "was": part["actual"], "n": part["n"]}
         for part in row["calibration"]
     ]
-    turned = {f"turned_{number}": count for number, count in enumerate(row["injected"]["turned"])}
-    row["injected"] = {"n": row["injected"]["n"], **turned}
     return row
 
 

@@ -8,10 +8,13 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
+from tests.support.word_counter import WordCounter
+
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.data.replay import Replay
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.instructions import InstructionWriter
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -103,6 +106,30 @@ def test_every_arm_runs(tmp_path, changes):
         assert result.outcome_model.n == 10 and result.phases[0].outcome_errors.n > 0
 
 
+def test_new_instructions_are_practised_reported_and_written_once(tmp_path):
+    """The second phase writes from failures; what is written survives a kill after it."""
+    writer = InstructionWriter.Config(share=0.5)
+    config = small(
+        tmp_path,
+        families={"count": WordCounter.Config(goals=9, max_steps=6)},
+        practice=Curriculum.Config(tries=2, low=0.0, high=1.0, quota=1.0, instructions=writer),
+    )
+    result = config.build().run(SilentProgress())
+    for phase in result.phases:
+        assert phase.curriculum.written["admitted"] > 0 and phase.practice.unjudged == 0
+    shown = (tmp_path / "run/instructions.md").read_text()
+    assert (
+        "## Phase 2" in shown and "| Count from " in shown and ("won" in shown or "lost" in shown)
+    )
+    assert "New instructions:" in (tmp_path / "run/curriculum.md").read_text()
+    wanted = digests(tmp_path)
+    for name in ("proposed", "values", "tasks", "critic", "actor"):
+        (tmp_path / f"run/phase-02/{name}.json").unlink()
+    (tmp_path / "run/manifest.json").unlink()
+    config.build().run(SilentProgress())
+    assert digests(tmp_path) == wanted
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -144,4 +171,4 @@ def test_a_language_model_runs_the_same_loop_and_resumes_to_the_same_bits(tmp_pa
     config.build().run(SilentProgress())
     assert digests(tmp_path) == wanted
     if changes.get("outcome_judge") == "model":
-        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.turned) == 3
+        assert result.outcome_model.n == 1 and len(result.outcome_model.injected.by_claim) == 5

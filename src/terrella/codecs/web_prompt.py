@@ -22,6 +22,7 @@ from terrella.codecs.web_language import Language, translate
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, show_text
+from terrella.core.written import shown_task
 from terrella.models.policy_input import PolicyInput
 
 EARLIER_PAGE = "** Simplified html **"
@@ -195,10 +196,3 @@ def situation_input(situation: Situation) -> PolicyInput:
         situation.steps_left,
         situation.instruction,
     )
-
-
-def shown_task(page: str) -> str:
-    """The task in the first line of a page (`[1] task "..."`); empty without one."""
-    first = page.split("\n", 1)[0]
-    before, mark, rest = first.partition('task "')
-    return rest.rpartition('"')[0] if mark and before.strip("[]0123456789 ") == "" else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from terrella.core.protocols import Policy, TurnPolicy
 from terrella.core.seeds import POLICY_STREAM, stream
@@ -40,11 +40,17 @@ class EpisodeRun:
         noise_seed: int = 0,
         split: Split | None = None,
         policy: str = "",
+        written: str = "",
     ) -> None:
-        """Reset the world. `policy` is the name in the record."""
+        """Reset the world. `policy` is the name in the record, `written` a task for practice."""
         self.world, self.policy = world, policy
         self.rng = stream(POLICY_STREAM, seed, noise_seed)
-        options = {"split": split or world.config.split, "noise_seed": noise_seed}
+        options: dict[str, Any] = {
+            "split": split or world.config.split,
+            "noise_seed": noise_seed,
+        }
+        if written:
+            options["written"] = written
         self.first, _ = world.reset(seed=seed, options=options)
         self.identity = {
             "instance": world.instance,

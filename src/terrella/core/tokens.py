@@ -144,6 +144,8 @@ class Task:
     """The world's name in a run with several."""
     instance: str = ""
     """For a world model: the instance that the step was taken in, where it is known."""
+    written: str = ""
+    """A task that was written for practice, in place of an instance (`core/written.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

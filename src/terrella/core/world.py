@@ -102,6 +102,7 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
             )
         self.seed = self.noise_seed = self.steps = 0
         self.split, self.instance, self._over = config.split, "", True
+        self.written = ""
 
     # --- hooks ------------------------------------------------------------------------------------
 
@@ -150,6 +151,13 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         """Whether the world has an expert; a wrapped env often has none."""
         return type(self).expert is not World.expert
 
+    def _take(self, written: str) -> Any:
+        """Begin a task that was written for practice and return its canonical key.
+
+        The text is untrusted. See `core/written.py`.
+        """
+        raise WorldError(self.name, "takes no written tasks", "practise its own instances")
+
     def proposals(self, state: Any) -> Sequence[str]:
         """The actions that the uniform random policy chooses from."""
         return self.actions()
@@ -163,20 +171,28 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode. Options: `split` of the instance, `noise_seed` of the dynamics."""
+        """Begin an episode. Options: `split` of the instance, `noise_seed` of the dynamics.
+
+        `written` is a task for practice in place of an instance (`core/written.py`).
+        """
         super().reset(seed=seed)
         options = dict(options or {})
         split = options.pop("split", self.config.split)
         self.noise_seed = int(options.pop("noise_seed", 0))
+        self.written = str(options.pop("written", ""))
         if options:
-            raise ConfigError(
-                self.name, f"unknown reset options {sorted(options)}", "known: split, noise_seed"
-            )
+            known = "known: split, noise_seed, written"
+            raise ConfigError(self.name, f"unknown reset options {sorted(options)}", known)
         if split not in list(Split):
             raise ConfigError(self.name, f"no split {split!r}", f"splits: {', '.join(Split)}")
         self.split = Split(split)
+        if self.written and self.split is not Split.TRAIN:
+            raise ConfigError(self.name, "written tasks are for practice", "use the split train")
         self.seed = int(self.np_random.integers(2**31)) if seed is None else seed
-        self._draw_instance()
+        if self.written:
+            self.instance = instance_id(self._take(self.written))
+        else:
+            self._draw_instance()
         self.noise = stream(NOISE_STREAM, self.seed, self.noise_seed)
         self.steps, self._over = 0, False
         info = {

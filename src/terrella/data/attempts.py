@@ -15,7 +15,7 @@ from pathlib import Path
 
 from terrella.core.config import record_from_json
 from terrella.core.integrity import read_hashed, write_hashed
-from terrella.core.types import canonical_json
+from terrella.core.types import Stop, canonical_json
 from terrella.core.untrusted import parse_json
 
 
@@ -26,6 +26,8 @@ class PracticeTask:
     family: str
     seed: int
     noise_seed: int = 0
+    written: str = ""
+    """A task that a curriculum wrote, in place of an instance (`core/written.py`)."""
 
     @property
     def name(self) -> str:
@@ -66,6 +68,11 @@ class Attempt:
     success: bool | None
     """The world's verdict; None if the episode broke, so that it says nothing."""
     stop: str
+
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether it was played to its end; the world may have no check for it."""
+        return bool(self.choices) and not (self.stop and Stop(self.stop).is_broken)
 
     @property
     def actions(self) -> tuple[str, ...]:

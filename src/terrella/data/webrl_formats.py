@@ -20,6 +20,7 @@ from terrella.core.config import record_from_json
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import write_atomic
 from terrella.core.untrusted import MAX_FILE_BYTES, read_json, read_json_lines, reading
+from terrella.core.written import shown_task
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 
 MAX_CHARS = 16384 - 512
@@ -151,7 +152,7 @@ def _question(intent: str, responses: Sequence[str], page: str) -> str:
 
 def outcome_question(attempt: Attempt, page: str) -> str:
     """What the outcome model is asked about an attempt, with this text as its last page."""
-    return _question(_shown_task(attempt), attempt.actions, page)
+    return _question(instruction_of(attempt), attempt.actions, page)
 
 
 # --- from attempts --------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def outcome_question(attempt: Attempt, page: str) -> str:
 
 def trace_of(attempt: Attempt, task_id: str, *, intent: str = "") -> Trace:
     """Convert an attempt to a trace; by default the intent is the task shown on the page."""
-    intent = intent or _shown_task(attempt)
+    intent = intent or instruction_of(attempt)
     steps = tuple(
         TraceStep(
             trace_id=task_id,
@@ -202,10 +203,10 @@ def attempt_of(trace: Trace, family: str, number: int) -> Attempt:
     )
 
 
-def _shown_task(attempt: Attempt) -> str:
-    first = attempt.choices[0].observation.split("\n", 1)[0] if attempt.choices else ""
-    before, mark, rest = first.partition('task "')
-    return rest.rpartition('"')[0] if mark and before.startswith("[") else attempt.instruction
+def instruction_of(attempt: Attempt) -> str:
+    """The task that the first page shows, or else what the agent was told."""
+    first = attempt.choices[0].observation if attempt.choices else ""
+    return shown_task(first) or attempt.instruction
 
 
 # --- files ----------------------------------------------------------------------------------------

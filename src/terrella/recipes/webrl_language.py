@@ -15,6 +15,7 @@ from terrella.data.replay import Replay
 from terrella.engines.configs import LearnerConfig, VllmConfig
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.instructions import InstructionWriter
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -117,6 +118,68 @@ def webrl_smollm2_miniwob() -> Reproduce.Config:
     )
 
 
+ARENA = {
+    "forum": (*range(34, 39), *range(42, 51)),
+    "tracker": tuple(range(51, 61)),
+    "shop": (*range(15), *range(25, 28)),
+}
+"""Tasks of the mini-arena by site: 42, of which each site has two or more for testing."""
+
+
+@recipe(
+    hardware="2 CPU cores, Chromium, the mini-arena",
+    time="not measured; hours",
+    expect="not measured",
+)
+def webrl_smollm2_arena() -> WebRl.Config:
+    """SmolLM2-135M on 42 tasks of the mini-arena, with new instructions by templates. Hours.
+
+    `terrella sites up` first. Episodes share the sites' databases, so they are played one by one.
+    """
+    sites = {
+        name: WebArena.Config(tasks="mini", only=only, max_steps=8) for name, only in ARENA.items()
+    }
+    memory = LearnerConfig(top_layers=15, pack_tokens=2304)
+    return WebRl.Config(
+        model="smollm2",
+        agent=LanguageAgentConfig(
+            act="write",
+            codec=WebCodecConfig(form="compact", language="plain", prompt_tokens=2048),
+            turn_tokens=32,
+            training=memory,
+            critic=replace(memory, top_layers=6, value_heads=2),
+            judge=memory,
+        ),
+        families=sites,
+        slots=1,
+        demonstrations=8,
+        imitation_updates=30,
+        phases=3,
+        phase_steps=80,
+        validation=0,
+        test=8,
+        practice=Curriculum.Config(
+            proposer=Vary.Config(beside=0),
+            quota=0.5,
+            tries=1,
+            instructions=InstructionWriter.Config(share=0.5, writer="templates"),
+        ),
+        replay=Replay.Config(ratio=1.0),
+        learner=WebRlUpdateConfig(
+            beta=0.2,
+            batch=8,
+            epochs=1,
+            critic_epochs=1,
+            critic_folds=2,
+            learning_rate=1e-5,
+            critic_learning_rate=5e-5,
+            imitation_learning_rate=1e-4,
+            doubt=0.0,
+        ),
+        base_cache=Path("runs/webrl-arena-bases"),
+    )
+
+
 @recipe(
     hardware="8 GPUs of 80 GB, WebArena's sites",
     time="not measured",
@@ -131,7 +194,7 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
     return WebRl.Config(
         model="meta-llama/Llama-3.1-8B-Instruct",
         sampler="vllm",
-        vllm=VllmConfig(sleep=True),
+        vllm=VllmConfig(sleep=True, max_model_len=16_384),
         agent=LanguageAgentConfig(
             act="write",
             codec=WebCodecConfig(form="webrl", language="webrl", prompt_tokens=15_872),
@@ -145,7 +208,15 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
         slots=64,
         imitation_updates=36,  # one epoch of 1,123 demonstrations of about four steps
         curriculum="self_evolving",
-        practice=Curriculum.Config(proposer=Vary.Config(beside=0), quota=1.0),
+        practice=Curriculum.Config(
+            proposer=Vary.Config(beside=0),
+            quota=1.0,
+            tries=1,
+            # 500 instructions a phase; published with GPT-4o, which is writer=endpoint.
+            instructions=InstructionWriter.Config(
+                share=1.0, writer="actor", screen="actor", turns=50
+            ),
+        ),
         outcome_judge="model",
         outcome_model=OutcomeModel.Config(attempts=1000, epochs=4, batch=128, learning_rate=5e-6),
         phases=8,

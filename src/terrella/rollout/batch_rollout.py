@@ -9,7 +9,8 @@ worlds (browsers) are stepped beside each other in threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeVar
@@ -118,6 +119,15 @@ class BatchRollout:
         if len(self._idle) > MAX_IDLE:
             self._idle.pop(0)[1].close()
 
+    @contextlib.contextmanager
+    def world(self, family: str) -> Iterator[World]:
+        """A world of a family, between episodes."""
+        world = self._borrow(family)
+        try:
+            yield world
+        finally:
+            self._give_back(family, world)
+
     def first_inputs(self, tasks: Sequence[PracticeTask], split: Split) -> list[PolicyInput | None]:
         """The first policy input of each task; None where the world cannot be reset."""
         inputs = []
@@ -184,7 +194,12 @@ class BatchRollout:
     def _start(self, index: int, task: PracticeTask, world: World, split: Split) -> WorldSlot:
         try:
             run = EpisodeRun(
-                world, seed=task.seed, noise_seed=task.noise_seed, split=split, policy="actor"
+                world,
+                seed=task.seed,
+                noise_seed=task.noise_seed,
+                split=split,
+                policy="actor",
+                written=task.written,
             )
         except Exception:  # noqa: BLE001  a world that cannot be reset masks its attempt, not the phase
             return WorldSlot(index, task, world, None)
@@ -250,4 +265,17 @@ def expert_actions(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) ->
             slot.run.end(Stop.POLICY_ERROR, f"the expert chose {action!r}, which is not offered")
         taken = shown.offered.index(action) if action in shown.offered else 0
         chosen.append(Chosen(taken, 0.0))
+    return chosen
+
+
+def expert_writes(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
+    """Actions of the world's expert, offered or not: answers to questions never are."""
+    chosen = []
+    for shown, slot in zip(inputs, slots, strict=True):
+        assert slot.run is not None
+        action = slot.run.moment.expert()
+        if action in shown.offered:
+            chosen.append(Chosen(shown.offered.index(action), 0.0))
+        else:
+            chosen.append(Chosen(-1, 0.0, written=action))
     return chosen

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from terrella.core.config import Configurable, Local, dump
+from terrella.core.errors import WorldError
 from terrella.core.tokens import Task
 from terrella.core.types import Episode, Situation, Stop
 from terrella.core.world import World
@@ -135,7 +136,11 @@ class EnvPool(Configurable):
         return self.ray_pool
 
     def close(self) -> None:
-        """End threads and actors."""
+        """End threads and actors, and close the worlds: a page stays open until it is closed."""
+        for session in self.free:
+            with contextlib.suppress(WorldError):  # a browser that is gone has closed its pages
+                session.world.close()
+        self.free.clear()
         if self.threads is not None:
             self.threads.shutdown(wait=False, cancel_futures=True)
         if self.ray_pool is not None:

@@ -45,6 +45,7 @@ class EpisodeSession:
             noise_seed=task.noise_seed + member,
             split=task.split,
             policy="model",
+            written=task.written,
         )
         return self.run.situation
 

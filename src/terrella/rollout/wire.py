@@ -20,15 +20,25 @@ from terrella.verify.wire import pack_observation, pack_verdict, unpack_observat
 def pack_task(task: Task, member: int) -> str:
     """The instance to play, and the group member whose noise it gets."""
     return json.dumps(
-        {"seed": task.seed, "noise_seed": task.noise_seed, "split": task.split, "member": member}
+        {
+            "seed": task.seed,
+            "noise_seed": task.noise_seed,
+            "split": task.split,
+            "written": task.written,
+            "member": member,
+        }
     )
 
 
 def unpack_task(text: str) -> tuple[Task, int]:
     data = json.loads(text)
-    return Task(seed=data["seed"], noise_seed=data["noise_seed"], split=Split(data["split"])), data[
-        "member"
-    ]
+    task = Task(
+        seed=data["seed"],
+        noise_seed=data["noise_seed"],
+        split=Split(data["split"]),
+        written=data["written"],
+    )
+    return task, data["member"]
 
 
 def pack_start(run: EpisodeRun) -> str:

@@ -1,9 +1,8 @@
 """The languages of a web agent: WebRL's, ours by id and by name, all parsed to one action."""
 
-import random
-
 import pytest
 from tests.attack.campaign import trials
+from tests.support.fuzzed_replies import fuzzed_replies, read_back
 
 from terrella.codecs.web_language import Action, parse_action, translate, write_action
 
@@ -87,22 +86,8 @@ def test_elements_are_called_by_what_the_page_says():
 
 
 def test_no_fuzzed_reply_crashes_and_what_is_read_can_be_written():
-    """Pieces of real replies, cut, doubled, swapped and mixed with any characters."""
-    chance = random.Random(0)
-    words = [write_action(action, lang, PAGE) for action in ACTIONS for lang in ("plain", "webrl")]
-    marks = [*"\"'\\(),=\n#\x00\u0667é", "do(", "exit(", "[4]"]
-    read = 0
-    for _ in range(trials(commit=10_000, nightly=100_000)):
-        text = "".join(chance.choices(words, k=chance.randrange(1, 3)))
-        for _ in range(chance.randrange(4)):
-            at = chance.randrange(len(text) + 1)
-            text = text[:at] + chance.choice(marks) * chance.randrange(1, 3) + text[at + 1 :]
-        text = text[: chance.randrange(1, 200)] if chance.random() < 0.1 else text
-        action = parse_action(text)
-        if action is not None:
-            read += 1
-            assert parse_action(write_action(action, "webrl")) == action or action.verb == "goto"
-    assert read > 1000
+    replies = fuzzed_replies(ACTIONS, PAGE, trials(commit=10_000, nightly=100_000))
+    assert sum(map(read_back, replies)) > 1000
 
 
 def test_an_endless_reply_is_read_in_time():

@@ -5,8 +5,9 @@ import pytest
 pytest.importorskip("transformers")
 from tests.support.tiny_chat import chat_tokenizer
 
-from terrella.codecs.web_prompt import WebCodecConfig, shown_task
+from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.errors import ConfigError
+from terrella.core.written import shown_task
 from terrella.data.webrl_formats import PAGE_MARK, TraceStep, prompt_at
 from terrella.models.characters import character_tokenizer
 from terrella.models.policy_input import PolicyInput
@@ -79,5 +80,5 @@ def test_a_reply_is_read_back_and_ends_the_turn():
 
 
 def test_the_task_of_a_page_is_its_first_line():
-    assert shown_task(PAGE) == "Buy tea." and shown_task('task "a \\"b\\""\nx') == 'a \\"b\\"'
+    assert shown_task(PAGE) == "Buy tea." and shown_task('task "a \\"b\\""\nx') == 'a "b"'
     assert shown_task('[2] button "task"') == "" and shown_task("") == ""

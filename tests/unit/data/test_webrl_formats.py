@@ -106,7 +106,7 @@ def test_an_attempt_becomes_a_trace_with_the_task_of_its_page():
         stop="terminated",
     )
     trace = formats.trace_of(played, "3")
-    assert trace.steps[0].target == 'Click \\"ok\\".'
+    assert trace.steps[0].target == 'Click "ok".'
     assert trace.steps[0].response == "click 2"
     assert trace.score == 1.0
 

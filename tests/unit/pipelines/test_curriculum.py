@@ -9,7 +9,8 @@ import pytest
 
 from terrella.core.errors import ConfigError
 from terrella.data.attempts import Attempt, Choice, PracticeTask
-from terrella.pipelines.webrl.curriculum import Curriculum, CurriculumLog, curriculum_table
+from terrella.pipelines.webrl.curriculum import Curriculum, CurriculumLog
+from terrella.pipelines.webrl.curriculum_report import curriculum_table
 from terrella.pipelines.webrl.proposers import AskModel, PracticeRecord, Vary
 from terrella.policies.endpoint import Endpoint
 

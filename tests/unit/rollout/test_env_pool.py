@@ -94,6 +94,17 @@ def test_a_world_that_raises_is_named_and_costs_one_episode(make_pool, place):
 
 
 @RAY
+def test_a_pool_closes_its_worlds_and_can_be_used_again(monkeypatch):
+    """A world with a browser holds an open page until it is closed."""
+    closed = []
+    monkeypatch.setattr(Counter, "close", lambda world: closed.append(world.seed))
+    pool = EnvPool(EnvPool.Config(), Counter.Config())
+    for _ in range(2):
+        asyncio.run(one_episode(pool, 3))
+        pool.close()
+    assert closed == [3, 3] and not pool.free
+
+
 def test_a_hung_world_is_named_and_left_behind(make_pool):
     pool = make_pool(troubled_worlds.Hanging.Config(), timeout=2.0)
     found = asyncio.run(episodes(pool, 8))

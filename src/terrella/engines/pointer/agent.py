@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
+from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.engines.pointer.learner import PointerActor, PointerCritic, PointerJudge, make_net
@@ -56,6 +58,7 @@ class PointerAgent:
     """See `pipelines.webrl.agent.Agent`."""
 
     suffix = ".safetensors"
+    writes = False
 
     def __init__(self, rollout: BatchRollout, sizes: PointerSizes, *, seed: int) -> None:
         self.rollout = rollout
@@ -66,6 +69,11 @@ class PointerAgent:
     def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """A pointer network writes nothing."""
         return list(attempts)
+
+    def writer(self, actor: Path, *, reply_tokens: int) -> NoReturn:
+        raise ConfigError(
+            "instructions", "a pointer network writes nothing", "set writer=templates or endpoint"
+        )
 
     @contextlib.contextmanager
     def player(self, actor: Path) -> Iterator[PointerPlayer]:

@@ -105,14 +105,27 @@ class Player(Protocol):
         ...
 
 
+class Writer(Protocol):
+    """Writes text on request: the instructions of a curriculum."""
+
+    def complete(self, prompt: str, seed: int) -> str: ...
+
+
 class Agent(Protocol):
     """The models of a run. A path of None is a new model."""
 
     suffix: str
     """What follows the name of a model: `.safetensors` for files, nothing for folders."""
 
+    writes: bool
+    """Whether it can imitate an action that was not offered."""
+
     def in_own_words(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Demonstrations as this agent would have written their actions."""
+        ...
+
+    def writer(self, actor: Path, *, reply_tokens: int) -> AbstractContextManager[Writer]:
+        """The actor as a writer; a model that writes nothing raises."""
         ...
 
     def player(self, actor: Path) -> AbstractContextManager[Player]: ...

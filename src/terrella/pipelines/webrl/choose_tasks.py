@@ -6,18 +6,27 @@ Rank 0 proposes and resets worlds, all ranks value; every part is a file of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 
 from terrella.core.types import Split
 from terrella.models.policy_input import PolicyInput
-from terrella.pipelines.webrl.context import PRACTICE
+from terrella.pipelines.webrl.context import PRACTICE, WRITING
 from terrella.pipelines.webrl.curriculum import Curriculum, PhaseTasks, fixed_tasks
+from terrella.pipelines.webrl.instructions import (
+    Complete,
+    InstructionWriter,
+    Models,
+    Written,
+)
 from terrella.pipelines.webrl.phase import Phase
 from terrella.pipelines.webrl.proposers import PracticeRecord
 from terrella.pipelines.webrl.results import Proposed, Values
 from terrella.pipelines.webrl.settings import WebRlSettings
+from terrella.policies.endpoint import Endpoint
 
 
 def choose_tasks(
@@ -35,20 +44,80 @@ def choose_tasks(
     count = min(count, _expected_count(config, phase))
     record = make_record()
     curriculum: Curriculum = config.practice.build()
-    proposed = phase.part("proposed", Proposed, lambda: _propose(curriculum, phase, record, count))
+    written = _written(config, phase, record, count)
+    proposed = phase.part(
+        "proposed", Proposed, lambda: _propose(curriculum, phase, record, count, written)
+    )
     values = _values(phase, proposed)
     return phase.part(
         "tasks",
         PhaseTasks,
         lambda: curriculum.admit(
-            proposed.proposals, values, record, phase.context.rollout, count=count
+            proposed.proposals,
+            values,
+            record,
+            phase.context.rollout,
+            count=count,
+            written=written,
         ),
     )
 
 
-def _propose(curriculum: Curriculum, phase: Phase, record: PracticeRecord, count: int) -> Proposed:
+def _written(
+    config: WebRlSettings, phase: Phase, record: PracticeRecord, count: int
+) -> Written | None:
+    """New instructions for their share of the proposals; None if nothing is written."""
+    practice = config.practice
+    wanted = round(practice.instructions.share * practice.tries * count)
+    if not wanted:
+        return None
+    writer = InstructionWriter(practice.instructions)
+
+    def write() -> Written:
+        with _models(practice.instructions, phase) as models:
+            return writer.write(
+                record,
+                phase.context.rollout,
+                models,
+                count=wanted,
+                rng=phase.rng(WRITING),
+                judged=config.judges,
+            )
+
+    return phase.part("written", Written, write)
+
+
+@contextlib.contextmanager
+def _models(config: InstructionWriter.Config, phase: Phase) -> Iterator[Models]:
+    """Who writes and who screens; the actor is opened once."""
+    with contextlib.ExitStack() as stack:
+        actor: Complete | None = None
+        if "actor" in (config.writer, config.screen):
+            opened = phase.context.agent.writer(
+                phase.previous.actor, reply_tokens=config.reply_tokens
+            )
+            actor = stack.enter_context(opened).complete
+
+        def endpoint(prompt: str, seed: int) -> str:
+            made: Endpoint = config.endpoint.build()
+            return made.complete([{"role": "user", "content": prompt}], seed)
+
+        def model(name: Literal["templates", "none", "actor", "endpoint"]) -> Complete | None:
+            return {"actor": actor, "endpoint": endpoint}.get(name)
+
+        yield Models(write=model(config.writer), screen=model(config.screen))
+
+
+def _propose(
+    curriculum: Curriculum,
+    phase: Phase,
+    record: PracticeRecord,
+    count: int,
+    written: Written | None,
+) -> Proposed:
     """Proposals; after the first phase also what the critic must see of them."""
-    proposals = curriculum.propose(record, count=count, rng=phase.rng(PRACTICE))
+    rng = phase.rng(PRACTICE)
+    proposals = curriculum.propose(record, count=count, rng=rng, written=written)
     inputs: list[PolicyInput | None] = []
     if phase.number > 1:
         inputs = phase.context.rollout.first_inputs(proposals.tasks, Split.TRAIN)

@@ -35,11 +35,11 @@ from terrella.pipelines.webrl.metrics import SuccessScores, success_scores
 from terrella.pipelines.webrl.outcome_model import OutcomeModel, OutcomeModelResult
 from terrella.pipelines.webrl.settings import POINTER, WebRlSettings
 from terrella.pipelines.webrl.updates import imitate
-from terrella.rollout.batch_rollout import BatchRollout, expert_actions
+from terrella.rollout.batch_rollout import BatchRollout, expert_actions, expert_writes
 
 logger = logging.getLogger("terrella")
 
-DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR, FOLDS = range(6)
+DEMONSTRATION, PRACTICE, REPLAY, CRITIC, ACTOR, FOLDS, WRITING = range(7)
 """What a random stream of a phase is used for."""
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 BASE_FIELDS = (
@@ -202,7 +202,8 @@ def _demonstrate(
             traces = read_traces(Path(config.traces))
             played = [attempt_of(trace, families[0], n) for n, trace in enumerate(traces)]
         else:
-            played = context.rollout.play(expert_actions, tasks, split=Split.TRAIN)
+            expert = expert_writes if context.agent.writes else expert_actions
+            played = context.rollout.play(expert, tasks, split=Split.TRAIN)
         won = [attempt for attempt in played if attempt.success]
         write_attempts(path, context.agent.in_own_words(won))
     wait_for(path)

@@ -18,6 +18,7 @@ import numpy as np
 from terrella.core.config import Configurable
 from terrella.core.types import Split
 from terrella.data.attempts import PracticeTask
+from terrella.pipelines.webrl.instructions import InstructionWriter, Written
 from terrella.pipelines.webrl.proposers import (
     MAX_SEED,
     AskModel,
@@ -45,6 +46,8 @@ class CurriculumLog:
     infeasible: int
     checked_steps: int
     """Env steps that the expert used to check tasks."""
+    written: dict[str, int] | None = None
+    """New instructions by what became of them, and how many were admitted; None without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,8 @@ class Curriculum(Configurable):
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
         proposer: Vary.Config | AskModel.Config = field(default_factory=Vary.Config)
+        instructions: InstructionWriter.Config = field(default_factory=InstructionWriter.Config)
+        """New instructions, for worlds that take tasks in words."""
         low: float = 0.05
         high: float = 0.75
         """A task is admitted if the critic's value of its first state lies between these."""
@@ -93,11 +98,22 @@ class Curriculum(Configurable):
 
     config: Config
 
-    def propose(self, record: PracticeRecord, *, count: int, rng: np.random.Generator) -> Proposals:
-        """Propose `tries` tasks for each of the `count` that are wanted."""
+    def propose(
+        self,
+        record: PracticeRecord,
+        *,
+        count: int,
+        rng: np.random.Generator,
+        written: Written | None = None,
+    ) -> Proposals:
+        """Propose `tries` tasks for each of the `count` that are wanted, written ones first."""
         proposer: TaskProposer = self.config.proposer.build()
-        families = proposer.families(record, count * self.config.tries, rng)
+        first = [] if written is None else written.tasks
+        wanted = max(0, count * self.config.tries - len(first))
+        families = proposer.families(record, wanted, rng)
         tasks = [PracticeTask(family=name, seed=int(rng.integers(MAX_SEED))) for name in families]
+        tasks = [*first, *tasks]
+        families = [task.family for task in tasks]
         new = [task for task in tasks if task.name not in record.tried]
         return Proposals(families=families, tasks=new, tried_before=len(tasks) - len(new))
 
@@ -109,6 +125,7 @@ class Curriculum(Configurable):
         rollout: BatchRollout,
         *,
         count: int,
+        written: Written | None = None,
     ) -> PhaseTasks:
         """The `count` best proposals. `values` are the critic's; None admits all."""
         low, high = self.config.low, self.config.high
@@ -133,6 +150,7 @@ class Curriculum(Configurable):
             outside_band=sum(not low <= item.value <= high for item in feasible),
             mean_value=mean_value,
             resting=[name for name in record.families if self.rests(record, name)],
+            written=_fates(written, feasible),
         )
         return PhaseTasks(tasks=[item.task for item in feasible], log=log)
 
@@ -174,6 +192,12 @@ def _by_family(items: Iterable[ValuedTask]) -> dict[str, int]:
     return Counter(item.task.family for item in items)
 
 
+def _fates(written: Written | None, admitted: Sequence[ValuedTask]) -> dict[str, int] | None:
+    if written is None:
+        return None
+    return {**written.fates, "admitted": sum(bool(item.task.written) for item in admitted)}
+
+
 def fixed_tasks(
     families: Sequence[str], count: int, rng: np.random.Generator
 ) -> list[PracticeTask]:
@@ -184,16 +208,3 @@ def fixed_tasks(
         )
         for _ in range(count)
     ]
-
-
-def curriculum_table(logs: Sequence[CurriculumLog], families: Sequence[str]) -> str:
-    """Admitted tasks by phase and family, as a Markdown table."""
-    lines = [
-        f"| phase | {' | '.join(families)} | mean value | resting |",
-        f"|{'---|' * (len(families) + 3)}",
-    ]
-    for number, log in enumerate(logs, 1):
-        counts = " | ".join(str(log.admitted.get(name, 0)) for name in families)
-        value = "" if log.mean_value is None else f"{log.mean_value:.2f}"
-        lines.append(f"| {number} | {counts} | {value} | {', '.join(log.resting)} |")
-    return "\n".join(lines) + "\n"

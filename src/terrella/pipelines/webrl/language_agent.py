@@ -31,6 +31,7 @@ from terrella.engines.interface import Engine, Model
 from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.agent import Columns, Player
 from terrella.pipelines.webrl.language_player import ScoringPlayer, WritingPlayer
+from terrella.pipelines.webrl.language_writer import LanguageWriter
 from terrella.rollout.batch_rollout import BatchRollout
 from terrella.rollout.env_pool import EnvPool
 
@@ -244,6 +245,7 @@ class LanguageAgent:
     """See `agent.Agent`. Models are Hugging Face folders."""
 
     suffix = ""
+    writes = True
 
     def __init__(
         self,
@@ -277,6 +279,11 @@ class LanguageAgent:
     def _own(self, choice: Choice) -> Choice:
         written = choice.written or self.codec.written(choice.action, choice.observation)
         return replace(choice, written=written, reply_ids=self.codec.reply(written))
+
+    @contextlib.contextmanager
+    def writer(self, actor: Path, *, reply_tokens: int) -> Iterator[LanguageWriter]:
+        with self.engine.sampler(actor) as sampler:
+            yield LanguageWriter(sampler, self.codec, reply_tokens)
 
     @contextlib.contextmanager
     def player(self, actor: Path) -> Iterator[Player]:

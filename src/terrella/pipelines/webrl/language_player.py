@@ -201,7 +201,13 @@ class WritingPlayer:
 
 
 def _asked(task: PracticeTask, split: Split) -> Task:
-    return Task(seed=task.seed, noise_seed=task.noise_seed, split=split, world=task.family)
+    return Task(
+        seed=task.seed,
+        noise_seed=task.noise_seed,
+        split=split,
+        world=task.family,
+        written=task.written,
+    )
 
 
 def _attempt(task: PracticeTask, seen: Seen, episode: TokenEpisode) -> Attempt:

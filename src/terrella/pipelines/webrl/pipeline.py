@@ -34,9 +34,7 @@ from terrella.pipelines.webrl.context import (
     make_judge,
     open_context,
 )
-from terrella.pipelines.webrl.curriculum import (
-    curriculum_table,
-)
+from terrella.pipelines.webrl.curriculum_report import curriculum_table, write_instructions
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
     CriticMetrics,
@@ -98,7 +96,7 @@ class WebRl(ModelPipeline[WebRlResult]):
                 run.progress.advance(number, success=success)
             last = Phase(run, context, base.folder, config.phases)
             if run.is_main:
-                self._write_curriculum(run, phases)
+                self._write_curriculum(last, phases, judge)
             return self._test(last, base, judge, phases)
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
@@ -286,12 +284,23 @@ class WebRl(ModelPipeline[WebRlResult]):
             name, SuccessScores, lambda: _evaluate(last, families, self.config.test, Split.TEST)
         )
 
-    def _write_curriculum(self, run: RunFolder, phases: Sequence[PhaseResult]) -> None:
+    def _write_curriculum(
+        self, last: Phase, phases: Sequence[PhaseResult], judge: OutcomeJudge | None
+    ) -> None:
         """Write how the curriculum moved, for people."""
         logs = [phase.curriculum for phase in phases if phase.curriculum is not None]
-        if logs:
-            table = curriculum_table(logs, list(self.config.families))
-            write_atomic(run / "curriculum.md", table.encode())
+        if not logs:
+            return
+        table = curriculum_table(logs, list(self.config.families))
+        write_atomic(last.run / "curriculum.md", table.encode())
+        if any(log.written for log in logs):
+            numbers = range(1, last.number + 1)
+            played = [dataclasses.replace(last, number=number) for number in numbers]
+            write_instructions(
+                last.run / "instructions.md",
+                played,
+                lambda phase: self.outcomes(phase, phase.attempts(), judge),
+            )
 
     def reference_scores(self) -> dict[str, float]:
         """No exact score is known for these tasks."""

@@ -15,10 +15,19 @@ import numpy as np
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
-from terrella.data.attempts import Attempt, PracticeTask
+from terrella.data.attempts import Attempt
+from terrella.data.webrl_formats import instruction_of
 from terrella.policies.endpoint import Endpoint
 
 MAX_SEED = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """A task that failed: its family, and what the agent was asked to do."""
+
+    family: str
+    instruction: str
 
 
 @dataclass(slots=True)
@@ -26,22 +35,30 @@ class PracticeRecord:
     """The phases so far: the curriculum is a function of this and a random stream."""
 
     families: tuple[str, ...]
-    failed: list[PracticeTask] = field(default_factory=list[PracticeTask])
+    failed: list[FailedTask] = field(default_factory=list[FailedTask])
     """Tasks that failed in the last phase."""
     tried: set[str] = field(default_factory=set[str])
     """Names of all tasks so far."""
+    instructions: list[str] = field(default_factory=list[str])
+    """What the agent was asked so far, without repetitions."""
     rates: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """Fraction of successes by family, for each phase; families that were not tried are absent."""
 
     def add(self, attempts: Sequence[Attempt], outcomes: Sequence[float | None]) -> None:
         """Add a phase. An attempt without an outcome counts as tried and as nothing else."""
         self.tried |= {attempt.task.name for attempt in attempts}
+        asked = [*self.instructions, *map(instruction_of, attempts)]
+        self.instructions = list(dict.fromkeys(asked))
         pairs = zip(attempts, outcomes, strict=True)
-        judged = [(attempt.task, outcome) for attempt, outcome in pairs if outcome is not None]
-        self.failed = [task for task, outcome in judged if outcome < 0.5]
+        judged = [(attempt, outcome) for attempt, outcome in pairs if outcome is not None]
+        self.failed = [
+            FailedTask(attempt.task.family, instruction_of(attempt))
+            for attempt, outcome in judged
+            if outcome < 0.5
+        ]
         by_family: dict[str, list[float]] = {}
-        for task, outcome in judged:
-            by_family.setdefault(task.family, []).append(outcome)
+        for attempt, outcome in judged:
+            by_family.setdefault(attempt.task.family, []).append(outcome)
         self.rates.append({family: float(np.mean(values)) for family, values in by_family.items()})
 
     def latest(self, family: str, back: int = 0) -> float | None:

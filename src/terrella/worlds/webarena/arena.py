@@ -26,6 +26,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 from terrella.browser.guard import Allow
@@ -209,6 +210,15 @@ class Arena:
             for line in source.iterdump():
                 digest.update(line.encode() + b"\n")
         return digest.hexdigest()
+
+    def query_snapshot(
+        self, site: str, query: str, values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Rows of a site as it was built, through a read-only connection."""
+        file = self.snapshot(next(known for known in SITES if known.name == site))
+        database = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+        with contextlib.closing(database):
+            return list(database.execute(query, dict(values)))
 
     # --- for a browser ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ ends with `stop ANSWER`. Then the task's own checks run on a separate page. The 
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,13 +31,16 @@ from terrella.core.config import Configurable, Local
 from terrella.core.errors import WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Transition, Tree, Verdict
+from terrella.core.untrusted import parse_json
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
+from terrella.core.written import Draft
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.webarena.arena import SITES, Arena
 from terrella.worlds.webarena.evaluators import Ending, Judge, evaluate
 from terrella.worlds.webarena.oracle import next_action
-from terrella.worlds.webarena.tasks import WebTask, fill_placeholders, load_tasks
+from terrella.worlds.webarena.tasks import WebTask, fill_placeholders, load_tasks, read_task
+from terrella.worlds.webarena.templates import TemplateBook, unchecked_row
 
 MAX_NAME = 160
 ACTION_FORMS = (
@@ -126,6 +130,7 @@ class WebArena(World):
         self.tasks = [task for task in tasks if not config.only or task.task_id in config.only]
         self.judge = judge
         self.arena = None if config.addresses else Arena()
+        self.templates = None if self.arena is None else TemplateBook(self.arena.query_snapshot)
         allow = _allowed(config.addresses)
         if self.arena is not None:
             self.arena.require({site.name for site in SITES})
@@ -169,6 +174,35 @@ class WebArena(World):
         self.tab = self.host.tab(self._login_state(task))
         self.tab.on_event = self.events.append
         self.host.run(self._open(self.tab), self.config.seconds)
+
+    # --- tasks in words -----------------------------------------------------------------------
+
+    def known_instructions(self) -> tuple[str, ...]:
+        """The intents of the whole task file: also of tasks that `only` leaves out."""
+        return tuple(task.intent for task in load_tasks(self.config.tasks))
+
+    def write_instructions(self, count: int, rng: np.random.Generator) -> list[str]:
+        """By the templates of the mini-arena; other sites have none."""
+        if self.templates is None:
+            return []
+        sites = {site for task in self.tasks for site in task.sites}
+        return self.templates.write(count, rng, sites)
+
+    def draft(self, instruction: str, like: str) -> Draft:
+        """A task with a check if a template fits; else one that begins where `like` does."""
+        fitting = None if self.templates is None else self.templates.fit(instruction)
+        if fitting is not None:
+            return fitting
+        beside = next((task for task in self.tasks if task.intent == like), self.tasks[0])
+        row = unchecked_row(instruction, beside.sites, " |AND| ".join(beside.start_urls))
+        return Draft(task=json.dumps(row))
+
+    def _take(self, written: str) -> Any:
+        row = parse_json(written, "a written task")
+        if not isinstance(row, dict):
+            raise WorldError(self.name, "a written task is not an object")
+        self.begin(read_task(row, "vab"))
+        return {"written": self.task.intent}
 
     def _login_state(self, task: WebTask) -> dict[str, Any] | str | None:
         if not task.require_login:

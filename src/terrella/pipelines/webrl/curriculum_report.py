@@ -1,0 +1,103 @@
+"""How a curriculum moved, for people: tables of a run's phases in Markdown.
+
+curriculum_table(logs, families)
+write_instructions(run / "instructions.md", phases, outcomes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from terrella.core.config import record_from_json
+from terrella.core.files import write_atomic
+from terrella.core.run_folder import read_part
+from terrella.pipelines.webrl.curriculum import CurriculumLog
+from terrella.pipelines.webrl.instructions import FATES, Written
+from terrella.pipelines.webrl.phase import Phase
+from terrella.pipelines.webrl.results import Proposed, Values
+
+SHOWN_REASON = 120
+
+
+def curriculum_table(logs: Sequence[CurriculumLog], families: Sequence[str]) -> str:
+    """Admitted tasks by phase and family, and what became of new instructions."""
+    lines = [
+        f"| phase | {' | '.join(families)} | mean value | resting |",
+        f"|{'---|' * (len(families) + 3)}",
+    ]
+    for number, log in enumerate(logs, 1):
+        counts = " | ".join(str(log.admitted.get(name, 0)) for name in families)
+        value = "" if log.mean_value is None else f"{log.mean_value:.2f}"
+        lines.append(f"| {number} | {counts} | {value} | {', '.join(log.resting)} |")
+    return "\n".join([*lines, *_instruction_counts(logs)]) + "\n"
+
+
+def _instruction_counts(logs: Sequence[CurriculumLog]) -> list[str]:
+    counted = [(number, log.written) for number, log in enumerate(logs, 1) if log.written]
+    if not counted:
+        return []
+    fates = [*FATES, "admitted"]
+    lines = ["", "New instructions:", "", f"| phase | {' | '.join(fates)} |"]
+    lines.append(f"|{'---|' * (len(fates) + 1)}")
+    for number, counts in counted:
+        row = " | ".join(str(counts.get(fate, 0)) for fate in fates)
+        lines.append(f"| {number} | {row} |")
+    meanings = [f"- {fate}: {meaning}" for fate, meaning in FATES.items()]
+    return [*lines, "", *meanings, "- admitted: within the critic's band, practised"]
+
+
+def write_instructions(
+    path: Path, phases: Sequence[Phase], outcomes: Callable[[Phase], Sequence[float | None]]
+) -> None:
+    """Every instruction of a run and what became of it, for people."""
+    lines = ["# Instructions that were written", ""]
+    for phase in phases:
+        written_file, values_file = phase.file("written.json"), phase.file("values.json")
+        if not written_file.exists():
+            continue
+        written = record_from_json(Written, read_part(written_file))
+        values: dict[str, float] = {}
+        if values_file.exists():
+            proposed = record_from_json(Proposed, read_part(phase.file("proposed.json")))
+            found = record_from_json(Values, read_part(values_file)).values
+            names = [task.name for task in proposed.proposals.tasks]
+            values = dict(zip(names, found, strict=True))
+        practised: dict[str, list[float | None]] = {}
+        for attempt, outcome in zip(phase.attempts(), outcomes(phase), strict=True):
+            practised.setdefault(attempt.task.name, []).append(outcome)
+        lines += instruction_lines(phase.number, written, values, practised)
+    write_atomic(path, "\n".join(lines).encode())
+
+
+def instruction_lines(
+    phase: int,
+    written: Written,
+    values: Mapping[str, float],
+    outcomes: Mapping[str, Sequence[float | None]],
+) -> list[str]:
+    """Every instruction of a phase: its fate, the critic's value, and how practice went.
+
+    `values` and `outcomes` are by the name of the task.
+    """
+    lines = [f"## Phase {phase}", "", "| instruction | fate | check | value | practice |"]
+    lines.append(f"|{'---|' * 5}")
+    for each in written.instructions:
+        name = each.practice.name
+        value = f"{values[name]:.2f}" if name in values and each.task else ""
+        fate = f"{each.fate}: {each.reason[:SHOWN_REASON]}" if each.reason else each.fate
+        check = ("world" if each.checked else "outcome model") if each.task else ""
+        cells = (each.text, fate, check, value, _practice(outcomes.get(name, ())))
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return [*lines, ""]
+
+
+def _practice(outcomes: Sequence[float | None]) -> str:
+    names = {None: "unjudged", 1.0: "won", 0.0: "lost"}
+    return ", ".join(names.get(outcome, "unjudged") for outcome in outcomes)
+
+
+def _cell(text: str) -> str:
+    """Untrusted text in a table: no mark-up, no further columns."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return escaped.replace("\n", " ").replace("`", "'").replace("[", "\\[")

@@ -10,6 +10,7 @@ actions are forced between them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
@@ -58,14 +59,16 @@ class FrameCodec:
         self.tokenizer = tokenizer
         self.bins = bins
         self.window = window
+        self.first_context = SPECIAL_IDS
         self.first_frame = SPECIAL_IDS + tokenizer.codes
         self.first_action = self.first_frame + tokenizer.codes
         self.vocabulary = self.first_action + bins.size * bins.bins
         self.frame_tokens = tokenizer.tokens_per_frame
         self.context_tokens = tokenizer.tokens_per_context
         self.allowed_ids: tuple[int, ...] | None = tuple(range(self.first_frame, self.first_action))
-        self._contexts: dict[Frames, tuple[int, ...]] = {}
-        self._frames: dict[tuple[Frames, Frames], tuple[int, ...]] = {}
+        # By digest and not by frame: a cache of ids must not hold the pixels of a dataset.
+        self._contexts: dict[bytes, NDArray[np.int32]] = {}
+        self._frames: dict[bytes, NDArray[np.int32]] = {}
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -75,29 +78,33 @@ class FrameCodec:
             self._frames.clear()
             self._contexts.clear()
         context, *_ = video
-        new = [frame for frame in dict.fromkeys(video) if (context, frame) not in self._frames]
-        if not new and context in self._contexts:
+        about = _digest(context)
+        keys = {about + _digest(frame): frame for frame in video}
+        new = {key: frame for key, frame in keys.items() if key not in self._frames}
+        if not new and about in self._contexts:
             return
-        images = np.stack([frame.array[-1] for frame in new or [context]])
+        images = np.stack([frame.array[-1] for frame in new.values() or [context]])
         context_codes, frame_codes = self.tokenizer.write(images, context.array[-1])
-        self._contexts[context] = tuple(SPECIAL_IDS + code for code in context_codes)
-        for frame, codes in zip(new, frame_codes, strict=False):
-            self._frames[context, frame] = tuple(self.first_frame + code for code in codes)
+        self._contexts[about] = np.array(context_codes, np.int32) + self.first_context
+        for key, codes in zip(new, frame_codes, strict=False):
+            self._frames[key] = np.array(codes, np.int32) + self.first_frame
 
     def frame_ids(self, frame: Frames, context: Frames) -> tuple[int, ...]:
         """Ids of a frame in a video that begins with `context`.
 
         For a frame that a model generated, these are the generated ids.
         """
-        if (context, frame) not in self._frames:
+        key = _digest(context) + _digest(frame)
+        if key not in self._frames:
             self.cache_frames([context, frame])
-        return self._frames[context, frame]
+        return tuple(self._frames[key].tolist())
 
     def context_ids(self, context: Frames) -> tuple[int, ...]:
         """Ids of a context frame."""
-        if context not in self._contexts:
+        key = _digest(context)
+        if key not in self._contexts:
             self.cache_frames([context])
-        return self._contexts[context]
+        return tuple(self._contexts[key].tolist())
 
     # --- world models -----------------------------------------------------------------------------
 
@@ -139,7 +146,8 @@ class FrameCodec:
         for index, image in zip(valid, images, strict=True):
             frame = Frames.of(image[None])
             # Token in, token out: the frame is never encoded again.
-            self._frames[context, frame] = tuple(replies[index])
+            key = _digest(context) + _digest(frame)
+            self._frames[key] = np.array(replies[index], np.int32)
             frames[index] = frame
         return frames
 
@@ -168,6 +176,10 @@ class FrameCodec:
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         return ()
+
+
+def _digest(frame: Frames) -> bytes:
+    return hashlib.blake2b(frame.data, digest_size=16).digest()
 
 
 def _frames(observation: Observation) -> Frames:

@@ -148,10 +148,10 @@ class FrameCodecConfig(CodecConfig):
 
 def read_codec(folder: Path, *, window: int) -> FrameCodec:
     """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
-    from terrella.models.frame_tokenizer import FrameTokenizer
+    from terrella.models.frame_tokenizers import load_frame_tokenizer
 
     bins = record_from_json(ActionBins, read_sealed(folder / BINS, MAKE_AGAIN))
-    return FrameCodec(FrameTokenizer.load(folder / "tokenizer"), bins, window=window)
+    return FrameCodec(load_frame_tokenizer(folder / "tokenizer"), bins, window=window)
 
 
 def generated_frames(episode: TokenEpisode) -> list[tuple[int, ...]]:

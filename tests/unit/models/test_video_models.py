@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from terrella.core.errors import EngineError, StoreError
+from terrella.data.recorded import Recording, recorded_episode
+from terrella.data.shards import ListedShards
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.engines.frames.pixel_trainer import clone, fit_classifier
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
@@ -15,6 +17,7 @@ from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
+from terrella.models.frame_tokenizers import load_frame_tokenizer
 from terrella.models.lpips import MissingWeightsError, has_lpips, lpips, weights_file
 from terrella.models.pixel_nets import PixelNet
 from terrella.models.quantizers import Fsq, Vq
@@ -41,7 +44,12 @@ def trainer(out, **changes):
         "batch": 4,
         "tokenizer": FrameTokenizerConfig(size=16, stride=8, width=8),
     }
-    return TokenizerTrainer(TokenizerTrainConfig(**{**settings, **changes}), videos(), out, seed=0)
+    recordings = [
+        Recording(source="x", number=number, video=video, actions=np.zeros((len(video), 1)))
+        for number, video in enumerate(videos())
+    ]
+    shards = ListedShards([recorded_episode(each) for each in recordings])
+    return TokenizerTrainer(TokenizerTrainConfig(**{**settings, **changes}), shards, out, seed=0)
 
 
 @pytest.mark.parametrize("quantizer", [Fsq((8, 5, 5, 5)), Vq(1000, 4)])
@@ -67,7 +75,7 @@ def test_a_tokenizer_saved_and_loaded_writes_the_same_ids(tmp_path):
     trained = trainer(tmp_path).train(SilentProgress())
     video = videos()[0]
     context, ids = trained.write(video, video[0])
-    loaded = FrameTokenizer.load(tmp_path)
+    loaded = load_frame_tokenizer(tmp_path)
     assert loaded.write(video, video[0]) == (context, ids)
     assert len(context) == 4 and np.shape(ids) == (5, 4)
     assert loaded.read(video[0], ids).shape == video.shape

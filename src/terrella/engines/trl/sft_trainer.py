@@ -48,14 +48,17 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         *,
         seed: int,
     ) -> None:
-        """`items` are read by index: a list, or a sequence that loads on demand."""
+        """`items` are read by index: a list, or a sequence that loads on demand.
+
+        A sequence that is random already says so with `in_order`: it is read from first to last.
+        """
         self.items = items
         self.settings = config
         use_attention(model, config.attention)
         freeze_below(model, config.top_layers)
         super().__init__(
             model=model,
-            args=_arguments(config, len(items), out, seed),
+            args=_arguments(config, items, out, seed),
             processing_class=tokenizer,
             train_dataset=Dataset.from_dict({"index": range(len(items))}),
             data_collator=list,
@@ -94,8 +97,9 @@ def _examples(item: Item) -> Sequence[TrainExample]:
     return (item,) if isinstance(item, TrainExample) else item
 
 
-def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig:
-    steps = config.epochs * math.ceil(items / config.batch_size)
+def _arguments(config: SftConfig, items: Sequence[Item], out: Path, seed: int) -> SFTConfig:
+    steps = config.epochs * math.ceil(len(items) / config.batch_size)
+    in_order = getattr(items, "in_order", False)
     return SFTConfig(
         output_dir=str(out),
         max_steps=steps,
@@ -110,6 +114,7 @@ def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,
         seed=seed,
+        train_sampling_strategy="sequential" if in_order else "random",
         **precision_and_memory(config),
         disable_tqdm=True,
         remove_unused_columns=False,

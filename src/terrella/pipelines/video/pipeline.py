@@ -8,7 +8,8 @@ in the folder of `videos`, which runs with other seeds share. The same call resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,20 +22,22 @@ from terrella.core.files import write_json_lines
 from terrella.core.integrity import write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler
-from terrella.core.run_folder import RunFolder, run_spec, wait_for
+from terrella.core.run_folder import RunFolder, processes, run_spec, wait_for
 from terrella.core.tokens import Task
-from terrella.core.types import Episode, Split
+from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.models.action_bins import ActionBins
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.video.clips import ClipExamples, ClipTasks, actions_of, cache_frames
+from terrella.pipelines.video.clips import ClipExamples, ClipTasks, fitted_bins
 from terrella.pipelines.video.tokenizer import ReconstructionMetrics, TrainTokenizer
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 from terrella.verify.frame_metrics import repetition_rate
 from terrella.verify.frames import FrameDistance
 from terrella.world_models.video import BINS, FrameCodecConfig, generated_frames, read_codec
+
+CLIPS_AT_ONCE = 64
+"""Held-out clips in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,38 +97,40 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     def train(self, run: RunFolder) -> VideoModelResult:
         videos = TrainTokenizer(self.config.videos)
         tokenizer = videos.run(run.progress).held_out
-        episodes = videos.episodes(Split.TRAIN)
-        held_out = videos.episodes(Split.TEST)
-        codec = self.codec(run, episodes)
-        run.part("fit", list[float], lambda: self.fit(run, codec, episodes), collective=True)
+        codec = self.codec(run, videos)
+        run.part("fit", list[float], lambda: self.fit(run, codec, videos), collective=True)
         before = run.part(
-            "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", held_out)
+            "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", videos)
         )
         reward = run.part("reward", list[float], lambda: self.rl_finetune(run), collective=True)
-        after = run.part(
-            "after", ClipMetrics, lambda: self.evaluate(codec, run / "model", held_out)
-        )
+        after = run.part("after", ClipMetrics, lambda: self.evaluate(codec, run / "model", videos))
         return VideoModelResult(tokenizer=tokenizer, before=before, after=after, reward=reward)
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def codec(self, run: RunFolder, episodes: Sequence[Episode]) -> FrameCodec:
+    def codec(self, run: RunFolder, videos: TrainTokenizer) -> FrameCodec:
         """The tokenizer of the videos, and bins of the actions in them."""
-        videos = self.config.videos
-        with run.shared(videos.out, run_spec(videos, TrainTokenizer.ignored)) as folder:
+        settings = self.config.videos
+        with run.shared(settings.out, run_spec(settings, TrainTokenizer.ignored)) as folder:
             path = folder / BINS
             if run.is_main and not path.exists():
-                bins = ActionBins.fit(actions_of(episodes), self.config.bins)
+                shards = videos.shards(Split.TRAIN)
+                bins = fitted_bins(shards, self.config.bins, seed=settings.seed)
                 write_sealed(path, asdict(bins))
             wait_for(path)
-        return read_codec(videos.out, window=self.config.window)
+        return read_codec(settings.out, window=self.config.window)
 
-    def fit(self, run: RunFolder, codec: FrameCodec, episodes: Sequence[Episode]) -> list[float]:
-        """Cross-entropy on the frames of clips; returns the losses."""
+    def fit(self, run: RunFolder, codec: FrameCodec, videos: TrainTokenizer) -> list[float]:
+        """Cross-entropy on the frames of clips; returns the losses. Every rank reads its own."""
         config = self.config
-        cache_frames(codec, episodes)
         examples = ClipExamples(
-            episodes, codec, horizon=config.horizon, count=config.clips, seed=config.seed
+            videos.shards(Split.TRAIN),
+            codec,
+            horizon=config.horizon,
+            count=config.clips,
+            seed=config.seed,
+            lanes=processes(),
+            batch=max(1, config.sft.batch_size // processes()),
         )
         return self.engine.sft(
             self.untrained_model(run, codec),
@@ -170,8 +175,8 @@ class VideoModel(ModelPipeline[VideoModelResult]):
             write_json_lines(run / "curve.jsonl", trained.curve)
         return [float(row["reward"]) for row in trained.curve]
 
-    def evaluate(self, codec: FrameCodec, folder: Path, held_out: Sequence[Episode]) -> ClipMetrics:
-        tasks = ClipTasks(held_out, self.config.horizon).in_turn(self.config.evaluate_on)
+    def evaluate(self, codec: FrameCodec, folder: Path, videos: TrainTokenizer) -> ClipMetrics:
+        tasks = held_out_clips(self.config, videos)
         with (
             Rollout(self.rollout_config(metrics=True), codec) as rollout,
             self.engine.sampler(folder) as sampler,
@@ -182,7 +187,13 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         config = self.config
         return EpisodeSource(
             rollout=self.rollout_config(),
-            tasks=VideoTasks(videos=config.videos, horizon=config.horizon, seed=config.seed + 1),
+            tasks=VideoTasks(
+                videos=config.videos,
+                horizon=config.horizon,
+                window=config.window,
+                count=config.rlvr.steps * config.rlvr.groups,
+                seed=config.seed + 1,
+            ),
             codec=FrameCodecConfig(folder=config.videos.out, window=config.window),
         )
 
@@ -217,34 +228,43 @@ class VideoTasks(TaskSource):
 
     videos: TrainTokenizer.Config
     horizon: int
+    window: int = 0
+    count: int = 0
+    """About how many will be drawn."""
 
     def make(self) -> Tasks:
         return ClipTasks(
-            TrainTokenizer(self.videos).episodes(self.split), self.horizon, seed=self.seed
+            TrainTokenizer(self.videos).shards(self.split),
+            self.horizon,
+            seed=self.seed,
+            window=self.window,
+            count=self.count,
         )
 
 
+def held_out_clips(config: VideoModel.Config, videos: TrainTokenizer) -> Iterator[Task]:
+    """The clips that a model is evaluated on."""
+    clips = ClipTasks(videos.shards(Split.TEST), config.horizon, window=config.window)
+    return clips.in_turn(config.evaluate_on)
+
+
 def clip_metrics(
-    rollout: Rollout, sampler: Sampler, tasks: Sequence[Task], *, seed: int
+    rollout: Rollout, sampler: Sampler, tasks: Iterable[Task], *, seed: int
 ) -> ClipMetrics:
-    """Sample one prediction of each clip and score it."""
-    episodes = rollout.run(sampler, tasks, group_size=1, seed=seed + 1)
-    for episode in episodes:
-        if episode.outcome.value is None:
-            raise ValueError(f"a masked clip cannot be measured: {episode.outcome.evidence}")
-    clips = {
-        name: [episode.outcome.parts[name] for episode in episodes]
-        for name in episodes[0].outcome.parts
-    }
-    clips["value"] = [float(episode.outcome.value or 0.0) for episode in episodes]
-    clips["repeated"] = [repetition_rate([generated_frames(episode)]) for episode in episodes]
+    """Sample one prediction of each clip and score it, some clips at a time."""
+    clips: dict[str, list[float]] = {}
+    by_depth, left = [], iter(tasks)
+    while batch := list(itertools.islice(left, CLIPS_AT_ONCE)):
+        for episode in rollout.run(sampler, batch, group_size=1, seed=seed + 1):
+            if episode.outcome.value is None:
+                raise ValueError(f"a masked clip cannot be measured: {episode.outcome.evidence}")
+            repeated = repetition_rate([generated_frames(episode)])
+            row = {"value": float(episode.outcome.value), "repeated": repeated}
+            for name, value in {**episode.outcome.parts, **row}.items():
+                clips.setdefault(name, []).append(value)
+            by_depth.append(episode.turn_rewards)
     return ClipMetrics(
         means={name: Metric.of(values) for name, values in clips.items()},
         clips=clips,
-        by_depth=np.array([episode.turn_rewards for episode in episodes]).mean(0).tolist(),
+        by_depth=np.array(by_depth).mean(0).tolist(),
     )
-
-
-def video_episodes(config: VideoModel.Config, split: Split) -> list[Episode]:
-    """The episodes that a model was fitted to, or evaluated on."""
-    return TrainTokenizer(config.videos).episodes(split)

@@ -42,7 +42,7 @@ def predicted_clips(
     config = load(run.config, here=here)
     if not isinstance(config, VideoModel.Config):
         raise ConfigError(str(run.folder), "its manifest is not that of a video model")
-    codec = read_codec(videos, window=config.window)
+    codec = read_codec(videos, window=config.window, joint=config.joint_vocabulary)
     held_out = held_out_clips(config, TrainTokenizer(config.videos))
     tasks = list(itertools.islice(held_out, limit))
     sampler = open_sampler(run.folder / "model", work=run.folder / "engine")

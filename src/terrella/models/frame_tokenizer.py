@@ -12,38 +12,16 @@ background, the median image of the data. Names of submodules are keys of saved 
 
 from __future__ import annotations
 
-import abc
 import math
-import shutil
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from terrella.core.config import dump
-from terrella.core.files import SCRATCH, replace_folder, write_json
-from terrella.core.integrity import write_listing
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.quantizers import make_quantizer
-
-WEIGHTS, CONFIG = "tokenizer.safetensors", "tokenizer.json"
-AT_ONCE = 64
-"""Frames that are encoded or decoded in one pass."""
-
-FrameArray = NDArray[np.uint8]
-
-
-class VideoIds(NamedTuple):
-    """A video as ids: of its context frame [C], and of each frame [T, N]."""
-
-    context: Tensor
-    frames: Tensor
+from terrella.models.tokenizer_base import TrainedTokenizer, VideoIds
 
 
 class Reconstruction(NamedTuple):
@@ -67,10 +45,6 @@ def _block(channels_in: int, channels_out: int) -> nn.Sequential:
         nn.Conv2d(channels_out, channels_out, 3, padding=1),
         nn.SiLU(),
     )
-
-
-def _floats(images: FrameArray) -> Tensor:
-    return torch.tensor(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255.0
 
 
 class Down(nn.Module):
@@ -173,71 +147,7 @@ class _Shown(nn.Module):
         return [self.eighth(quarter), quarter, functional.pixel_unshuffle(context, 2)]
 
 
-class SavedTokenizer(nn.Module, abc.ABC):
-    """What frame tokenizers share: numpy arrays in and out, and files."""
-
-    background: Tensor
-    codes: int
-    tokens_per_frame: int
-    tokens_per_context: int
-
-    def __init__(self, config: FrameTokenizerConfig) -> None:
-        super().__init__()
-        self.config = config
-
-    @abc.abstractmethod
-    def encode(self, frames: Tensor, context: Tensor | None = None) -> VideoIds: ...
-
-    @abc.abstractmethod
-    def decode(self, context: Tensor, frames: Tensor) -> Tensor: ...
-
-    def learn_background(self, frames: Tensor) -> None:
-        """Set the background to the median of the frames at each pixel."""
-        self.background.copy_(frames.median(0).values)
-
-    # --- on numpy arrays and lists ----------------------------------------------------------------
-
-    def write(self, frames: FrameArray, context: FrameArray) -> tuple[list[int], list[list[int]]]:
-        """Ids of a context frame (H, W, 3) and of frames (T, H, W, 3) that follow it."""
-        device = self.background.device
-        parts = [
-            self.encode(piece.to(device), _floats(context[None])[0].to(device))
-            for piece in _floats(frames).split(AT_ONCE)
-        ]
-        ids = [row for part in parts for row in part.frames.tolist()]
-        return parts[0].context.tolist(), ids
-
-    def read(self, context: FrameArray, ids: Sequence[Sequence[int]]) -> FrameArray:
-        """Decode the ids of frames of a video with this context (H, W, 3) to (T, H, W, 3)."""
-        device = self.background.device
-        first = _floats(context[None])[0].to(device)
-        pieces = torch.tensor(ids, device=device).split(AT_ONCE)
-        images = torch.cat([self.decode(first, piece) for piece in pieces])
-        frames: FrameArray = (255.0 * images).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-        return frames
-
-    # --- on disk ----------------------------------------------------------------------------------
-
-    def save(self, folder: Path) -> None:
-        """Write a folder that is complete or absent: weights, config, and their hashes."""
-        fresh = folder.with_name(folder.name + SCRATCH)
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        self.write_files(fresh)
-        write_listing(fresh)
-        replace_folder(fresh, folder)
-
-    def write_files(self, folder: Path) -> None:
-        """Write the weights as safetensors and the config as JSON."""
-        weights = {name: value.contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, folder / WEIGHTS)
-        write_json(folder / CONFIG, dump(self.config))
-
-    def load_weights(self, path: Path) -> None:
-        self.load_state_dict(load_file(path))
-
-
-class FrameTokenizer(SavedTokenizer):
+class FrameTokenizer(TrainedTokenizer):
     """See the module's docstring. Images are floats in [0, 1], (N, 3, H, W)."""
 
     def __init__(self, config: FrameTokenizerConfig) -> None:

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from terrella.models.configs import FrameTokenizerConfig
-from terrella.models.frame_tokenizer import Down, Pixels, Reconstruction, SavedTokenizer, VideoIds
+from terrella.models.frame_tokenizer import Down, Pixels, Reconstruction
 from terrella.models.quantizers import make_quantizer
+from terrella.models.tokenizer_base import TrainedTokenizer, VideoIds
 
 
-class PerFrameTokenizer(SavedTokenizer):
+class PerFrameTokenizer(TrainedTokenizer):
     """See the module's docstring. Images are floats in [0, 1], (N, 3, H, W)."""
 
     def __init__(self, config: FrameTokenizerConfig) -> None:

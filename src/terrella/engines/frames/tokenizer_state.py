@@ -23,7 +23,7 @@ from terrella.engines.checkpoints import (
     write_manifest,
 )
 from terrella.engines.ranks import barrier, of_rank_0
-from terrella.models.frame_tokenizer import WEIGHTS
+from terrella.models.tokenizer_base import WEIGHTS
 
 if TYPE_CHECKING:
     from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from terrella.codecs.frames import FrameCodec
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
 from terrella.core.integrity import write_sealed
@@ -27,6 +28,7 @@ from terrella.core.tokens import Task
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.models.action_bins import ActionBins
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.video.clips import ClipExamples, ClipTasks, fitted_bins
 from terrella.pipelines.video.tokenizer import ReconstructionMetrics, TrainTokenizer
@@ -74,8 +76,18 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         layers: int = 4
         heads: int = 4
         positions: int = 1024
+        inner: int = 0
+        """Width of the feed-forward layers; 8/3 of the model's unless given."""
+        tied: bool = True
+        """The output uses the input's embeddings."""
         bins: int = 16
         """Bins of each number of an action."""
+        action_ranges: tuple[tuple[float, float], ...] = ()
+        """Least and greatest value of each number: bins of equal width, instead of quantiles."""
+        joint_vocabulary: bool = False
+        """The ids of RLVR-World's published models; all numbers of an action share their bins."""
+        pretrained: Local[Path | None] = None
+        """A published transformer to start from, instead of random weights."""
         horizon: int = 7
         """Frames that are predicted in a row; 1 is single-step prediction."""
         window: int = 0
@@ -114,11 +126,16 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         with run.shared(settings.out, run_spec(settings, TrainTokenizer.ignored)) as folder:
             path = folder / BINS
             if run.is_main and not path.exists():
-                shards = videos.shards(Split.TRAIN)
-                bins = fitted_bins(shards, self.config.bins, seed=settings.seed)
-                write_sealed(path, asdict(bins))
+                write_sealed(path, asdict(self._bins(videos)))
             wait_for(path)
-        return read_codec(settings.out, window=self.config.window)
+        config = self.config
+        return read_codec(settings.out, window=config.window, joint=config.joint_vocabulary)
+
+    def _bins(self, videos: TrainTokenizer) -> ActionBins:
+        config = self.config
+        if config.action_ranges:
+            return ActionBins.uniform(np.array(config.action_ranges), config.bins)
+        return fitted_bins(videos.shards(Split.TRAIN), config.bins, seed=config.videos.seed)
 
     def fit(self, run: RunFolder, codec: FrameCodec, videos: TrainTokenizer) -> list[float]:
         """Cross-entropy on the frames of clips; returns the losses. Every rank reads its own."""
@@ -142,23 +159,37 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         )
 
     def untrained_model(self, run: RunFolder, codec: FrameCodec) -> Path:
-        """A transformer over the ids of frames and actions, with weights from the seed."""
-        config, folder = self.config, run / "start"
+        """A transformer over the ids of frames and actions: weights from the seed, or published."""
+        folder = run / "start"
         if run.is_main and not folder.exists():
             from terrella.models.export import export_model
-            from terrella.models.video_lm import make_video_lm
 
-            model, tokenizer = make_video_lm(
-                codec.vocabulary,
-                width=config.width,
-                layers=config.layers,
-                heads=config.heads,
-                positions=config.positions,
-                seed=config.seed,
-            )
-            export_model(model, tokenizer, folder)
+            export_model(*self._start(codec), folder)
         wait_for(folder / "config.json")
         return folder
+
+    def _start(self, codec: FrameCodec) -> tuple[Any, Any]:
+        config = self.config
+        if config.pretrained is not None:
+            from terrella.models.published_transformer import read_published_transformer
+
+            return read_published_transformer(
+                config.pretrained, vocabulary=codec.vocabulary, pad=codec.pad, start=codec.start
+            )
+        from terrella.models.video_lm import make_video_lm
+
+        return make_video_lm(
+            codec.vocabulary,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            positions=config.positions,
+            inner=config.inner,
+            tied=config.tied,
+            pad=codec.pad,
+            start=codec.start,
+            seed=config.seed,
+        )
 
     def rl_finetune(self, run: RunFolder) -> list[float]:
         """RLVR from the fitted model to `model/`; returns the mean reward of each step."""
@@ -194,7 +225,9 @@ class VideoModel(ModelPipeline[VideoModelResult]):
                 count=config.rlvr.steps * config.rlvr.groups,
                 seed=config.seed + 1,
             ),
-            codec=FrameCodecConfig(folder=config.videos.out, window=config.window),
+            codec=FrameCodecConfig(
+                folder=config.videos.out, window=config.window, joint=config.joint_vocabulary
+            ),
         )
 
     def rollout_config(self, *, metrics: bool = False) -> Rollout.Config:

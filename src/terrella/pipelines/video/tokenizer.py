@@ -70,6 +70,8 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         held_out: int = 20
         """Episodes on test instances, of each world with each policy."""
         trainer: TokenizerTrainConfig = field(default_factory=TokenizerTrainConfig)
+        pretrained: Local[Path | None] = None
+        """A published tokenizer of RLVR-World to use, instead of training one."""
         evaluate_on: int = 1024
         """Held-out videos for the reconstruction error, at most."""
         workers: Local[int] = 0
@@ -112,6 +114,9 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
 
     def train_tokenizer(self, run: RunFolder) -> bool:
         """All ranks together."""
+        if self.config.pretrained is not None:
+            self._convert(self.config.pretrained, run)
+            return True
         from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 
         trainer = TokenizerTrainer(
@@ -122,6 +127,15 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         )
         trainer.train(run.progress)
         return True
+
+    def _convert(self, published: Path, run: RunFolder) -> None:
+        """Keep a published tokenizer in this folder, in our format and with hashes."""
+        from terrella.models.published_tokenizers import read_published
+
+        frames = self.config.trainer.tokenizer
+        if run.is_main:
+            rows, columns = frames.size, frames.columns or frames.size
+            read_published(published, rows=rows, columns=columns).save(run / "tokenizer")
 
     def evaluate(self, tokenizer: Path) -> TokenizerResult:
         from terrella.models.frame_tokenizers import load_frame_tokenizer

@@ -1,10 +1,10 @@
 """Peak memory of streaming clips, from a thousand clips to a hundred thousand.
 
     python benchmarks/video_memory.py --sizes 1000 10000 100000
-Writes a synthetic store of each size once (`--runs`, default runs/video_memory; 10^5 clips take
-about 40 GB uncompressed, some hundred MB on disk), then trains a small tokenizer for a few steps and
-draws clips to fit from it, each in a process of its own, and notes the peak of its memory beside
-that of a process that only imports. The same command resumes. One core.
+Writes a synthetic store of each size once (`--runs`, default runs/video_memory; 10^5 clips are 37
+GiB of frames, and much less on disk), then trains a small tokenizer for a few steps and draws clips
+to fit from it, each size in a process of its own, and notes the peak of its memory beside what the
+imports alone take. The same command resumes. One core.
 """
 
 import argparse

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from terrella.core.errors import EngineError, StoreError
+from terrella.core.errors import ConfigError, EngineError, StoreError
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.shards import ListedShards
 from terrella.engines.configs import TokenizerTrainConfig
@@ -112,6 +112,72 @@ def test_a_damaged_or_half_written_checkpoint_is_skipped_for_the_one_before(tmp_
     assert started[0] == 10 and "checkpoint-20 is damaged" in caplog.text
     for name, value in whole.state_dict().items():
         assert torch.equal(value, final.state_dict()[name]), name
+
+
+def test_a_per_frame_tokenizer_needs_no_context_and_learns(tmp_path):
+    config = FrameTokenizerConfig(kind="per_frame", size=16, stride=8, width=8)
+    trained = trainer(tmp_path, steps=60, tokenizer=config).train(SilentProgress())
+    video = videos()[0]
+    context, ids = trained.write(video, video[-1])
+    assert context == [] and np.shape(ids) == (5, 4) and trained.write(video, video[0])[1] == ids
+    loaded = load_frame_tokenizer(tmp_path)
+    drawn = loaded.read(video[2], ids)
+    assert np.array_equal(drawn, trained.read(video[0], ids))
+    untrained = trainer(tmp_path / "x", tokenizer=config).tokenizer.eval()
+    blank = untrained.read(video[0], untrained.write(video, video[0])[1])
+    wrong = [np.abs(each.astype(float) - video).mean() for each in (drawn, blank)]
+    assert wrong[0] < 0.7 * wrong[1]
+    wide = FrameTokenizerConfig(kind="per_frame", size=256, columns=320, stride=16, width=8)
+    assert (wide.tokens_per_frame, wide.tokens_per_context) == (320, 0)
+
+
+def test_a_discriminator_is_switched_on_late_kept_and_resumed(tmp_path):
+    settings = {"adversarial": 0.1, "adversarial_after": 15, "discriminator_width": 8}
+    started = []
+
+    def watched(out):
+        each = trainer(out, **settings)
+        update = each._update_discriminator
+        each._update_discriminator = lambda pairs: (started.append(each.step), update(pairs))[1]
+        return each
+
+    whole = watched(tmp_path / "whole").train(SilentProgress())
+    assert started[0] == 15 and len(started) == 15
+    part = watched(tmp_path / "part")
+    save = part._save
+    part._save = lambda: (save(), part.step == 20 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        part.train(SilentProgress())
+    resumed = watched(tmp_path / "part")
+    again = resumed.train(SilentProgress())
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    plain = trainer(tmp_path / "plain").train(SilentProgress())
+    assert any(
+        not torch.equal(value, plain.state_dict()[name])
+        for name, value in whole.state_dict().items()
+    )
+
+
+def test_the_codes_in_use_are_shown_with_how_evenly_they_are_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("terrella.engines.frames.tokenizer_trainer.CHECK_EVERY", 10)
+    shown = []
+
+    class Watching(SilentProgress):
+        def advance(self, done, **metrics):
+            shown.append(metrics)
+
+    trainer(tmp_path).train(Watching())
+    assert len(shown) == 3
+    last = shown[-1]
+    assert 4 <= last["codes_frames"] <= 160 and 1 < last["perplexity_frames"] <= 160
+    assert last["perplexity_context"] <= last["codes_context"]
+
+
+def test_a_batch_that_does_not_divide_among_the_ranks_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="do not divide among 3 ranks"):
+        trainer(tmp_path)
 
 
 def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):

@@ -28,6 +28,8 @@ from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
 
+WEIGHT = "weight"
+"""The column with the weight of each token; all examples of a run have it, or none."""
 LOG_EVERY = 10
 """Steps between two losses in the log; short runs have at least five."""
 Item = TrainExample | Sequence[TrainExample]
@@ -75,14 +77,16 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     def training_step(
         self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None
     ) -> Tensor:
-        """Mean cross-entropy over the masked tokens of the batch, on all processes together."""
+        """Mean cross-entropy over the masked tokens of the batch, on all processes together.
+
+        With a column `weight` it is the weighted mean.
+        """
         model.train()
         examples: list[TrainExample] = []
         for item in inputs:
             examples += _examples(self.items[item["index"]])
-        targets = torch.tensor(
-            float(sum(sum(example.mask) for example in examples)), device=self.accelerator.device
-        )
+        weights = sum(map(_weight, examples))
+        targets = torch.tensor(weights, device=self.accelerator.device)
         total = self.accelerator.reduce(targets).clamp(min=1)
         packs = self.packed(examples, max_tokens=self.settings.pack_tokens)
         return self.train_on(model, packs, lambda net, pack: self._pack_loss(net, pack, total))
@@ -90,7 +94,17 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     def _pack_loss(self, model: Any, pack: Pack, total: Tensor) -> Tensor:
         with self.compute_loss_context_manager():
             logprobs, _ = token_logprobs(model, pack, attention=self.attention)
-        return -logprobs.sum() / total
+        weights = pack.columns.get(WEIGHT)
+        return -(logprobs if weights is None else logprobs * weights).sum() / total
+
+
+def _weight(example: TrainExample) -> float:
+    """The targets of an example; each counts as much as its column of weights says."""
+    weights = example.columns.get(WEIGHT)
+    if weights is None:
+        return float(sum(example.mask))
+    pairs = zip(weights, example.mask, strict=True)
+    return float(sum(weight for weight, is_target in pairs if is_target))
 
 
 def _examples(item: Item) -> Sequence[TrainExample]:

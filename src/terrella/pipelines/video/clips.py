@@ -127,7 +127,7 @@ class ClipExamples(Sequence[TrainExample]):
 
     in_order = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is drawn, how often, and how it is split among ranks
         self,
         shards: Shards,
         codec: FrameCodec,
@@ -135,11 +135,16 @@ class ClipExamples(Sequence[TrainExample]):
         horizon: int,
         count: int,
         seed: int,
+        changed_weight: float = 1.0,
         lanes: int = 1,
         batch: int = 1,
     ) -> None:
-        """Every step of the data is equally likely. `lanes` and `batch` are those of the ranks."""
+        """Every step of the data is equally likely. `lanes` and `batch` are those of the ranks.
+
+        `changed_weight` is the weight in the loss of ids that differ from the frame before.
+        """
         self.codec = codec
+        self.changed_weight = changed_weight
         self.horizon = horizon
         self._length = count
         self.draws = ShardDraws(
@@ -168,9 +173,20 @@ class ClipExamples(Sequence[TrainExample]):
         prompt = self.codec.ask_observation(situation, steps[0].action)
         ids: list[int] = []
         mask: list[bool] = []
+        weights: list[float] = []
+        before = self.codec.answer_observation(steps[0].observation, episode.first)
         for index, step in enumerate(steps):
             forced = self.codec.go_on(step.action) if index else ()
             frame = self.codec.answer_observation(step.next_observation, episode.first)
             ids += [*forced, *frame]
             mask += [False] * len(forced) + [True] * len(frame)
-        return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+            weights += [1.0] * len(forced)
+            weights += [
+                1.0 if old == new else self.changed_weight
+                for old, new in zip(before, frame, strict=True)
+            ]
+            before = frame
+        columns = {} if self.changed_weight == 1.0 else {"weight": tuple(weights)}
+        return TrainExample(
+            prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask), columns=columns
+        )

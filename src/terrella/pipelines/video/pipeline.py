@@ -94,6 +94,8 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         """Frames in the prompt before the one that a clip begins with."""
         clips: int = 16_000
         """Clips that the model is fitted to."""
+        changed_weight: float = 1.0
+        """Weight in the fit of the ids that differ from the frame before: of what moves."""
         sft: SftConfig = field(default_factory=lambda: SftConfig(batch_size=32, pack_tokens=4096))
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
         temperature: float = 1.0
@@ -140,12 +142,17 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     def fit(self, run: RunFolder, codec: FrameCodec, videos: TrainTokenizer) -> list[float]:
         """Cross-entropy on the frames of clips; returns the losses. Every rank reads its own."""
         config = self.config
+        if config.changed_weight != 1.0 and config.engine != "trl":
+            raise ConfigError(
+                "changed_weight", f"engine={config.engine} weighs all ids alike", "engine=trl"
+            )
         examples = ClipExamples(
             videos.shards(Split.TRAIN),
             codec,
             horizon=config.horizon,
             count=config.clips,
             seed=config.seed,
+            changed_weight=config.changed_weight,
             lanes=processes(),
             batch=max(1, config.sft.batch_size // processes()),
         )

@@ -42,21 +42,21 @@ def store(tmp_path_factory):
     return folder
 
 
+IDS = {"rt1_multi_step": 9008, "rt1_single_step": 4633}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("recipe", "ids"), [("rt1_multi_step", 9008), ("rt1_single_step", 4633)])
-def test_two_ranks_run_every_part(recipe, ids, store, tmp_path):
-    first, second = launch(SCRIPT, tmp_path, recipe, 2, RECIPE=recipe, STORE=str(store))
+def test_two_ranks_run_every_part(store, tmp_path):
+    first, second = launch(SCRIPT, tmp_path, "start", 2, RECIPES=" ".join(IDS), STORE=str(store))
     assert first == second
-    assert np.isfinite(first["reward"]).all() and first["tokenizer"]["codes_used"] > 1
-    assert first["after"]["means"]["psnr"]["mean"] > 5
-    run = tmp_path / recipe / "run"
-    config = json.loads((run / "model" / "config.json").read_text())
-    assert (config["vocab_size"], config["hidden_size"], config["intermediate_size"]) == (
-        ids,
-        768,
-        3072,
-    )
-    checkpoint = tmp_path / recipe / "films" / "tokenizer-train" / "checkpoint-2"
-    with safe_open(checkpoint / "discriminator.safetensors", "pt") as kept:
-        assert len(list(kept.keys())) > 4
+    for recipe, ids in IDS.items():
+        result, folder = first[recipe], tmp_path / recipe
+        assert np.isfinite(result["reward"]).all() and result["tokenizer"]["codes_used"] > 1
+        assert result["after"]["means"]["psnr"]["mean"] > 5
+        config = json.loads((folder / "run/model/config.json").read_text())
+        sizes = [config[name] for name in ("vocab_size", "hidden_size", "intermediate_size")]
+        assert sizes == [ids, 768, 3072]
+        checkpoint = folder / "films/tokenizer-train/checkpoint-2"
+        with safe_open(checkpoint / "discriminator.safetensors", "pt") as kept:
+            assert len(list(kept.keys())) > 4

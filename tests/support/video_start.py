@@ -1,7 +1,7 @@
-"""One rank of an RT-1 recipe at 256 x 320 with one layer: a few steps of every part.
+"""One rank of the RT-1 recipes at 256 x 320 with one layer: a few steps of every part.
 
 torchrun --nproc-per-node 2 tests/support/video_start.py FOLDER/NAME.json
-$RECIPE and $STORE say what is run. Frame size, ids, vocabulary, precision and losses are the
+$RECIPES and $STORE say what is run. Frame size, ids, vocabulary, precision and losses are the
 recipe's; layers, widths of the tokenizer, counts and steps are smaller.
 """
 
@@ -55,11 +55,12 @@ def small(recipe: str, store: Path, folder: Path) -> VideoModel.Config:
 
 
 def main(report: Path) -> None:
-    folder = report.with_suffix("")
-    config = small(os.environ["RECIPE"], Path(os.environ["STORE"]), folder)
-    result = VideoModel(config).run(SilentProgress())
+    results = {}
+    for recipe in os.environ["RECIPES"].split():
+        config = small(recipe, Path(os.environ["STORE"]), report.with_name(recipe))
+        results[recipe] = plain(VideoModel(config).run(SilentProgress()))
     rank = os.environ.get("RANK", "0")
-    report.with_suffix(f".{rank}.json").write_text(json.dumps(plain(result)))
+    report.with_suffix(f".{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

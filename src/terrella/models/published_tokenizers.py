@@ -159,7 +159,7 @@ def read_published(folder: Path, *, rows: int, columns: int) -> PublishedTokeniz
 
 
 def _numbered(weights: Mapping[str, Tensor], pattern: str) -> list[str]:
-    names = []
+    names: list[str] = []
     while pattern.format(len(names)) in weights:
         names.append(pattern.format(len(names)))
     return names

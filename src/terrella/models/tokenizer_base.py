@@ -70,7 +70,8 @@ class BaseTokenizer(nn.Module, abc.ABC):
     def read(self, context: FrameArray, ids: Sequence[Sequence[int]]) -> FrameArray:
         """Decode the ids of frames of a video with this context (H, W, 3) to (T, H, W, 3)."""
         first = self._floats(context[None])[0]
-        pieces = torch.tensor(ids, device=first.device).split(AT_ONCE)
+        rows = torch.tensor(ids, device=first.device)
+        pieces = [rows[at : at + AT_ONCE] for at in range(0, len(rows), AT_ONCE)]
         images = torch.cat([self.decode(first, piece) for piece in pieces])
         frames: FrameArray = (255.0 * images).round().byte().permute(0, 2, 3, 1).cpu().numpy()
         return frames

@@ -9,6 +9,7 @@ task and model is a part, so a killed run continues. Tasks are never pooled.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +98,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
             for seed, (folder, config) in enumerate(runs):
                 # The weights are in the name: another model is another part.
                 part = f"{_plain(name)}-{seed}-{_identity(folder)}"
-                rows.append(
-                    run.part(
-                        part,
-                        dict[str, Any],
-                        lambda w=world, f=folder, c=config, s=seed: self.compare(w, f, c, s),
-                    )
-                )
+                make = functools.partial(self.compare, world, folder, config, seed)
+                rows.append(run.part(part, dict[str, Any], make))
             tasks[name] = task_scores(rows)
         return PolicyScores(tasks=tasks)
 

@@ -4,6 +4,7 @@ Actions are forced between frames, prompts are read once, forced tokens teach no
 """
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -174,6 +175,21 @@ def test_rows_to_fit_have_frames_as_targets_and_the_same_layout_as_questions():
     assert whole.prompt_ids[0] == 1 and len(whole.prompt_ids) == 1 + 1 + 2 + 1
     with pytest.raises(ConfigError, match="no episode has 9 steps"):
         ClipTasks(shards, 9)
+
+
+def test_ids_that_change_weigh_more_where_that_is_asked_for():
+    codec, shards = little_codec(), ListedShards([film_episode(n, frames=8) for n in range(3)])
+    settings = {"horizon": HORIZON, "count": 20, "seed": 0}
+    plain = ClipExamples(shards, codec, **settings)
+    weighted = ClipExamples(shards, codec, changed_weight=3.0, **settings)
+    for row, same in zip(weighted, plain, strict=True):
+        assert row.completion_ids == same.completion_ids and not same.columns
+        frames = [row.prompt_ids[-3:-1]]  # two ids of a frame, one of an action
+        for start in range(0, len(row.completion_ids), 3):
+            frames.append(row.completion_ids[start : start + 2])
+        for number, (old, new) in enumerate(itertools.pairwise(frames)):
+            weights = row.columns["weight"][3 * number : 3 * number + 2]
+            assert weights == tuple(1.0 if a == b else 3.0 for a, b in zip(old, new, strict=True))
 
 
 def test_wrong_actions_keep_the_frames_and_change_what_is_forced():

@@ -103,16 +103,11 @@ def test_logprobs_are_those_of_the_model():
 @pytest.mark.parametrize("heavy", [1.0, 4.0])
 def test_cross_entropy_is_the_step_of_sft(heavy, tmp_path):
     """Also where every second token weighs more."""
-    data = made_examples()
-    weighted = [
-        replace(
-            each,
-            columns={
-                "weight": [heavy if at % 2 else 1.0 for at in range(len(each.completion_ids))]
-            },
-        )
-        for each in data
-    ]
+    data = [replace(each, columns={}) for each in made_examples()]
+    weighted = []
+    for each in data:
+        column = [heavy if at % 2 else 1.0 for at in range(len(each.completion_ids))]
+        weighted.append(replace(each, columns={"weight": column}))
     model, tokenizer = tiny_model()
     learner = tiny_learner()
     config = SftConfig(batch_size=len(data), learning_rate=1e-2, warmup_steps=0)

@@ -73,13 +73,13 @@ def stream(folder):
     trained = peak()
     codec = FrameCodec(tokenizer, fitted_bins(shards, 8, seed=0), window=0)
     examples = ClipExamples(shards, codec, horizon=4, count=DRAWS, seed=0)
-    reads = {id(examples.draws[index][0]) for index in range(DRAWS)}
+    drawn = {examples.draws[index][0].seed for index in range(DRAWS)}
     for index in range(16):
         assert examples[index].completion_ids
     return {
         "clips": shards.count,
         "shards": len(shards),
-        "episodes_drawn": len(reads),
+        "clips_drawn": len(drawn),
         "imported_mb": imported,
         "after_tokenizer_mb": trained,
         "peak_mb": peak(),

@@ -24,12 +24,17 @@ SCRIPT = Path(__file__).parents[1] / "support" / "video_start.py"
 
 
 def film(number):
-    """A block that is pushed over a grey table, with 13 numbers an action."""
+    """A block that is pushed over a grey table, with 13 numbers an action.
+
+    In every second film it stays: where nothing changes, also a model that has learnt nothing
+    earns something, so that RLVR has differences to learn from.
+    """
     rng = np.random.default_rng(number)
     video = np.full((7, 256, 320, 3), 120, np.uint8)
     video += rng.integers(0, 10, (256, 320, 1), np.uint8)
+    speed = 20 * (number % 2)
     for t, frame in enumerate(video):
-        frame[100:140, 40 + 20 * t : 90 + 20 * t] = (200, 40, 30)
+        frame[100:140, 40 + speed * t : 90 + speed * t] = (200, 40, 30)
     actions = rng.normal(size=(7, 13))
     return recorded_episode(Recording(source="made", number=number, video=video, actions=actions))
 
@@ -52,7 +57,7 @@ def test_two_ranks_run_every_part(store, tmp_path):
     assert first == second
     for recipe, ids in IDS.items():
         result, folder = first[recipe], tmp_path / recipe
-        assert np.isfinite(result["reward"]).all() and result["tokenizer"]["codes_used"] > 1
+        assert 0 < result["reward"][0] < 1 and result["tokenizer"]["codes_used"] > 1
         assert result["after"]["means"]["psnr"]["mean"] > 5
         config = json.loads((folder / "run/model/config.json").read_text())
         sizes = [config[name] for name in ("vocab_size", "hidden_size", "intermediate_size")]

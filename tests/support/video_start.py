@@ -25,13 +25,12 @@ from terrella.verify.frames import FrameDistance
 def small(recipe: str, store: Path, folder: Path) -> VideoModel.Config:
     config = find_recipe(recipe)()
     trainer = config.videos.trainer
-    if not has_lpips():
-        trainer = trainer.replace(lpips=0.0)
-        config = config.replace(world=config.world.replace(distance=FrameDistance.Config()))
     trainer = trainer.replace(
         tokenizer=trainer.tokenizer.replace(width=8),
         steps=3,
         batch=2,
+        lpips=trainer.lpips if has_lpips() else 0.0,
+        lpips_every=2,
         adversarial_after=1,
         discriminator_width=8,
         save_every=2,
@@ -41,6 +40,7 @@ def small(recipe: str, store: Path, folder: Path) -> VideoModel.Config:
     )
     return config.replace(
         videos=videos,
+        world=config.world.replace(distance=FrameDistance.Config()),
         layers=1,
         clips=4,
         evaluate_on=1,

@@ -1,15 +1,17 @@
 """Checkpoints of a tokenizer in training: weights, moments, discriminator, step; no pickle.
 
 Rank 0 writes, all ranks read. `resume` returns the step to go on from, 0 for a new run.
-    save(trainer)
-    trainer.step = resume(trainer)
+    state = TokenizerState(tokenizer, optimiser)
+    state.save(folder, step=500)
+    step = state.resume(folder)
 """
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,46 +24,53 @@ from terrella.engines.checkpoints import (
     remove_old,
     write_manifest,
 )
+from terrella.engines.frames.discriminator import PatchDiscriminator
 from terrella.engines.ranks import barrier, of_rank_0
-from terrella.models.tokenizer_base import WEIGHTS
-
-if TYPE_CHECKING:
-    from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
+from terrella.models.tokenizer_base import WEIGHTS, BaseTokenizer
 
 MOMENTS = "optimiser.safetensors"
-DISCRIMINATOR, DISCRIMINATOR_MOMENTS = "discriminator.safetensors", "discriminator_moments.st"
+DISCRIMINATOR, DISCRIMINATOR_MOMENTS = (
+    "discriminator.safetensors",
+    "discriminator_optimiser.safetensors",
+)
 
 
-def save(trainer: TokenizerTrainer) -> None:
-    """Write a checkpoint that is complete or absent. All ranks call it."""
-    if rank() == 0:
-        folder = trainer.work / f"{PREFIX}{trainer.step}"
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
-        folder.mkdir(parents=True)
-        trainer.tokenizer.write_files(folder)
-        _write_moments(folder / MOMENTS, trainer.optimiser)
-        if trainer.discriminator is not None and trainer.discriminator_optimiser is not None:
-            save_file(trainer.discriminator.state_dict(), folder / DISCRIMINATOR)
-            _write_moments(folder / DISCRIMINATOR_MOMENTS, trainer.discriminator_optimiser)
-        write_manifest(folder, trainer.step)
-        remove_old(trainer.work)
-    barrier()
+@dataclass
+class TokenizerState:
+    """What a resumed run needs."""
 
+    tokenizer: BaseTokenizer
+    optimiser: torch.optim.Optimizer
+    adversary: tuple[PatchDiscriminator, torch.optim.Optimizer] | None = None
+    """The discriminator and its optimiser, if there is one."""
 
-def resume(trainer: TokenizerTrainer) -> int:
-    """Load the newest intact checkpoint into the trainer."""
-    found = newest_complete(trainer.work) if rank() == 0 else 0
-    step = of_rank_0(found)
-    if not step:
-        return 0
-    folder = trainer.work / f"{PREFIX}{step}"
-    trainer.tokenizer.load_weights(listed_file(folder, WEIGHTS))
-    _read_moments(listed_file(folder, MOMENTS), trainer.optimiser)
-    if trainer.discriminator is not None and trainer.discriminator_optimiser is not None:
-        trainer.discriminator.load_state_dict(load_file(listed_file(folder, DISCRIMINATOR)))
-        moments = listed_file(folder, DISCRIMINATOR_MOMENTS)
-        _read_moments(moments, trainer.discriminator_optimiser)
-    return step
+    def save(self, work: Path, step: int) -> None:
+        """Write a checkpoint that is complete or absent. All ranks call it."""
+        if rank() == 0:
+            folder = work / f"{PREFIX}{step}"
+            shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
+            folder.mkdir(parents=True)
+            self.tokenizer.write_files(folder)
+            _write_moments(folder / MOMENTS, self.optimiser)
+            if self.adversary is not None:
+                save_file(self.adversary[0].state_dict(), folder / DISCRIMINATOR)
+                _write_moments(folder / DISCRIMINATOR_MOMENTS, self.adversary[1])
+            write_manifest(folder, step)
+            remove_old(work)
+        barrier()
+
+    def resume(self, work: Path) -> int:
+        """Load the newest intact checkpoint."""
+        step = of_rank_0(newest_complete(work) if rank() == 0 else 0)
+        if not step:
+            return 0
+        folder = work / f"{PREFIX}{step}"
+        self.tokenizer.load_weights(listed_file(folder, WEIGHTS))
+        _read_moments(listed_file(folder, MOMENTS), self.optimiser)
+        if self.adversary is not None:
+            self.adversary[0].load_state_dict(load_file(listed_file(folder, DISCRIMINATOR)))
+            _read_moments(listed_file(folder, DISCRIMINATOR_MOMENTS), self.adversary[1])
+        return step
 
 
 def _write_moments(path: Path, optimiser: torch.optim.Optimizer) -> None:

@@ -33,7 +33,7 @@ from terrella.engines.frames.discriminator import (
     discriminator_loss,
     generator_loss,
 )
-from terrella.engines.frames.tokenizer_state import resume, save
+from terrella.engines.frames.tokenizer_state import TokenizerState
 from terrella.engines.ranks import averaged, barrier
 from terrella.models.device import default_device
 from terrella.models.frame_tokenizers import AnyTokenizer, Reconstruction, make_frame_tokenizer
@@ -76,21 +76,20 @@ class TokenizerTrainer:
         self.tokenizer: AnyTokenizer = make_frame_tokenizer(config.tokenizer).to(self.device)
         self.optimiser = torch.optim.AdamW(self.tokenizer.parameters(), lr=config.learning_rate)
         self.lpips = load_lpips().to(self.device) if config.lpips else None
-        self.discriminator: PatchDiscriminator | None = None
-        self.discriminator_optimiser: torch.optim.Optimizer | None = None
+        self.adversary: tuple[PatchDiscriminator, torch.optim.Optimizer] | None = None
         if config.adversarial:
             net = PatchDiscriminator(config.discriminator_width, seed).to(self.device)
-            self.discriminator = net
-            self.discriminator_optimiser = torch.optim.AdamW(
-                net.parameters(), lr=config.learning_rate, betas=(0.5, 0.9)
-            )
+            moments = (0.5, 0.9)
+            optimiser = torch.optim.AdamW(net.parameters(), config.learning_rate, moments)
+            self.adversary = net, optimiser
+        self.state = TokenizerState(self.tokenizer, self.optimiser, self.adversary)
         self.step = 0
         self.usage = CodeUsage(self.tokenizer.codes)
 
     def train(self, progress: Progress) -> AnyTokenizer:
         """Train to the last step, and save the tokenizer to the folder."""
         progress.phase("tokenizer", self.config.steps)
-        self.step = resume(self)
+        self.step = self.state.resume(self.work)
         if not self.step:
             turns = range(BACKGROUND_FRAMES)
             self.tokenizer.learn_background(self._batch(turns)[1])
@@ -111,13 +110,13 @@ class TokenizerTrainer:
         return self.tokenizer.eval()
 
     def _save(self) -> None:
-        save(self)
+        self.state.save(self.work, self.step)
 
     def _distribute(self) -> None:
         """From now on gradients are averaged over the ranks."""
         self.wrapped = averaged(self.tokenizer)
-        if self.discriminator is not None:
-            self.wrapped_discriminator = averaged(self.discriminator)
+        if self.adversary is not None:
+            self.wrapped_discriminator = averaged(self.adversary[0])
 
     def _batch(self, turns: range) -> tuple[Tensor, Tensor]:
         """Context frames and frames of this rank's draws, as floats in [0, 1], (N, 3, H, W)."""
@@ -172,25 +171,25 @@ class TokenizerTrainer:
         if self.lpips is not None and self.step % self.config.lpips_every == 0:
             for output, target in pairs:
                 loss = loss + self.config.lpips * self.lpips(output, target).mean()
-        if self._is_adversarial():
-            assert self.discriminator is not None
+        if self.adversary is not None and self._is_adversarial():
             for output, _ in pairs:
-                fooled = generator_loss(self.discriminator, output)
+                fooled = generator_loss(self.adversary[0], output)
                 loss = loss + self.config.adversarial * fooled
         return loss
 
     def _is_adversarial(self) -> bool:
-        return self.discriminator is not None and self.step >= self.config.adversarial_after
+        return self.adversary is not None and self.step >= self.config.adversarial_after
 
     def _update_discriminator(self, pairs: list[tuple[Tensor, Tensor]]) -> float:
         real = torch.cat([target for _, target in pairs])
         rebuilt = torch.cat([output.detach() for output, _ in pairs])
         scores = self.wrapped_discriminator(torch.cat([real, rebuilt]))
         loss = discriminator_loss(scores[: len(real)], scores[len(real) :])
-        assert self.discriminator_optimiser is not None
-        self.discriminator_optimiser.zero_grad(set_to_none=True)
+        assert self.adversary is not None
+        _, optimiser = self.adversary
+        optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.discriminator_optimiser.step()
+        optimiser.step()
         return float(loss.detach())
 
     def _check_codes(self, used: dict[str, int]) -> None:

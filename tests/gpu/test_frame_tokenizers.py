@@ -13,7 +13,10 @@ from terrella.models.frame_tokenizers import load_frame_tokenizer
 from terrella.models.lpips import has_lpips
 from terrella.show.progress import SilentProgress
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 
 @pytest.mark.parametrize("kind", ["compressive", "per_frame"])

@@ -14,6 +14,7 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
+SMALLER = ("videos.trainer.steps=20", "clips=16", "horizon=2", "rlvr.steps=1", "evaluate_on=2")
 PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
 
 

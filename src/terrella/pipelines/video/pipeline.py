@@ -130,8 +130,16 @@ class VideoModel(ModelPipeline[VideoModelResult]):
             if run.is_main and not path.exists():
                 write_sealed(path, asdict(self._bins(videos)))
             wait_for(path)
-        config = self.config
-        return read_codec(settings.out, window=config.window, joint=config.joint_vocabulary)
+        config, frames = self.config, settings.trainer.tokenizer
+        codec = read_codec(settings.out, window=config.window, joint=config.joint_vocabulary)
+        if codec.frame_tokens != frames.tokens_per_frame:
+            raise ConfigError(
+                "videos.trainer.tokenizer",
+                f"has {frames.tokens_per_frame} ids a frame; the tokenizer in {settings.out} has "
+                f"{codec.frame_tokens}",
+                "set kind, size, columns and stride to those of the published tokenizer",
+            )
+        return codec
 
     def _bins(self, videos: TrainTokenizer) -> ActionBins:
         config = self.config

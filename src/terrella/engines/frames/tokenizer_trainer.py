@@ -44,7 +44,8 @@ CHECK_EVERY = 100
 SQUARE_WEIGHT = 10.0
 """Squared error makes moving objects appear first; absolute error then sharpens them."""
 WARM_UP = 0.05
-BACKGROUND_FRAMES = 256
+BACKGROUND_FRAMES, BACKGROUND_PIXELS = 256, 2**22
+"""Frames that the background is the median of, at most, and their pixels together."""
 
 
 class TokenizerTrainer:
@@ -91,7 +92,8 @@ class TokenizerTrainer:
         progress.phase("tokenizer", self.config.steps)
         self.step = self.state.resume(self.work)
         if not self.step:
-            turns = range(BACKGROUND_FRAMES)
+            size = math.prod(self.tokenizer.background.shape[1:])
+            turns = range(max(1, min(BACKGROUND_FRAMES, BACKGROUND_PIXELS // size)))
             self.tokenizer.learn_background(self._batch(turns)[1])
         self._distribute()
         self.wrapped.train()

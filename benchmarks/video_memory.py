@@ -110,7 +110,7 @@ def main(runs, sizes):
         print(row, flush=True)
         rows.append(row)
     metrics = {"side": SIDE, "frames": FRAMES, "draws": DRAWS, "steps": STEPS, "sizes": rows}
-    command = common.command(OMP_NUM_THREADS=1)
+    command = common.command("--sizes", *map(str, sizes), OMP_NUM_THREADS=1)
     common.write_results("video_memory", metrics, command=command)
 
 

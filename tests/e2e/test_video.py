@@ -56,7 +56,7 @@ def write_robot(folder, films):
     from terrella.data.lerobot import write_lerobot
     from terrella.data.store import EpisodeStore
 
-    stores = [path.parent for path in films.glob("*/*/manifest.json")]
+    stores = [path for split in ("data", "held_out") for path in (films / split).iterdir()]
     episodes = [episode for store in stores for episode in EpisodeStore.open(store).episodes()]
     assert len(episodes) == 10
     write_lerobot(folder, episodes * 3)

@@ -27,7 +27,7 @@ from terrella.engines.local.local_sampler import LocalSampler
 from terrella.evals.video_policies import EvaluatePolicies
 from terrella.models.presets import load_model
 from terrella.pipelines.video.clips import ClipTasks, with_actions_of
-from terrella.pipelines.video.pipeline import VideoModel, clip_metrics, video_episodes
+from terrella.pipelines.video.pipeline import VideoModel, clip_metrics, held_out_clips
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.recipes.video import video_table
 from terrella.rollout.context import TokenBuffer
@@ -63,8 +63,7 @@ def chosen_seeds():
 
 def test_clips(config):
     """The held-out clips that the pipeline evaluates on."""
-    clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
-    return clips.in_turn(config.evaluate_on)
+    return list(held_out_clips(config, TrainTokenizer(config.videos)))
 
 
 def tokenizer():
@@ -235,7 +234,8 @@ def interleaving():
     config = recipe()
     codec = read_codec(config.videos.out, window=0)
     net = load_model(str(config.out / "fitted"))[0].eval()
-    tasks = ClipTasks(video_episodes(config, Split.TRAIN), FRAMES).in_turn(PROMPTS)
+    shards = TrainTokenizer(config.videos).shards(Split.TRAIN)
+    tasks = list(ClipTasks(shards, FRAMES).in_turn(PROMPTS))
     rollout = Rollout(VideoModel(config.replace(horizon=FRAMES)).rollout_config(), codec)
     prompts = [codec.ask_observation(task.situation, task.transition.action) for task in tasks]
     total = FRAMES * codec.frame_tokens + (FRAMES - 1) * codec.bins.size

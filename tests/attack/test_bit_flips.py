@@ -34,6 +34,7 @@ from terrella.engines.tinker.trainer import SavedProgress
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.export import export_model
 from terrella.models.frame_tokenizer import FrameTokenizer
+from terrella.models.frame_tokenizers import load_frame_tokenizer
 from terrella.models.pointer import PointerSizes
 from terrella.models.presets import load_model
 from terrella.pipelines.collect.pipeline import Collect
@@ -212,7 +213,7 @@ def subjects(tmp_path_factory):
         "examples": Subject([hashed[2], beside[2]], lambda: read_examples(hashed[2])),
         "frame tokenizer": Subject(
             (root / "tokenizer").iterdir(),
-            lambda: FrameTokenizer.load(root / "tokenizer").write(frames, frames[0]),
+            lambda: load_frame_tokenizer(root / "tokenizer").write(frames, frames[0]),
         ),
     }
     assert dump(config)

@@ -14,6 +14,7 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
+SMALLER = ("videos.trainer.steps=20", "clips=16", "horizon=2", "rlvr.steps=1", "evaluate_on=2")
 PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
 
 
@@ -24,18 +25,41 @@ def run(words, cwd):
     return done.stdout
 
 
+def terrella(line, cwd):
+    return run([sys.executable, "-m", "terrella.cli", *line.split()[1:]], cwd)
+
+
 @pytest.mark.slow
 def test_the_page_can_be_followed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the recipe's folders are relative to it
-    (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
-    install, train, look = commands.strip().splitlines()
+    first, recordings, policies = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
+    install, train, look = first.strip().splitlines()
     assert install.startswith("pip install")
-    shown = run([sys.executable, "-m", "terrella.cli", *train.split()[1:]], tmp_path)
-    assert "psnr, after" in shown
+    assert "psnr, after" in terrella(train, tmp_path)
     check_the_folder(tmp_path / "runs/video")
-    assert "1 page" in run([sys.executable, "-m", "terrella.cli", *look.split()[1:]], tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert "safe horizon" in run([sys.executable, "-c", code], tmp_path)
+    assert "1 page" in terrella(look, tmp_path)
+
+    shown = terrella(policies.strip(), tmp_path)
+    for task in ("tabletop", "tabletop:reach"):
+        assert f"{task}: mean absolute error" in shown and f"{task}: safe horizon" in shown
+
+    write_robot(tmp_path / "my_robot", tmp_path / "runs/video_quick_films")
+    imported, trained, looked = (
+        terrella(each, tmp_path) for each in recordings.splitlines() if each
+    )
+    assert "frames of 32 x 32 x 3" in imported and "psnr, after" in trained
+    assert "1 page" in looked and (tmp_path / "runs/my_video/view").is_dir()
+
+
+def write_robot(folder, films):
+    """A user's LeRobot folder: the films of the example, with some in every split."""
+    from terrella.data.lerobot import write_lerobot
+    from terrella.data.store import EpisodeStore
+
+    stores = [path for split in ("data", "held_out") for path in (films / split).iterdir()]
+    episodes = [episode for store in stores for episode in EpisodeStore.open(store).episodes()]
+    assert len(episodes) == 10
+    write_lerobot(folder, episodes * 3)
 
 
 def check_the_folder(folder):

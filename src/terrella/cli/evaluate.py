@@ -22,6 +22,7 @@ TRIES = 5
 FILE_COLUMNS = 160
 """Width of a table that goes to a file."""
 EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
+In = Annotated[tuple[Path, ...], arg(name="in")]
 As = Annotated[Literal["agent", "world-model"] | None, arg(name="as")]
 
 
@@ -31,6 +32,8 @@ def evaluate(
     worlds: Positional[tuple[str, ...]] = (),
     /,
     *,
+    inside: In = (),
+    against: tuple[str, ...] = (),
     role: As = None,
     instances: int = 100,
     samples: int = 8,
@@ -54,11 +57,15 @@ def evaluate(
 
     An agent plays: success, pass@k, well-formed replies, steps, beside random and optimal play. A
     world model predicts: accuracy where something changes and where nothing does, and by horizon.
+    With --in, policies on pixels play in a video model and in its world: are they ranked alike?
 
     Args:
         model: a run's folder, a Hugging Face folder, a preset such as smollm2 or tiny-1m, or the
             http(s) address of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1.
         worlds: worlds or presets, such as sokoban or frozen_lake:4x4_slip.
+        inside: runs of a video model, one for each seed; MODEL is then a folder of pixel policies
+            (NAME.safetensors), or `ladder` for clones of the expert that are trained here.
+        against: the worlds that the policies also play in, such as tabletop:push.
         role: whether the model acts or predicts; as the run was trained unless given, else agent.
         instances: distinct instances of each world; every model gets the same ones.
         samples: episodes per instance; pass@k goes up to this k.
@@ -80,6 +87,12 @@ def evaluate(
     """
     from terrella.pipelines.evaluate.models import is_address, talk_settings, trained_role
 
+    if inside or against:
+        from terrella.cli.evaluate_policies import evaluate_policies
+
+        options = {"instances": instances, "seed": seed, "out": out}
+        evaluate_policies(model, inside, against or worlds, options, assignments, dry_run=dry_run)
+        return
     if not worlds:
         raise ConfigError("evaluate", "no world named", "terrella evaluate MODEL WORLD...")
     role = role or trained_role(model)

@@ -7,6 +7,7 @@ of a page are deeper in imagination.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,10 +16,10 @@ from terrella.codecs.frames import FrameCodec
 from terrella.core.config import load
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Task, TokenEpisode
-from terrella.core.types import Episode, Prediction, Split, Stop, Transition, Verdict
+from terrella.core.types import Episode, Prediction, Stop, Transition, Verdict
 from terrella.engines.engine import open_sampler
-from terrella.pipelines.video.clips import ClipTasks
-from terrella.pipelines.video.pipeline import VideoModel, video_episodes
+from terrella.pipelines.video.pipeline import VideoModel, held_out_clips
+from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.rollout.rollout import Rollout
 from terrella.show.counterfactuals import StepPrediction
 from terrella.show.page_data import Extras
@@ -41,9 +42,9 @@ def predicted_clips(
     config = load(run.config, here=here)
     if not isinstance(config, VideoModel.Config):
         raise ConfigError(str(run.folder), "its manifest is not that of a video model")
-    codec = read_codec(videos, window=config.window)
-    clips = ClipTasks(video_episodes(config, Split.TEST), config.horizon)
-    tasks = clips.in_turn(min(limit, config.evaluate_on))
+    codec = read_codec(videos, window=config.window, joint=config.joint_vocabulary)
+    held_out = held_out_clips(config, TrainTokenizer(config.videos))
+    tasks = list(itertools.islice(held_out, limit))
     sampler = open_sampler(run.folder / "model", work=run.folder / "engine")
     rollout = Rollout(VideoModel(config).rollout_config(), codec)
     episodes = rollout.run(sampler, tasks, group_size=1, seed=config.seed + 1)

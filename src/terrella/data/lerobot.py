@@ -199,12 +199,12 @@ class _Reader:
         )
 
     def _steps_of(self, number: int, name: str) -> pa.Table:
+        import pyarrow.compute as pc  # slow to import, and `pa.compute` exists only after it
+
         if name != self._steps[0]:  # episodes come in order
             columns = ("episode_index", ACTION, "next.reward", "next.success")
             self._steps = name, _table(self.folder, name, columns)
         table = self._steps[1]
-        import pyarrow.compute as pc  # slow to import, and needed only here
-
         return table.filter(pc.equal(table["episode_index"], number))
 
 

@@ -45,6 +45,31 @@ def barrier() -> None:
         _state().wait_for_everyone()
 
 
+def averaged(module: Any) -> Any:
+    """The module with gradients averaged over the ranks; itself in a run of one process."""
+    if processes() == 1:
+        return module
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = _state().device
+    return DistributedDataParallel(module, [device] if device.type == "cuda" else None)
+
+
+def summed(tensor: Any) -> Any:
+    """The sum of a tensor over the ranks."""
+    if processes() > 1:
+        from torch import distributed
+
+        _state()
+        distributed.all_reduce(tensor)
+    return tensor
+
+
+def of_rank_0(number: int) -> int:
+    """Rank 0's number, in every rank."""
+    return number if processes() == 1 else int(_broadcast(str(number).encode()))
+
+
 def _broadcast(data: bytes) -> bytes:
     """Rank 0's bytes, in every rank."""
     import torch

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from terrella.codecs.frames import VideoTokenizer
 from terrella.core.config import Configurable, Local
 from terrella.core.episode import EpisodeRun
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Policy
 from terrella.core.types import Episode, Frames, Split
 from terrella.core.world import World
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FrameArray = NDArray[np.uint8]
 HELD_OUT_EVERY = 5
 """Every fifth episode is held out from the classifier; they set its success threshold."""
+LEAST_POLICIES = 2
 NOISE_SHARE = 0.4
 """Share of random steps of the noisy expert."""
 CLASSIFIER_EPISODES = 30
@@ -57,6 +59,10 @@ class EvaluatePolicies(Configurable):
         videos: Local[Path] = Path("runs/video_films")
         """The folder written by `TrainTokenizer`: tokenizer and action bins."""
         model: Local[Path] = Path("runs/video_table/model")
+        joint_vocabulary: bool = False
+        """As the model was trained."""
+        policies: Local[Path | None] = None
+        """A folder of policies to compare (`NAME.safetensors`); None trains them as below."""
         train_episodes: int = 300
         """Training episodes in the simulator, for the clones and the classifier."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
@@ -77,7 +83,8 @@ class EvaluatePolicies(Configurable):
 
     def run(self) -> dict[str, Any]:
         """Train the policies and the classifier, play in both worlds, and measure the drift."""
-        codec = read_codec(self.config.videos, window=self.config.window)
+        config = self.config
+        codec = read_codec(config.videos, window=config.window, joint=config.joint_vocabulary)
         examples = self._examples()
         policies = self._policies(examples)
         classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
@@ -114,6 +121,8 @@ class EvaluatePolicies(Configurable):
         ]
 
     def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:
+        if self.config.policies is not None:
+            return saved_policies(self.config.policies)
         from terrella.engines.frames.pixel_trainer import clone
 
         frames = np.concatenate([example.video[: len(example.actions)] for example in examples])
@@ -204,6 +213,20 @@ class EvaluatePolicies(Configurable):
                 bounds, error=0.1, episodes=len(episodes), min_episodes=10
             ),
         }
+
+
+def saved_policies(folder: Path) -> list[Pixels]:
+    """The policies of a folder, by name: networks that `PixelNet.save` wrote."""
+    from terrella.models.pixel_nets import PixelNet
+
+    paths = sorted(folder.glob("*.safetensors"))
+    if len(paths) < LEAST_POLICIES:
+        raise ConfigError(
+            str(folder),
+            f"has {len(paths)} policies (*.safetensors)",
+            f"a ranking needs {LEAST_POLICIES} at least",
+        )
+    return [Pixels(PixelNet.load(path).read, path.stem) for path in paths]
 
 
 @dataclass(frozen=True)

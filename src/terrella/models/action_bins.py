@@ -36,6 +36,16 @@ class ActionBins:
             centres.append(_bin_centres(column, cuts))
         return cls(tuple(edges), tuple(centres))
 
+    @classmethod
+    def uniform(cls, ranges: NDArray[np.float64], bins: int) -> ActionBins:
+        """Bins of equal width between a least and a greatest value of each dimension [A, 2]."""
+        borders = [np.linspace(low, high, bins + 1) for low, high in np.asarray(ranges, float)]
+        centres = [(each[1:] + each[:-1]) / 2 for each in borders]
+        return cls(
+            tuple(tuple(map(float, each[1:-1])) for each in borders),
+            tuple(tuple(map(float, each)) for each in centres),
+        )
+
     @property
     def size(self) -> int:
         """Number of dimensions of an action."""
@@ -49,8 +59,14 @@ class ActionBins:
     def write(self, action: Sequence[float]) -> list[int]:
         """Ids of an action: one per dimension, each dimension with its own range of ids."""
         return [
-            dimension * self.bins + int(np.searchsorted(cuts, number, side="right"))
-            for dimension, (number, cuts) in enumerate(zip(action, self.edges, strict=True))
+            dimension * self.bins + number for dimension, number in enumerate(self.numbers(action))
+        ]
+
+    def numbers(self, action: Sequence[float]) -> list[int]:
+        """The number of each dimension's bin, counted from 0 in every dimension."""
+        return [
+            int(np.searchsorted(cuts, number, side="right"))
+            for number, cuts in zip(action, self.edges, strict=True)
         ]
 
     def read(self, ids: Sequence[int]) -> list[float]:

@@ -15,6 +15,8 @@ from terrella.core.config import Configurable
 class FrameTokenizerConfig(Configurable.Config):
     """Sizes of a frame tokenizer; see `models/frame_tokenizer.py`."""
 
+    kind: Literal["compressive", "per_frame"] = "compressive"
+    """compressive: frames as what changed since a context frame; per_frame: each by itself."""
     size: int = 64
     """Height in pixels; a multiple of the stride."""
     columns: int = 0
@@ -23,12 +25,19 @@ class FrameTokenizerConfig(Configurable.Config):
     levels: tuple[int, ...] = (8, 5, 5, 5)
     """Their product is the number of codes, both of the context and of later frames."""
     stride: Literal[8, 16, 32] = 16
-    """Side in pixels of the patch that one id of a later frame describes; small frames need 8."""
+    """Side in pixels of the patch that one id of a frame describes; small frames need 8."""
     width: int = 32
     seed: int = 0
     """Of the weights before training."""
 
     @property
     def tokens_per_frame(self) -> int:
-        """Ids of a later frame."""
+        """Ids of a frame; of a later one, if there are context frames."""
         return (self.size // self.stride) * ((self.columns or self.size) // self.stride)
+
+    @property
+    def tokens_per_context(self) -> int:
+        """Ids of a context frame; 0 if every frame is encoded by itself."""
+        if self.kind == "per_frame":
+            return 0
+        return (self.size // 8) * ((self.columns or self.size) // 8)

@@ -13,47 +13,25 @@ background, the median image of the data. Names of submodules are keys of saved 
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from terrella.core.config import dump, load
-from terrella.core.files import SCRATCH, replace_folder, write_json
-from terrella.core.integrity import LISTING, check_folder, write_listing
-from terrella.core.run_folder import check_result
-from terrella.core.untrusted import read_json
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.quantizers import make_quantizer
-
-WEIGHTS, CONFIG = "tokenizer.safetensors", "tokenizer.json"
-
-
-FrameArray = NDArray[np.uint8]
-
-
-class VideoIds(NamedTuple):
-    """A video as ids: of its context frame [C], and of each frame [T, N]."""
-
-    context: Tensor
-    frames: Tensor
+from terrella.models.tokenizer_base import TrainedTokenizer, VideoIds
 
 
 class Reconstruction(NamedTuple):
     """Result of a forward pass through encoder and decoder, for training."""
 
-    context: Tensor
-    """The reconstructed context frames."""
+    context: Tensor | None
+    """The reconstructed context frames; None of a tokenizer without them."""
     frames: Tensor
     """The reconstructed frames."""
-    context_ids: Tensor
+    context_ids: Tensor | None
     frame_ids: Tensor
     loss: Tensor
     """Sum of the quantizers' losses."""
@@ -69,11 +47,7 @@ def _block(channels_in: int, channels_out: int) -> nn.Sequential:
     )
 
 
-def _floats(images: FrameArray) -> Tensor:
-    return torch.tensor(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 255.0
-
-
-class _Down(nn.Module):
+class Down(nn.Module):
     """Encoder: images to a grid of vectors, by strided patches and then halvings.
 
     The vectors are batch-normalised before quantization: where most of an image is background, a
@@ -129,7 +103,7 @@ class _Attend(nn.Module):
         return output
 
 
-class _Pixels(nn.Module):
+class Pixels(nn.Module):
     """Decoder: a grid at an eighth of the size to pixels, which are added to a base image.
 
     The output is zero at initialisation. `shown` is the width of the context's feature maps; 0
@@ -173,15 +147,12 @@ class _Shown(nn.Module):
         return [self.eighth(quarter), quarter, functional.pixel_unshuffle(context, 2)]
 
 
-class FrameTokenizer(nn.Module):
+class FrameTokenizer(TrainedTokenizer):
     """See the module's docstring. Images are floats in [0, 1], (N, 3, H, W)."""
-
-    background: Tensor
 
     def __init__(self, config: FrameTokenizerConfig) -> None:
         """Weights come from the seed; the background is grey until `learn_background`."""
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         rows, columns = config.size, config.columns or config.size
         self.grid = (rows // 8, columns // 8)
         self.side = (rows // config.stride, columns // config.stride)
@@ -196,17 +167,13 @@ class FrameTokenizer(nn.Module):
                 make_quantizer(config.quantizer, config.levels) for _ in range(2)
             )
             self.codes = int(self.context_codes.codes)
-            self.context_down = _Down(3, width, 1, dimensions)
-            self.frame_down = _Down(6, width, (config.stride // 4).bit_length() - 1, dimensions)
+            self.context_down = Down(3, width, 1, dimensions)
+            self.frame_down = Down(6, width, (config.stride // 4).bit_length() - 1, dimensions)
             self.context_in, self.frame_in = (nn.Conv2d(dimensions, width * 2, 1) for _ in range(2))
-            self.context_pixels = _Pixels(width, 0)
-            self.frame_pixels = _Pixels(width, width)
+            self.context_pixels = Pixels(width, 0)
+            self.frame_pixels = Pixels(width, width)
             self.shown = _Shown(width)
             self.attend = _Attend(width * 2, self.tokens_per_context)
-
-    def learn_background(self, frames: Tensor) -> None:
-        """Set the background to the median of the frames at each pixel."""
-        self.background.copy_(frames.median(0).values)
 
     def _context_vectors(self, context: Tensor) -> Tensor:
         vectors: Tensor = self.context_down(2.0 * (context - self.background))
@@ -268,46 +235,3 @@ class FrameTokenizer(nn.Module):
         """Decode the ids of context frames [T, C], each alone."""
         codes = self.context_codes.look_up(context.view(-1, *self.grid))
         return self._rebuild_context(codes).clamp(0.0, 1.0)
-
-    # --- on numpy arrays and lists ----------------------------------------------------------------
-
-    def write(self, frames: FrameArray, context: FrameArray) -> tuple[list[int], list[list[int]]]:
-        """Ids of a context frame (H, W, 3) and of frames (T, H, W, 3) that follow it."""
-        video = self.encode(_floats(frames), _floats(context[None])[0])
-        return video.context.tolist(), video.frames.tolist()
-
-    def read(self, context: FrameArray, ids: Sequence[Sequence[int]]) -> FrameArray:
-        """Decode the ids of frames of a video with this context (H, W, 3) to (T, H, W, 3)."""
-        images = self.decode(_floats(context[None])[0], torch.tensor(ids))
-        frames: FrameArray = (255.0 * images).round().byte().permute(0, 2, 3, 1).numpy()
-        return frames
-
-    # --- on disk ----------------------------------------------------------------------------------
-
-    def save(self, folder: Path) -> None:
-        """Write a folder that is complete or absent: weights, config, and their hashes."""
-        fresh = folder.with_name(folder.name + SCRATCH)
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        self.write_files(fresh)
-        write_listing(fresh)
-        replace_folder(fresh, folder)
-
-    def write_files(self, folder: Path) -> None:
-        """Write the weights as safetensors and the config as JSON."""
-        weights = {name: value.contiguous() for name, value in self.state_dict().items()}
-        save_file(weights, folder / WEIGHTS)
-        write_json(folder / CONFIG, dump(self.config))
-
-    @classmethod
-    def load(cls, folder: Path) -> FrameTokenizer:
-        """Load what `save` wrote; a damaged folder is refused by name."""
-        check_result(folder / LISTING)
-        check_folder(folder)
-        config = load(read_json(folder / CONFIG))
-        tokenizer = cls(config)
-        tokenizer.load_weights(folder / WEIGHTS)
-        return tokenizer.eval()
-
-    def load_weights(self, path: Path) -> None:
-        self.load_state_dict(load_file(path))

@@ -87,7 +87,9 @@ class Lpips(nn.Module):
         """Five feature maps, normalised to unit length along the channels."""
         if images.shape[-1] < MIN_SIZE:
             images = functional.interpolate(images, size=(MIN_SIZE, MIN_SIZE), mode="bilinear")
-        shift, scale = (torch.tensor(x)[None, :, None, None] for x in (SHIFT, SCALE))
+        shift, scale = (
+            torch.tensor(each, device=images.device)[None, :, None, None] for each in (SHIFT, SCALE)
+        )
         x = (2.0 * images - 1.0 - shift) / scale
         maps = []
         for number, (stride, padding, pooled) in enumerate(LAYERS):
@@ -100,7 +102,7 @@ class Lpips(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Distances between images (N, 3, H, W) in [0, 1]: [N]."""
-        total = torch.zeros(len(first))
+        total = torch.zeros(len(first), device=first.device)
         pairs = zip(self.features(first), self.features(second), strict=True)
         for number, (a, b) in enumerate(pairs):
             distances = functional.conv2d((a - b) ** 2, getattr(self, f"head_{number}"))

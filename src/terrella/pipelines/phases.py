@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from terrella.codecs.chat import Message, chat_messages, prediction_messages
+from terrella.codecs.frames import JOINT_BINS
 from terrella.core.config import Configurable
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import TerrellaError
@@ -292,13 +293,16 @@ def _asked(config: Any, world: World) -> Iterator[list[Message]]:
 def _video_lengths(config: Any) -> tuple[ModelSpec, ExampleShape]:
     """`<start> context | frame | action | frame ...`: see `codecs/frames.py`."""
     frames = config.videos.trainer.tokenizer
-    rows, columns = frames.size, frames.columns or frames.size
-    context = (rows // 8) * (columns // 8)
-    frame = (rows // frames.stride) * (columns // frames.stride)
-    step = frame + ACTION_NUMBERS
-    vocabulary = 2 + 2 * math.prod(frames.levels) + config.bins * ACTION_NUMBERS
+    codes, context = math.prod(frames.levels), frames.tokens_per_context
+    step = frames.tokens_per_frame + ACTION_NUMBERS
+    bins = JOINT_BINS if config.joint_vocabulary else config.bins * ACTION_NUMBERS
     model = llama_spec(
-        vocabulary=vocabulary, width=config.width, layers=config.layers, heads=config.heads
+        vocabulary=2 + codes * (2 if context else 1) + bins,
+        width=config.width,
+        layers=config.layers,
+        heads=config.heads,
+        inner=config.inner,
+        tied=config.tied,
     )
     prompt = 1 + context + (config.window + 1) * step
     return model, ExampleShape(prompt=prompt, completion=config.horizon * step)

@@ -141,17 +141,19 @@ class FrameCodecConfig(CodecConfig):
 
     folder: Local[Path]
     window: int = 0
+    joint: bool = False
 
     def make(self, tokenizer: Any) -> FrameCodec:
-        return read_codec(self.folder, window=self.window)
+        return read_codec(self.folder, window=self.window, joint=self.joint)
 
 
-def read_codec(folder: Path, *, window: int) -> FrameCodec:
+def read_codec(folder: Path, *, window: int, joint: bool = False) -> FrameCodec:
     """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
-    from terrella.models.frame_tokenizer import FrameTokenizer
+    from terrella.models.frame_tokenizers import load_frame_tokenizer
 
     bins = record_from_json(ActionBins, read_sealed(folder / BINS, MAKE_AGAIN))
-    return FrameCodec(FrameTokenizer.load(folder / "tokenizer"), bins, window=window)
+    tokenizer = load_frame_tokenizer(folder / "tokenizer")
+    return FrameCodec(tokenizer, bins, window=window, joint=joint)
 
 
 def generated_frames(episode: TokenEpisode) -> list[tuple[int, ...]]:

@@ -36,7 +36,6 @@ def test_only_frame_ids_are_allowed_and_other_replies_are_unparsable():
 def test_generated_ids_are_kept_and_never_encoded_again():
     codec, episode = little_codec(), film_episode()
     codec.tokenizer.write = None  # encoding again would fail
-    codec._contexts[episode.first] = (2,)
     (generated,) = codec.read_rollout(situation_at(episode, 0), [(8, 9)])
     assert codec.frame_ids(generated, episode.first) == (8, 9)
 

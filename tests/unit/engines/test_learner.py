@@ -100,16 +100,29 @@ def test_logprobs_are_those_of_the_model():
 # --- the trainers' own steps ----------------------------------------------------------------------
 
 
-def test_cross_entropy_is_the_step_of_sft(tmp_path):
-    data = made_examples()
+@pytest.mark.parametrize("heavy", [1.0, 4.0])
+def test_cross_entropy_is_the_step_of_sft(heavy, tmp_path):
+    """Also where every second token weighs more."""
+    data = [replace(each, columns={}) for each in made_examples()]
+    weighted = []
+    for each in data:
+        column = [heavy if at % 2 else 1.0 for at in range(len(each.completion_ids))]
+        weighted.append(replace(each, columns={"weight": column}))
     model, tokenizer = tiny_model()
     learner = tiny_learner()
     config = SftConfig(batch_size=len(data), learning_rate=1e-2, warmup_steps=0)
-    trainer = SftTrainer(model, tokenizer, config, data, tmp_path, seed=0)
+    items = data if heavy == 1.0 else weighted
+    trainer = SftTrainer(model, tokenizer, config, items, tmp_path, seed=0)
     trainer.train()
-    targets = sum(sum(example.mask) for example in data)
+    total = sum(
+        weight
+        for each in weighted
+        for weight, is_target in zip(each.columns["weight"], each.mask, strict=True)
+        if is_target
+    )
     mean = [
-        replace(each, columns={"weight": [1 / targets] * len(each.completion_ids)}) for each in data
+        replace(each, columns={"weight": [value / total for value in each.columns["weight"]]})
+        for each in weighted
     ]
     result = learner.forward_backward(mean, "cross_entropy")
     learner.optim_step(ADAM)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from terrella.core.errors import EngineError, StoreError
+from terrella.core.errors import ConfigError, EngineError, StoreError
+from terrella.data.recorded import Recording, recorded_episode
+from terrella.data.shards import ListedShards
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.engines.frames.pixel_trainer import clone, fit_classifier
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
@@ -15,6 +17,7 @@ from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
+from terrella.models.frame_tokenizers import load_frame_tokenizer
 from terrella.models.lpips import MissingWeightsError, has_lpips, lpips, weights_file
 from terrella.models.pixel_nets import PixelNet
 from terrella.models.quantizers import Fsq, Vq
@@ -41,7 +44,12 @@ def trainer(out, **changes):
         "batch": 4,
         "tokenizer": FrameTokenizerConfig(size=16, stride=8, width=8),
     }
-    return TokenizerTrainer(TokenizerTrainConfig(**{**settings, **changes}), videos(), out, seed=0)
+    recordings = [
+        Recording(source="x", number=number, video=video, actions=np.zeros((len(video), 1)))
+        for number, video in enumerate(videos())
+    ]
+    shards = ListedShards([recorded_episode(each) for each in recordings])
+    return TokenizerTrainer(TokenizerTrainConfig(**{**settings, **changes}), shards, out, seed=0)
 
 
 @pytest.mark.parametrize("quantizer", [Fsq((8, 5, 5, 5)), Vq(1000, 4)])
@@ -67,7 +75,7 @@ def test_a_tokenizer_saved_and_loaded_writes_the_same_ids(tmp_path):
     trained = trainer(tmp_path).train(SilentProgress())
     video = videos()[0]
     context, ids = trained.write(video, video[0])
-    loaded = FrameTokenizer.load(tmp_path)
+    loaded = load_frame_tokenizer(tmp_path)
     assert loaded.write(video, video[0]) == (context, ids)
     assert len(context) == 4 and np.shape(ids) == (5, 4)
     assert loaded.read(video[0], ids).shape == video.shape
@@ -104,6 +112,72 @@ def test_a_damaged_or_half_written_checkpoint_is_skipped_for_the_one_before(tmp_
     assert started[0] == 10 and "checkpoint-20 is damaged" in caplog.text
     for name, value in whole.state_dict().items():
         assert torch.equal(value, final.state_dict()[name]), name
+
+
+def test_a_per_frame_tokenizer_needs_no_context_and_learns(tmp_path):
+    config = FrameTokenizerConfig(kind="per_frame", size=16, stride=8, width=8)
+    trained = trainer(tmp_path, steps=60, tokenizer=config).train(SilentProgress())
+    video = videos()[0]
+    context, ids = trained.write(video, video[-1])
+    assert context == [] and np.shape(ids) == (5, 4) and trained.write(video, video[0])[1] == ids
+    loaded = load_frame_tokenizer(tmp_path)
+    drawn = loaded.read(video[2], ids)
+    assert np.array_equal(drawn, trained.read(video[0], ids))
+    untrained = trainer(tmp_path / "x", tokenizer=config).tokenizer.eval()
+    blank = untrained.read(video[0], untrained.write(video, video[0])[1])
+    wrong = [np.abs(each.astype(float) - video).mean() for each in (drawn, blank)]
+    assert wrong[0] < 0.7 * wrong[1]
+    wide = FrameTokenizerConfig(kind="per_frame", size=256, columns=320, stride=16, width=8)
+    assert (wide.tokens_per_frame, wide.tokens_per_context) == (320, 0)
+
+
+def test_a_discriminator_is_switched_on_late_kept_and_resumed(tmp_path):
+    settings = {"adversarial": 0.1, "adversarial_after": 15, "discriminator_width": 8}
+    started = []
+
+    def watched(out):
+        each = trainer(out, **settings)
+        update = each._update_discriminator
+        each._update_discriminator = lambda pairs: (started.append(each.step), update(pairs))[1]
+        return each
+
+    whole = watched(tmp_path / "whole").train(SilentProgress())
+    assert started[0] == 15 and len(started) == 15
+    part = watched(tmp_path / "part")
+    save = part._save
+    part._save = lambda: (save(), part.step == 20 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        part.train(SilentProgress())
+    resumed = watched(tmp_path / "part")
+    again = resumed.train(SilentProgress())
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    plain = trainer(tmp_path / "plain").train(SilentProgress())
+    assert any(
+        not torch.equal(value, plain.state_dict()[name])
+        for name, value in whole.state_dict().items()
+    )
+
+
+def test_the_codes_in_use_are_shown_with_how_evenly_they_are_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("terrella.engines.frames.tokenizer_trainer.CHECK_EVERY", 10)
+    shown = []
+
+    class Watching(SilentProgress):
+        def advance(self, done, **metrics):
+            shown.append(metrics)
+
+    trainer(tmp_path).train(Watching())
+    assert len(shown) == 3
+    last = shown[-1]
+    assert 4 <= last["codes_frames"] <= 160 and 1 < last["perplexity_frames"] <= 160
+    assert last["perplexity_context"] <= last["codes_context"]
+
+
+def test_a_batch_that_does_not_divide_among_the_ranks_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="do not divide among 3 ranks"):
+        trainer(tmp_path)
 
 
 def test_a_collapsed_tokenizer_is_stopped(tmp_path, monkeypatch):

@@ -183,7 +183,6 @@ def test_a_finished_video_model_is_not_the_result_of_other_videos(tmp_path, monk
     error = ReconstructionMetrics(metrics={}, videos=0, codes=0, codes_used=0)
     tokenizer = TokenizerResult(videos=0, frames=0, held_out=error)
     monkeypatch.setattr(TrainTokenizer, "run", lambda self, progress: tokenizer)
-    monkeypatch.setattr(TrainTokenizer, "episodes", lambda self, split: [])
     nothing = ClipMetrics(means={}, clips={}, by_depth=[])
     parts = {"codec": None, "fit": [], "evaluate": nothing, "rl_finetune": []}
     for name, value in parts.items():
@@ -232,7 +231,6 @@ def test_two_processes_do_not_train_in_one_folder(name, tmp_path, monkeypatch):
 def test_videos_that_runs_share_are_made_by_one_and_waited_for_by_the_others(tmp_path, monkeypatch):
     freed, begun = [], []
     monkeypatch.setattr(TrainTokenizer, "collect", lambda *_: begun.append(time.monotonic()))
-    monkeypatch.setattr(TrainTokenizer, "episodes", lambda *_: [])
     videos = TrainTokenizer(
         TrainTokenizer.Config(worlds=(Tabletop.Config(),), out=tmp_path / "videos")
     )

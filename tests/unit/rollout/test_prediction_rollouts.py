@@ -4,6 +4,7 @@ Actions are forced between frames, prompts are read once, forced tokens teach no
 """
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -15,6 +16,7 @@ from terrella.algos.episode_batch import Score, TokenCounts, turn_advantages
 from terrella.core.errors import ConfigError
 from terrella.core.judge import mean_verdict
 from terrella.core.types import Status, Text, Verdict
+from terrella.data.shards import ListedShards
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl.packs import pack_episodes, token_logprobs
@@ -164,14 +166,30 @@ def test_credit_by_turn_compares_a_frame_with_the_same_frame_of_its_siblings():
 
 def test_rows_to_fit_have_frames_as_targets_and_the_same_layout_as_questions():
     codec, episodes = little_codec(), [film_episode(n, frames=8) for n in range(3)]
-    rows = ClipExamples(episodes, codec, horizon=HORIZON, count=20, seed=0)
+    shards = ListedShards(episodes)
+    rows = ClipExamples(shards, codec, horizon=HORIZON, count=20, seed=0)
     assert len(list(rows)) == len(rows) == 20  # a loop over drawn clips must end
     assert rows[3] == rows[3] and len(rows) == 20
     whole = next(row for row in rows if len(row.completion_ids) == 3 * HORIZON - 1)
     assert whole.mask == tuple(([True] * 2 + [False]) * (HORIZON - 1) + [True] * 2)
     assert whole.prompt_ids[0] == 1 and len(whole.prompt_ids) == 1 + 1 + 2 + 1
     with pytest.raises(ConfigError, match="no episode has 9 steps"):
-        ClipTasks(episodes, 9)
+        ClipTasks(shards, 9)
+
+
+def test_ids_that_change_weigh_more_where_that_is_asked_for():
+    codec, shards = little_codec(), ListedShards([film_episode(n, frames=8) for n in range(3)])
+    settings = {"horizon": HORIZON, "count": 20, "seed": 0}
+    plain = ClipExamples(shards, codec, **settings)
+    weighted = ClipExamples(shards, codec, changed_weight=3.0, **settings)
+    for row, same in zip(weighted, plain, strict=True):
+        assert row.completion_ids == same.completion_ids and not same.columns
+        frames = [row.prompt_ids[-3:-1]]  # two ids of a frame, one of an action
+        for start in range(0, len(row.completion_ids), 3):
+            frames.append(row.completion_ids[start : start + 2])
+        for number, (old, new) in enumerate(itertools.pairwise(frames)):
+            weights = row.columns["weight"][3 * number : 3 * number + 2]
+            assert weights == tuple(1.0 if a == b else 3.0 for a, b in zip(old, new, strict=True))
 
 
 def test_wrong_actions_keep_the_frames_and_change_what_is_forced():

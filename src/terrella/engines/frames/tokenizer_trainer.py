@@ -1,41 +1,42 @@
 """Train a frame tokenizer to reconstruct frames from their ids; the same call resumes.
 
-The loss is L1 + squared error + LPIPS (if configured, and if its weights are installed). The number
-of codes in use is monitored, because a tokenizer that has collapsed onto a few codes keeps a good
-loss for a long time. Batches are small: how soon objects appear depends on the number of updates,
-not of frames.
+The loss is L1 + squared error + LPIPS (if configured, and if its weights are installed) + the loss
+against a discriminator (if configured, from a late step on). Frames stream from shards, on one rank
+or many. The codes in use are monitored, because a tokenizer that has collapsed onto a few codes
+keeps a good loss for a long time. Batches are small: how soon objects appear depends on the number
+of updates, not of frames.
     config = TokenizerTrainConfig(steps=2000)
-    tokenizer = TokenizerTrainer(config, videos, Path("runs/x"), seed=0).train(progress)
+    tokenizer = TokenizerTrainer(config, shards, Path("runs/x"), seed=0).train(progress)
 """
 
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from terrella.core.errors import EngineError
+from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Progress
-from terrella.core.seeds import TASK_STREAM, stream
-from terrella.engines.checkpoints import (
-    PREFIX,
-    listed_file,
-    newest_complete,
-    remove_old,
-    write_manifest,
-)
+from terrella.core.run_folder import processes, rank
+from terrella.core.types import Frames
+from terrella.data.shard_draws import ShardDraws
+from terrella.data.shards import Shards
 from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.frames.code_usage import CodeUsage
+from terrella.engines.frames.discriminator import (
+    PatchDiscriminator,
+    discriminator_loss,
+    generator_loss,
+)
+from terrella.engines.frames.tokenizer_state import TokenizerState
+from terrella.engines.ranks import averaged, barrier
 from terrella.models.device import default_device
-from terrella.models.frame_tokenizer import WEIGHTS, FrameTokenizer, Reconstruction
+from terrella.models.frame_tokenizers import AnyTokenizer, Reconstruction, make_frame_tokenizer
 from terrella.models.lpips import load_lpips
 
 CHECK_EVERY = 100
@@ -43,78 +44,120 @@ CHECK_EVERY = 100
 SQUARE_WEIGHT = 10.0
 """Squared error makes moving objects appear first; absolute error then sharpens them."""
 WARM_UP = 0.05
-BACKGROUND_FRAMES = 256
-STATE = "optimiser.safetensors"
+BACKGROUND_FRAMES, BACKGROUND_PIXELS = 256, 2**22
+"""Frames that the background is the median of, at most, and their pixels together."""
 
 
 class TokenizerTrainer:
-    """Trains on videos (T, H, W, 3); the first frame of each is its context."""
+    """Trains on the episodes of shards; the first frame of each is its context.
+
+    All ranks of a launched run make one and call `train` together.
+    """
 
     def __init__(
-        self,
-        config: TokenizerTrainConfig,
-        videos: Sequence[NDArray[np.uint8]],
-        out: Path,
-        *,
-        seed: int,
+        self, config: TokenizerTrainConfig, shards: Shards, out: Path, *, seed: int
     ) -> None:
+        if config.batch % processes():
+            what = f"{config.batch} frames do not divide among {processes()} ranks"
+            raise ConfigError("trainer.batch", what, "choose a multiple")
         self.config = config
-        self.videos = videos
         self.out = out
         self.work = out.with_name(f"{out.name}-train")
         """The folder of the checkpoints."""
-        self.seed = seed
         self.device = default_device()
-        self.tokenizer = FrameTokenizer(config.tokenizer).to(self.device)
+        self.own_batch = config.batch // processes()
+        self.draws = ShardDraws(
+            shards,
+            least=0,
+            count=config.steps * config.batch,
+            seed=seed,
+            lanes=processes(),
+            batch=self.own_batch,
+        )
+        self.tokenizer: AnyTokenizer = make_frame_tokenizer(config.tokenizer).to(self.device)
         self.optimiser = torch.optim.AdamW(self.tokenizer.parameters(), lr=config.learning_rate)
         self.lpips = load_lpips().to(self.device) if config.lpips else None
+        self.adversary: tuple[PatchDiscriminator, torch.optim.Optimizer] | None = None
+        if config.adversarial:
+            net = PatchDiscriminator(config.discriminator_width, seed).to(self.device)
+            moments = (0.5, 0.9)
+            optimiser = torch.optim.AdamW(net.parameters(), config.learning_rate, moments)
+            self.adversary = net, optimiser
+        self.state = TokenizerState(self.tokenizer, self.optimiser, self.adversary)
         self.step = 0
-        self.used: dict[str, set[int]] = {"context": set(), "frames": set()}
+        self.usage = CodeUsage(self.tokenizer.codes)
 
-    def train(self, progress: Progress) -> FrameTokenizer:
+    def train(self, progress: Progress) -> AnyTokenizer:
         """Train to the last step, and save the tokenizer to the folder."""
         progress.phase("tokenizer", self.config.steps)
-        if not self._resume():
-            self.tokenizer.learn_background(self._batch(self._sample(0, BACKGROUND_FRAMES))[1])
-        self.tokenizer.train()
+        self.step = self.state.resume(self.work)
+        if not self.step:
+            size = math.prod(self.tokenizer.background.shape[1:])
+            turns = range(max(1, min(BACKGROUND_FRAMES, BACKGROUND_PIXELS // size)))
+            self.tokenizer.learn_background(self._batch(turns)[1])
+        self._distribute()
+        self.wrapped.train()
         while self.step < self.config.steps:
-            loss = self._update()
+            metrics = self._update()
             self.step += 1
             if self.step % CHECK_EVERY == 0:
-                codes = {f"codes_{name}": len(used) for name, used in self.used.items()}
-                progress.advance(self.step, loss=loss, **codes)
-                self._check_codes()
+                usage = self.usage.take()
+                progress.advance(self.step, **metrics, **usage.metrics())
+                self._check_codes(usage.used)
             if self.config.save_every and self.step % self.config.save_every == 0:
                 self._save()
-        self.tokenizer.eval().save(self.out)
-        return self.tokenizer.cpu()  # frames are encoded on the host, one video at a time
+        if rank() == 0:
+            self.tokenizer.eval().save(self.out)
+        barrier()
+        return self.tokenizer.eval()
 
-    def _sample(self, step: int, count: int) -> list[tuple[int, int]]:
-        """Video and frame of each item of a batch: a pure function of the step, for resuming."""
-        rng = stream(TASK_STREAM, self.seed, step)
-        videos = rng.integers(len(self.videos), size=count)
-        return [(int(video), int(rng.integers(len(self.videos[video])))) for video in videos]
+    def _save(self) -> None:
+        self.state.save(self.work, self.step)
 
-    def _batch(self, items: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """Context frames and frames, as floats in [0, 1], (N, 3, H, W)."""
-        context = np.stack([self.videos[video][0] for video, _ in items])
-        frames = np.stack([self.videos[video][index] for video, index in items])
-        return _floats(context).to(self.device), _floats(frames).to(self.device)
+    def _distribute(self) -> None:
+        """From now on gradients are averaged over the ranks."""
+        self.wrapped = averaged(self.tokenizer)
+        if self.adversary is not None:
+            self.wrapped_discriminator = averaged(self.adversary[0])
 
-    def _update(self) -> float:
-        context, frames = self._batch(self._sample(self.step + 1, self.config.batch))
+    def _batch(self, turns: range) -> tuple[Tensor, Tensor]:
+        """Context frames and frames of this rank's draws, as floats in [0, 1], (N, 3, H, W)."""
+        contexts, frames = [], []
+        for turn in turns:
+            round_, within = divmod(turn, self.own_batch)
+            index = round_ * self.config.batch + rank() * self.own_batch + within
+            episode, place = self.draws[index]
+            frame = episode.transitions[place - 1].next_observation if place else episode.first
+            assert isinstance(episode.first, Frames) and isinstance(frame, Frames)
+            contexts.append(episode.first.array[-1])
+            frames.append(frame.array[-1])
+        return self._floats(np.stack(contexts)), self._floats(np.stack(frames))
+
+    def _floats(self, frames: NDArray[np.uint8]) -> Tensor:
+        return torch.tensor(frames).to(self.device).permute(0, 3, 1, 2).float() / 255.0
+
+    def _update(self) -> dict[str, float]:
+        first = self.step * self.own_batch
+        context, frames = self._batch(range(first, first + self.own_batch))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.bf16):
-            rebuilt = self.tokenizer(context, frames)
-        loss = self._loss(rebuilt, context, frames)
+            rebuilt = self.wrapped(context, frames)
+        pairs = [(rebuilt.frames.float(), frames)]
+        if rebuilt.context is not None:
+            pairs.append((rebuilt.context.float(), context))
+        loss = self._loss(rebuilt, pairs)
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate()
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.tokenizer.parameters(), 1.0)
         self.optimiser.step()
-        self.used["context"].update(rebuilt.context_ids.flatten().tolist())
-        self.used["frames"].update(rebuilt.frame_ids.flatten().tolist())
-        return float(loss.detach())
+        metrics = {"loss": float(loss.detach())}
+        if self._is_adversarial():
+            metrics["discriminator"] = self._update_discriminator(pairs)
+        self.usage.add("frames", rebuilt.frame_ids)
+        if rebuilt.context_ids is not None:
+            self.usage.add("context", rebuilt.context_ids)
+        return metrics
 
     def _learning_rate(self) -> float:
         """Linear warm-up over the first 5% of the steps, then a cosine to zero."""
@@ -122,60 +165,41 @@ class TokenizerTrainer:
         warm_up = min(1.0, done / WARM_UP + 0.05)
         return self.config.learning_rate * warm_up * 0.5 * (1.0 + math.cos(math.pi * done))
 
-    def _loss(self, rebuilt: Reconstruction, context: Tensor, frames: Tensor) -> Tensor:
+    def _loss(self, rebuilt: Reconstruction, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
         loss = rebuilt.loss
-        pairs = ((rebuilt.context.float(), context), (rebuilt.frames.float(), frames))
         for output, target in pairs:
             absolute = functional.l1_loss(output, target)
             loss = loss + absolute + SQUARE_WEIGHT * functional.mse_loss(output, target)
         if self.lpips is not None and self.step % self.config.lpips_every == 0:
-            perceptual = (
-                self.lpips(rebuilt.frames.float(), frames).mean()
-                + self.lpips(rebuilt.context.float(), context).mean()
-            )
-            loss = loss + self.config.lpips * perceptual
+            for output, target in pairs:
+                loss = loss + self.config.lpips * self.lpips(output, target).mean()
+        if self.adversary is not None and self._is_adversarial():
+            for output, _ in pairs:
+                fooled = generator_loss(self.adversary[0], output)
+                loss = loss + self.config.adversarial * fooled
         return loss
 
-    def _check_codes(self) -> None:
-        for name, used in self.used.items():
-            if len(used) < self.config.least_codes:
+    def _is_adversarial(self) -> bool:
+        return self.adversary is not None and self.step >= self.config.adversarial_after
+
+    def _update_discriminator(self, pairs: list[tuple[Tensor, Tensor]]) -> float:
+        real = torch.cat([target for _, target in pairs])
+        rebuilt = torch.cat([output.detach() for output, _ in pairs])
+        scores = self.wrapped_discriminator(torch.cat([real, rebuilt]))
+        loss = discriminator_loss(scores[: len(real)], scores[len(real) :])
+        assert self.adversary is not None
+        _, optimiser = self.adversary
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return float(loss.detach())
+
+    def _check_codes(self, used: dict[str, int]) -> None:
+        for name, count in used.items():
+            if count < self.config.least_codes:
                 raise EngineError(
                     "tokenizer",
-                    f"has collapsed: only {len(used)} of {self.tokenizer.codes} codes "
+                    f"has collapsed: only {count} of {self.tokenizer.codes} codes "
                     f"of the {name} are in use",
                     "train with more steps of warm-up, or a lower learning rate",
                 )
-            used.clear()
-
-    # --- checkpoints: weights, optimizer moments, the step; no pickle -----------------------------
-
-    def _save(self) -> None:
-        folder = self.work / f"{PREFIX}{self.step}"
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
-        folder.mkdir(parents=True)
-        self.tokenizer.write_files(folder)
-        moments = {
-            f"{index}.{name}": torch.as_tensor(value).contiguous()
-            for index, state in self.optimiser.state_dict()["state"].items()
-            for name, value in state.items()
-        }
-        save_file(moments, folder / STATE)
-        write_manifest(folder, self.step)
-        remove_old(self.work)
-
-    def _resume(self) -> bool:
-        step = newest_complete(self.work)
-        if not step:
-            return False
-        folder, self.step = self.work / f"{PREFIX}{step}", step
-        self.tokenizer.load_weights(listed_file(folder, WEIGHTS))
-        state: dict[int, dict[str, Any]] = {}
-        for name, value in load_file(listed_file(folder, STATE)).items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = value
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
-        return True
-
-
-def _floats(frames: NDArray[np.uint8]) -> Tensor:
-    return torch.tensor(frames).permute(0, 3, 1, 2).float() / 255.0

@@ -63,17 +63,19 @@ def model_spec(name: str, *, vocabulary: int = 0) -> ModelSpec:
     return ModelSpec(json.dumps(settings, sort_keys=True))
 
 
-def llama_spec(*, vocabulary: int, width: int, layers: int, heads: int) -> ModelSpec:
+def llama_spec(
+    *, vocabulary: int, width: int, layers: int, heads: int, inner: int = 0, tied: bool = True
+) -> ModelSpec:
     """A Llama made from scratch, as `models/presets.py` and `models/video_lm.py` make it."""
     settings = {
         "model_type": "llama",
         "vocab_size": vocabulary,
         "hidden_size": width,
-        "intermediate_size": width * 8 // 3 // 16 * 16,
+        "intermediate_size": inner or width * 8 // 3 // 16 * 16,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
     }
     return ModelSpec(json.dumps(settings, sort_keys=True))
 

@@ -139,9 +139,8 @@ def plan_phase(phase: Phase, hardware: Hardware, sharding: Sharding) -> list[Pha
     if isinstance(phase.settings, TokenizerTrainConfig):
         from terrella.engines.memory.frame_tokenizer_step import tokenizer_bytes
 
-        # One process trains it, whatever the number of devices.
-        alone = replace(hardware, devices=1, nodes=1)
-        role = _trainer("tokenizer", tokenizer_bytes(phase.settings), alone, "ddp", bf16=False)
+        need = tokenizer_bytes(phase.settings, hardware.processes)
+        role = _trainer("tokenizer", need, hardware, "ddp", bf16=False)
         return [PhasePlan(name=phase.name, roles=(role,))]
     if phase.settings is None:
         return [PhasePlan(name=phase.name, roles=tuple(_evaluation(phase, hardware)))]

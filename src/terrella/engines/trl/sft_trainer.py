@@ -28,6 +28,8 @@ from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
 
+WEIGHT = "weight"
+"""The column with the weight of each token; all examples of a run have it, or none."""
 LOG_EVERY = 10
 """Steps between two losses in the log; short runs have at least five."""
 Item = TrainExample | Sequence[TrainExample]
@@ -48,14 +50,17 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         *,
         seed: int,
     ) -> None:
-        """`items` are read by index: a list, or a sequence that loads on demand."""
+        """`items` are read by index: a list, or a sequence that loads on demand.
+
+        A sequence that is random already says so with `in_order`: it is read from first to last.
+        """
         self.items = items
         self.settings = config
         use_attention(model, config.attention)
         freeze_below(model, config.top_layers)
         super().__init__(
             model=model,
-            args=_arguments(config, len(items), out, seed),
+            args=_arguments(config, items, out, seed),
             processing_class=tokenizer,
             train_dataset=Dataset.from_dict({"index": range(len(items))}),
             data_collator=list,
@@ -72,14 +77,16 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     def training_step(
         self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None
     ) -> Tensor:
-        """Mean cross-entropy over the masked tokens of the batch, on all processes together."""
+        """Mean cross-entropy over the masked tokens of the batch, on all processes together.
+
+        With a column `weight` it is the weighted mean.
+        """
         model.train()
         examples: list[TrainExample] = []
         for item in inputs:
             examples += _examples(self.items[item["index"]])
-        targets = torch.tensor(
-            float(sum(sum(example.mask) for example in examples)), device=self.accelerator.device
-        )
+        weights = sum(map(_weight, examples))
+        targets = torch.tensor(weights, device=self.accelerator.device)
         total = self.accelerator.reduce(targets).clamp(min=1)
         packs = self.packed(examples, max_tokens=self.settings.pack_tokens)
         return self.train_on(model, packs, lambda net, pack: self._pack_loss(net, pack, total))
@@ -87,15 +94,26 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     def _pack_loss(self, model: Any, pack: Pack, total: Tensor) -> Tensor:
         with self.compute_loss_context_manager():
             logprobs, _ = token_logprobs(model, pack, attention=self.attention)
-        return -logprobs.sum() / total
+        weights = pack.columns.get(WEIGHT)
+        return -(logprobs if weights is None else logprobs * weights).sum() / total
+
+
+def _weight(example: TrainExample) -> float:
+    """The targets of an example; each counts as much as its column of weights says."""
+    weights = example.columns.get(WEIGHT)
+    if weights is None:
+        return float(sum(example.mask))
+    pairs = zip(weights, example.mask, strict=True)
+    return float(sum(weight for weight, is_target in pairs if is_target))
 
 
 def _examples(item: Item) -> Sequence[TrainExample]:
     return (item,) if isinstance(item, TrainExample) else item
 
 
-def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig:
-    steps = config.epochs * math.ceil(items / config.batch_size)
+def _arguments(config: SftConfig, items: Sequence[Item], out: Path, seed: int) -> SFTConfig:
+    steps = config.epochs * math.ceil(len(items) / config.batch_size)
+    in_order = getattr(items, "in_order", False)
     return SFTConfig(
         output_dir=str(out),
         max_steps=steps,
@@ -110,6 +128,7 @@ def _arguments(config: SftConfig, items: int, out: Path, seed: int) -> SFTConfig
         save_strategy="steps" if config.save_every else "no",
         save_steps=config.save_every or 500,
         seed=seed,
+        train_sampling_strategy="sequential" if in_order else "random",
         **precision_and_memory(config),
         disable_tqdm=True,
         remove_unused_columns=False,

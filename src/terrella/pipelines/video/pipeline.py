@@ -8,7 +8,8 @@ in the folder of `videos`, which runs with other seeds share. The same call resu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,25 +17,29 @@ from typing import Any, ClassVar
 import numpy as np
 
 from terrella.codecs.frames import FrameCodec
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
 from terrella.core.integrity import write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler
-from terrella.core.run_folder import RunFolder, run_spec, wait_for
+from terrella.core.run_folder import RunFolder, processes, run_spec, wait_for
 from terrella.core.tokens import Task
-from terrella.core.types import Episode, Split
+from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.models.action_bins import ActionBins
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.video.clips import ClipExamples, ClipTasks, actions_of, cache_frames
+from terrella.pipelines.video.clips import ClipExamples, ClipTasks, fitted_bins
 from terrella.pipelines.video.tokenizer import ReconstructionMetrics, TrainTokenizer
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 from terrella.verify.frame_metrics import repetition_rate
 from terrella.verify.frames import FrameDistance
 from terrella.world_models.video import BINS, FrameCodecConfig, generated_frames, read_codec
+
+CLIPS_AT_ONCE = 64
+"""Held-out clips in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +76,26 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         layers: int = 4
         heads: int = 4
         positions: int = 1024
+        inner: int = 0
+        """Width of the feed-forward layers; 8/3 of the model's unless given."""
+        tied: bool = True
+        """The output uses the input's embeddings."""
         bins: int = 16
         """Bins of each number of an action."""
+        action_ranges: tuple[tuple[float, float], ...] = ()
+        """Least and greatest value of each number: bins of equal width, instead of quantiles."""
+        joint_vocabulary: bool = False
+        """The ids of RLVR-World's published models; all numbers of an action share their bins."""
+        pretrained: Local[Path | None] = None
+        """A published transformer to start from, instead of random weights."""
         horizon: int = 7
         """Frames that are predicted in a row; 1 is single-step prediction."""
         window: int = 0
         """Frames in the prompt before the one that a clip begins with."""
         clips: int = 16_000
         """Clips that the model is fitted to."""
+        changed_weight: float = 1.0
+        """Weight in the fit of the ids that differ from the frame before: of what moves."""
         sft: SftConfig = field(default_factory=lambda: SftConfig(batch_size=32, pack_tokens=4096))
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
         temperature: float = 1.0
@@ -94,38 +111,58 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     def train(self, run: RunFolder) -> VideoModelResult:
         videos = TrainTokenizer(self.config.videos)
         tokenizer = videos.run(run.progress).held_out
-        episodes = videos.episodes(Split.TRAIN)
-        held_out = videos.episodes(Split.TEST)
-        codec = self.codec(run, episodes)
-        run.part("fit", list[float], lambda: self.fit(run, codec, episodes), collective=True)
+        codec = self.codec(run, videos)
+        run.part("fit", list[float], lambda: self.fit(run, codec, videos), collective=True)
         before = run.part(
-            "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", held_out)
+            "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", videos)
         )
         reward = run.part("reward", list[float], lambda: self.rl_finetune(run), collective=True)
-        after = run.part(
-            "after", ClipMetrics, lambda: self.evaluate(codec, run / "model", held_out)
-        )
+        after = run.part("after", ClipMetrics, lambda: self.evaluate(codec, run / "model", videos))
         return VideoModelResult(tokenizer=tokenizer, before=before, after=after, reward=reward)
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def codec(self, run: RunFolder, episodes: Sequence[Episode]) -> FrameCodec:
+    def codec(self, run: RunFolder, videos: TrainTokenizer) -> FrameCodec:
         """The tokenizer of the videos, and bins of the actions in them."""
-        videos = self.config.videos
-        with run.shared(videos.out, run_spec(videos, TrainTokenizer.ignored)) as folder:
+        settings = self.config.videos
+        with run.shared(settings.out, run_spec(settings, TrainTokenizer.ignored)) as folder:
             path = folder / BINS
             if run.is_main and not path.exists():
-                bins = ActionBins.fit(actions_of(episodes), self.config.bins)
-                write_sealed(path, asdict(bins))
+                write_sealed(path, asdict(self._bins(videos)))
             wait_for(path)
-        return read_codec(videos.out, window=self.config.window)
+        config, frames = self.config, settings.trainer.tokenizer
+        codec = read_codec(settings.out, window=config.window, joint=config.joint_vocabulary)
+        if codec.frame_tokens != frames.tokens_per_frame:
+            raise ConfigError(
+                "videos.trainer.tokenizer",
+                f"has {frames.tokens_per_frame} ids a frame; the tokenizer in {settings.out} has "
+                f"{codec.frame_tokens}",
+                "set kind, size, columns and stride to those of the published tokenizer",
+            )
+        return codec
 
-    def fit(self, run: RunFolder, codec: FrameCodec, episodes: Sequence[Episode]) -> list[float]:
-        """Cross-entropy on the frames of clips; returns the losses."""
+    def _bins(self, videos: TrainTokenizer) -> ActionBins:
         config = self.config
-        cache_frames(codec, episodes)
+        if config.action_ranges:
+            return ActionBins.uniform(np.array(config.action_ranges), config.bins)
+        return fitted_bins(videos.shards(Split.TRAIN), config.bins, seed=config.videos.seed)
+
+    def fit(self, run: RunFolder, codec: FrameCodec, videos: TrainTokenizer) -> list[float]:
+        """Cross-entropy on the frames of clips; returns the losses. Every rank reads its own."""
+        config = self.config
+        if config.changed_weight != 1.0 and config.engine != "trl":
+            raise ConfigError(
+                "changed_weight", f"engine={config.engine} weighs all ids alike", "engine=trl"
+            )
         examples = ClipExamples(
-            episodes, codec, horizon=config.horizon, count=config.clips, seed=config.seed
+            videos.shards(Split.TRAIN),
+            codec,
+            horizon=config.horizon,
+            count=config.clips,
+            seed=config.seed,
+            changed_weight=config.changed_weight,
+            lanes=processes(),
+            batch=max(1, config.sft.batch_size // processes()),
         )
         return self.engine.sft(
             self.untrained_model(run, codec),
@@ -137,23 +174,37 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         )
 
     def untrained_model(self, run: RunFolder, codec: FrameCodec) -> Path:
-        """A transformer over the ids of frames and actions, with weights from the seed."""
-        config, folder = self.config, run / "start"
+        """A transformer over the ids of frames and actions: weights from the seed, or published."""
+        folder = run / "start"
         if run.is_main and not folder.exists():
             from terrella.models.export import export_model
-            from terrella.models.video_lm import make_video_lm
 
-            model, tokenizer = make_video_lm(
-                codec.vocabulary,
-                width=config.width,
-                layers=config.layers,
-                heads=config.heads,
-                positions=config.positions,
-                seed=config.seed,
-            )
-            export_model(model, tokenizer, folder)
+            export_model(*self._start(codec), folder)
         wait_for(folder / "config.json")
         return folder
+
+    def _start(self, codec: FrameCodec) -> tuple[Any, Any]:
+        config = self.config
+        if config.pretrained is not None:
+            from terrella.models.published_transformer import read_published_transformer
+
+            return read_published_transformer(
+                config.pretrained, vocabulary=codec.vocabulary, pad=codec.pad, start=codec.start
+            )
+        from terrella.models.video_lm import make_video_lm
+
+        return make_video_lm(
+            codec.vocabulary,
+            width=config.width,
+            layers=config.layers,
+            heads=config.heads,
+            positions=config.positions,
+            inner=config.inner,
+            tied=config.tied,
+            pad=codec.pad,
+            start=codec.start,
+            seed=config.seed,
+        )
 
     def rl_finetune(self, run: RunFolder) -> list[float]:
         """RLVR from the fitted model to `model/`; returns the mean reward of each step."""
@@ -170,8 +221,8 @@ class VideoModel(ModelPipeline[VideoModelResult]):
             write_json_lines(run / "curve.jsonl", trained.curve)
         return [float(row["reward"]) for row in trained.curve]
 
-    def evaluate(self, codec: FrameCodec, folder: Path, held_out: Sequence[Episode]) -> ClipMetrics:
-        tasks = ClipTasks(held_out, self.config.horizon).in_turn(self.config.evaluate_on)
+    def evaluate(self, codec: FrameCodec, folder: Path, videos: TrainTokenizer) -> ClipMetrics:
+        tasks = held_out_clips(self.config, videos)
         with (
             Rollout(self.rollout_config(metrics=True), codec) as rollout,
             self.engine.sampler(folder) as sampler,
@@ -182,8 +233,16 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         config = self.config
         return EpisodeSource(
             rollout=self.rollout_config(),
-            tasks=VideoTasks(videos=config.videos, horizon=config.horizon, seed=config.seed + 1),
-            codec=FrameCodecConfig(folder=config.videos.out, window=config.window),
+            tasks=VideoTasks(
+                videos=config.videos,
+                horizon=config.horizon,
+                window=config.window,
+                count=config.rlvr.steps * config.rlvr.groups,
+                seed=config.seed + 1,
+            ),
+            codec=FrameCodecConfig(
+                folder=config.videos.out, window=config.window, joint=config.joint_vocabulary
+            ),
         )
 
     def rollout_config(self, *, metrics: bool = False) -> Rollout.Config:
@@ -217,34 +276,43 @@ class VideoTasks(TaskSource):
 
     videos: TrainTokenizer.Config
     horizon: int
+    window: int = 0
+    count: int = 0
+    """About how many will be drawn."""
 
     def make(self) -> Tasks:
         return ClipTasks(
-            TrainTokenizer(self.videos).episodes(self.split), self.horizon, seed=self.seed
+            TrainTokenizer(self.videos).shards(self.split),
+            self.horizon,
+            seed=self.seed,
+            window=self.window,
+            count=self.count,
         )
 
 
+def held_out_clips(config: VideoModel.Config, videos: TrainTokenizer) -> Iterator[Task]:
+    """The clips that a model is evaluated on."""
+    clips = ClipTasks(videos.shards(Split.TEST), config.horizon, window=config.window)
+    return clips.in_turn(config.evaluate_on)
+
+
 def clip_metrics(
-    rollout: Rollout, sampler: Sampler, tasks: Sequence[Task], *, seed: int
+    rollout: Rollout, sampler: Sampler, tasks: Iterable[Task], *, seed: int
 ) -> ClipMetrics:
-    """Sample one prediction of each clip and score it."""
-    episodes = rollout.run(sampler, tasks, group_size=1, seed=seed + 1)
-    for episode in episodes:
-        if episode.outcome.value is None:
-            raise ValueError(f"a masked clip cannot be measured: {episode.outcome.evidence}")
-    clips = {
-        name: [episode.outcome.parts[name] for episode in episodes]
-        for name in episodes[0].outcome.parts
-    }
-    clips["value"] = [float(episode.outcome.value or 0.0) for episode in episodes]
-    clips["repeated"] = [repetition_rate([generated_frames(episode)]) for episode in episodes]
+    """Sample one prediction of each clip and score it, some clips at a time."""
+    clips: dict[str, list[float]] = {}
+    by_depth, left = [], iter(tasks)
+    while batch := list(itertools.islice(left, CLIPS_AT_ONCE)):
+        for episode in rollout.run(sampler, batch, group_size=1, seed=seed + 1):
+            if episode.outcome.value is None:
+                raise ValueError(f"a masked clip cannot be measured: {episode.outcome.evidence}")
+            repeated = repetition_rate([generated_frames(episode)])
+            row = {"value": float(episode.outcome.value), "repeated": repeated}
+            for name, value in {**episode.outcome.parts, **row}.items():
+                clips.setdefault(name, []).append(value)
+            by_depth.append(episode.turn_rewards)
     return ClipMetrics(
         means={name: Metric.of(values) for name, values in clips.items()},
         clips=clips,
-        by_depth=np.array([episode.turn_rewards for episode in episodes]).mean(0).tolist(),
+        by_depth=np.array(by_depth).mean(0).tolist(),
     )
-
-
-def video_episodes(config: VideoModel.Config, split: Split) -> list[Episode]:
-    """The episodes that a model was fitted to, or evaluated on."""
-    return TrainTokenizer(config.videos).episodes(split)

@@ -9,28 +9,27 @@ episodes. Runs with other seeds share it. The same call resumes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from terrella.codecs.frames import VideoTokenizer
 from terrella.core.config import Local
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.core.types import Episode, Split
 from terrella.core.world import World
-from terrella.data.store import EpisodeStore
+from terrella.data.shards import StoredShards
 from terrella.data.videos import FrameArray, video_of
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Mixture
 from terrella.verify.frame_metrics import frame_metrics
-
-if TYPE_CHECKING:
-    from terrella.models.frame_tokenizer import FrameTokenizer
 
 LEAST_FRAMES = 2
 CHUNK_EPISODES = 50
@@ -71,6 +70,10 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         held_out: int = 20
         """Episodes on test instances, of each world with each policy."""
         trainer: TokenizerTrainConfig = field(default_factory=TokenizerTrainConfig)
+        pretrained: Local[Path | None] = None
+        """A published tokenizer of RLVR-World to use, instead of training one."""
+        evaluate_on: int = 1024
+        """Held-out videos for the reconstruction error, at most."""
         workers: Local[int] = 0
         """Ray actors that play; 0 plays in this process."""
         out: Path = Path("runs/video")
@@ -81,22 +84,17 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
     waits = True
 
     def train(self, run: RunFolder) -> TokenizerResult:
-        # One part: rank 0 plays and trains, the other ranks wait for the result.
-        return run.part("result", TokenizerResult, lambda: self._make(run))
-
-    def _make(self, run: RunFolder) -> TokenizerResult:
-        for split in (Split.TRAIN, Split.TEST):
-            self.collect(run, split)
-        videos = [video_of(episode) for episode in self.episodes(Split.TRAIN)]
-        tokenizer = self.train_tokenizer(run, videos)
-        held_out = [video_of(episode) for episode in self.episodes(Split.TEST)]
-        return TokenizerResult(
-            videos=len(videos),
-            frames=sum(map(len, videos)),
-            held_out=reconstruction_metrics(tokenizer, held_out),
-        )
+        run.part("videos", bool, lambda: self.record(run))
+        run.part("trained", bool, lambda: self.train_tokenizer(run), collective=True)
+        return run.part("result", TokenizerResult, lambda: self.evaluate(run / "tokenizer"))
 
     # --- parts ------------------------------------------------------------------------------------
+
+    def record(self, run: RunFolder) -> bool:
+        """Play the worlds; recordings are there already."""
+        for split in (Split.TRAIN, Split.TEST):
+            self.collect(run, split)
+        return True
 
     def collect(self, run: RunFolder, split: Split) -> None:
         config = self.config
@@ -114,13 +112,43 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
             )
             Collect(store).run(run.progress)
 
-    def train_tokenizer(self, run: RunFolder, videos: Sequence[FrameArray]) -> FrameTokenizer:
+    def train_tokenizer(self, run: RunFolder) -> bool:
+        """All ranks together."""
+        if self.config.pretrained is not None:
+            self._convert(self.config.pretrained, run)
+            return True
         from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 
         trainer = TokenizerTrainer(
-            self.config.trainer, videos, run / "tokenizer", seed=self.config.seed
+            self.config.trainer,
+            self.shards(Split.TRAIN),
+            run / "tokenizer",
+            seed=self.config.seed,
         )
-        return trainer.train(run.progress)
+        trainer.train(run.progress)
+        return True
+
+    def _convert(self, published: Path, run: RunFolder) -> None:
+        """Keep a published tokenizer in this folder, in our format and with hashes."""
+        from terrella.models.published_tokenizers import read_published
+
+        frames = self.config.trainer.tokenizer
+        if run.is_main:
+            rows, columns = frames.size, frames.columns or frames.size
+            read_published(published, rows=rows, columns=columns).save(run / "tokenizer")
+
+    def evaluate(self, tokenizer: Path) -> TokenizerResult:
+        from terrella.models.frame_tokenizers import load_frame_tokenizer
+
+        shards = self.shards(Split.TRAIN)
+        held_out = itertools.islice(self.episodes(Split.TEST), self.config.evaluate_on)
+        return TokenizerResult(
+            videos=shards.count,
+            frames=shards.transitions + shards.count,
+            held_out=reconstruction_metrics(
+                load_frame_tokenizer(tokenizer), map(video_of, held_out)
+            ),
+        )
 
     def _stores(self, split: Split) -> list[tuple[Path, World.Config, float]]:
         folder = self.config.out / ("data" if split is Split.TRAIN else "held_out")
@@ -130,17 +158,14 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
             for share in self.config.shares
         ]
 
-    def episodes(self, split: Split) -> list[Episode]:
-        """All episodes of a split that have a step and did not break; stores count the others."""
-        episodes: list[Episode] = []
-        for out, *_ in self._stores(split):
-            episodes += EpisodeStore.open(out).episodes()
-        for out in self.config.stores:
-            recorded = EpisodeStore.open(out).episodes()
-            episodes += [episode for episode in recorded if episode.split is split]
-        return [
-            episode for episode in episodes if episode.transitions and not episode.stop.is_broken
-        ]
+    def shards(self, split: Split) -> StoredShards:
+        """The episodes of a split that have a step and did not break; stores count the others."""
+        recorded = [out for out, *_ in self._stores(split)]
+        return StoredShards([*recorded, *self.config.stores], split)
+
+    def episodes(self, split: Split) -> Iterator[Episode]:
+        """The episodes of a split, a shard in memory at a time."""
+        return self.shards(split).episodes()
 
     def summary(self, result: TokenizerResult) -> list[tuple[str, str]]:
         rows = [("videos", f"{result.videos:,}"), ("frames", f"{result.frames:,}")]
@@ -149,7 +174,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
 
 
 def reconstruction_metrics(
-    tokenizer: FrameTokenizer, videos: Sequence[FrameArray]
+    tokenizer: VideoTokenizer, videos: Iterable[FrameArray]
 ) -> ReconstructionMetrics:
     """Encode and decode each video; beside it, the error of repeating its first frame for ever."""
     by_video = []

@@ -1,0 +1,197 @@
+"""`terrella evaluate POLICIES --in MODEL --against WORLD`: does a video model rank policies right?
+
+Policies on pixels play the same held-out starts in the world and in the model. For each task: the
+success of every policy in both, Pearson and Spearman, the mean absolute error, and the horizon up
+to which frames can be trusted. Several models are several seeds: intervals are then over them. Each
+task and model is a part, so a killed run continues. Tasks are never pooled.
+    PolicyEvaluation(PolicyEvaluation.Config(models=(run,), worlds={"push": world})).run(progress)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from terrella.core.config import Local, load
+from terrella.core.errors import ConfigError
+from terrella.core.integrity import content_sha256
+from terrella.core.metric import Metric
+from terrella.core.run_folder import RunFolder, is_run, read_manifest
+from terrella.core.world import World
+from terrella.evals.video_policies import EvaluatePolicies
+from terrella.pipelines.base import Pipeline
+from terrella.pipelines.video.pipeline import VideoModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyScore:
+    """Success of one policy; the mean over seeds."""
+
+    policy: str
+    real: Metric
+    imagined: Metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """One world: what every seed measured, and the means over seeds."""
+
+    policies: list[PolicyScore]
+    pearson: Metric | None
+    """None if all policies are equally good in the world or in the model, in every seed."""
+    spearman: Metric | None
+    mean_absolute_error: Metric
+    safe_horizon: list[int]
+    """Of each seed: steps up to which imagined frames hold, with confidence."""
+    seeds: list[dict[str, Any]]
+    """Of each seed, with intervals over instances, inverted pairs, classifier and drift."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyScores:
+    """Task by task."""
+
+    tasks: dict[str, TaskScores]
+
+
+class PolicyEvaluation(Pipeline[PolicyScores]):
+    """The command; see the module's docstring."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Pipeline.Config):
+        models: Local[tuple[Path, ...]]
+        """Runs of `terrella train-world-model`, one for each seed."""
+        worlds: Mapping[str, World.Config]
+        """The tasks, by name."""
+        policies: Local[Path | None] = None
+        """A folder of pixel policies (`NAME.safetensors`); None trains a ladder of clones."""
+        videos: Local[Path | None] = None
+        """The folder of videos and tokenizer; where the model was trained unless given."""
+        instances: int = 40
+        """Held-out starts; every policy plays each of them in world and model."""
+        temperature: float = 0.5
+        window: int = 6
+        """Frames that the model sees before the last one."""
+        train_episodes: int = 300
+        """Episodes in the world, for the clones and for the classifier of success."""
+        ages: tuple[int, ...] = (50, 300, 1000, 3000)
+        """Updates after which a clone is a policy of the ladder."""
+        shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+        """Shares of random steps with which the oldest clone is played, too."""
+        classifier_steps: int = 800
+        depth: int = 12
+        """Steps over which the drift is measured."""
+        out: Path = Path("runs/evaluate-policies")
+
+    config: Config
+    result_type = PolicyScores
+    ignored: ClassVar[tuple[str, ...]] = ("out", "models", "policies", "videos")
+
+    def train(self, run: RunFolder) -> PolicyScores:
+        runs = [self.model_run(folder) for folder in self.config.models]
+        tasks = {}
+        for name, world in self.config.worlds.items():
+            rows = []
+            for seed, (folder, config) in enumerate(runs):
+                # The weights are in the name: another model is another part.
+                part = f"{_plain(name)}-{seed}-{_identity(folder)}"
+                make = functools.partial(self.compare, world, folder, config, seed)
+                rows.append(run.part(part, dict[str, Any], make))
+            tasks[name] = task_scores(rows)
+        return PolicyScores(tasks=tasks)
+
+    def model_run(self, folder: Path) -> tuple[Path, VideoModel.Config]:
+        """A finished run of a video model, and its settings."""
+        if not is_run(folder):
+            raise ConfigError(str(folder), "is not a finished run", "train a video model there")
+        recorded = read_manifest(folder).config
+        videos = self.config.videos or Path(str(recorded.get("videos", {}).get("out", "")))
+        if not (videos / "tokenizer").is_dir():
+            raise ConfigError(
+                str(videos), "has no tokenizer", "name the folder with --set videos=FOLDER"
+            )
+        config = load(recorded, here={"out": folder, "videos.out": videos, "videos.stores": ()})
+        if not isinstance(config, VideoModel.Config):
+            raise ConfigError(str(folder), "is not a run of a video model")
+        return folder, config
+
+    def compare(
+        self, world: World.Config, folder: Path, model: VideoModel.Config, seed: int
+    ) -> dict[str, Any]:
+        config, frames = self.config, model.videos.trainer.tokenizer
+        if getattr(world, "size", frames.size) != frames.size:
+            raise ConfigError(
+                "against",
+                f"the model was trained on frames of {frames.size} pixels",
+                f"--set world.size={frames.size}",
+            )
+        return EvaluatePolicies(
+            EvaluatePolicies.Config(
+                world=world,
+                videos=model.videos.out,
+                model=folder / "model",
+                policies=config.policies,
+                joint_vocabulary=model.joint_vocabulary,
+                starts=config.instances,
+                temperature=config.temperature,
+                window=config.window,
+                train_episodes=config.train_episodes,
+                ages=config.ages,
+                shares=config.shares,
+                classifier_steps=config.classifier_steps,
+                depth=config.depth,
+                seed=config.seed + seed,
+            )
+        ).run()
+
+    def summary(self, result: PolicyScores) -> list[tuple[str, str]]:
+        rows = []
+        for name, task in result.tasks.items():
+            for each in task.policies:
+                rows.append((f"{name}: {each.policy}", f"{each.real.mean:.3f} in the world"))
+                rows.append(("", f"{each.imagined.mean:.3f} in the model"))
+            for title in ("pearson", "spearman", "mean_absolute_error"):
+                metric = getattr(task, title)
+                shown = "not defined" if metric is None else f"{metric} seeds"
+                rows.append((f"{name}: {title.replace('_', ' ')}", shown))
+            horizons = ", ".join(map(str, task.safe_horizon))
+            rows.append((f"{name}: safe horizon, seed by seed", horizons))
+        return rows
+
+
+def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:
+    """The means over seeds of one task; policies are matched by their place."""
+    names = [each["policy"] for each in rows[0]["policies"]]
+    policies = [
+        PolicyScore(
+            policy=name,
+            real=Metric.over_seeds([row["policies"][place]["real"] for row in rows]),
+            imagined=Metric.over_seeds([row["policies"][place]["imagined"] for row in rows]),
+        )
+        for place, name in enumerate(names)
+    ]
+    return TaskScores(
+        policies=policies,
+        pearson=_over_seeds([row["pearson"]["value"] for row in rows]),
+        spearman=_over_seeds([row["spearman"]["value"] for row in rows]),
+        mean_absolute_error=Metric.over_seeds([row["mean_absolute_error"] for row in rows]),
+        safe_horizon=[int(row["safe_horizon"]) for row in rows],
+        seeds=list(rows),
+    )
+
+
+def _over_seeds(values: Sequence[float | None]) -> Metric | None:
+    known = any(value is not None for value in values)
+    return Metric.of(values, seeds=len(values)) if known else None
+
+
+def _plain(name: str) -> str:
+    return name.replace(":", "-").replace("/", "-")
+
+
+def _identity(folder: Path) -> str:
+    """A short hash of a run's files: the weights that were evaluated."""
+    return content_sha256(read_manifest(folder).files)[:12]

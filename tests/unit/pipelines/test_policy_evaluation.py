@@ -1,0 +1,112 @@
+"""Policies in video models and in their worlds: task by task, over seeds, resumed after a kill."""
+
+import numpy as np
+import pytest
+
+from terrella.core.errors import ConfigError
+from terrella.core.run_folder import Manifest
+from terrella.models.configs import FrameTokenizerConfig
+from terrella.pipelines.evaluate import policies
+from terrella.pipelines.evaluate.policies import PolicyEvaluation, task_scores
+from terrella.pipelines.video.pipeline import VideoModel
+from terrella.pipelines.video.tokenizer import TrainTokenizer
+from terrella.show.progress import SilentProgress
+from terrella.trust.ranking import compare_rankings
+from terrella.worlds.tabletop import Tabletop
+
+
+def comparison(*, right, seed):
+    """Three policies on eight starts; a wrong model ranks them the other way round."""
+    real = (np.arange(8)[None] < np.array([[1], [4], [7]])).astype(float)
+    imagined = real if right else real[::-1]
+    return {
+        **compare_rankings(["a", "b", "c"], real, imagined, seed=seed),
+        "safe_horizon": 3 + seed,
+    }
+
+
+def test_means_are_over_seeds_and_never_over_tasks():
+    scores = task_scores([comparison(right=True, seed=0), comparison(right=False, seed=1)])
+    assert scores.pearson.mean == pytest.approx(0.0) and scores.pearson.seeds == 2
+    assert scores.pearson.low < -1 < 1 < scores.pearson.high  # two seeds that disagree say nothing
+    assert [each.real.mean for each in scores.policies] == pytest.approx([1 / 8, 4 / 8, 7 / 8])
+    assert [each.imagined.mean for each in scores.policies] == pytest.approx([0.5] * 3)
+    assert scores.mean_absolute_error.mean == pytest.approx(0.25) and scores.safe_horizon == [3, 4]
+    constant = comparison(right=True, seed=0)
+    constant["spearman"] = {"value": None, "low": None, "high": None}
+    assert task_scores([constant]).spearman is None
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two finished runs, and a comparison that is counted instead of played."""
+    (tmp_path / "films/tokenizer").mkdir(parents=True)
+    tokenizer = FrameTokenizerConfig(size=32)
+    videos = TrainTokenizer.Config(out=tmp_path / "films")
+    videos = videos.replace(trainer=videos.trainer.replace(tokenizer=tokenizer))
+    config = VideoModel.Config(world=Tabletop.Config(), videos=videos)
+    monkeypatch.setattr(policies, "is_run", lambda folder: "model" in folder.name)
+    monkeypatch.setattr(policies, "load", lambda recorded, here: config)
+
+    monkeypatch.setattr(policies, "read_manifest", lambda folder: _manifest(folder, videos.out))
+    played = []
+
+    class Counted:
+        class Config:
+            def __init__(self, **settings):
+                self.__dict__.update(settings)
+
+        def __init__(self, config):
+            self.config = config
+
+        def run(self):
+            played.append((self.config.world.task, self.config.model.parent.name))
+            return comparison(right=True, seed=self.config.seed)
+
+    monkeypatch.setattr(policies, "EvaluatePolicies", Counted)
+    return tmp_path, played
+
+
+def _manifest(folder, videos):
+    return Manifest(
+        format="",
+        schema=3,
+        config={"videos": {"out": str(videos)}},
+        metrics={},
+        versions={},
+        seconds=0.0,
+        files={"model": folder.name},
+    )
+
+
+def test_every_task_is_played_with_every_model_once(runs):
+    folder, played = runs
+    config = PolicyEvaluation.Config(
+        models=(folder / "model-0", folder / "model-1"),
+        worlds={
+            "push": Tabletop.Config(task="push", size=32),
+            "reach": Tabletop.Config(task="reach", size=32),
+        },
+        out=folder / "out",
+    )
+    result = PolicyEvaluation(config).run(SilentProgress())
+    assert played == [(t, m) for t in ("push", "reach") for m in ("model-0", "model-1")]
+    assert result.tasks["reach"].pearson.mean == pytest.approx(1.0)
+    shown = dict(PolicyEvaluation(config).summary(result))
+    assert shown["push: safe horizon, seed by seed"] == "3, 4" and "push: pearson" in shown
+    (folder / "out/manifest.json").unlink()  # killed at the end
+    assert PolicyEvaluation(config).run(SilentProgress()) == result and len(played) == 4
+
+
+def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):
+    folder, _ = runs
+    worlds = {"push": Tabletop.Config(task="push", size=64)}
+    config = PolicyEvaluation.Config(
+        models=(folder / "model-0",), worlds=worlds, out=folder / "out"
+    )
+    with pytest.raises(ConfigError, match="frames of 32 pixels"):
+        PolicyEvaluation(config).run(SilentProgress())
+    with pytest.raises(ConfigError, match="not a finished run"):
+        PolicyEvaluation(config.replace(models=(folder / "x",), out=folder / "b")).run(
+            SilentProgress()
+        )

@@ -8,7 +8,6 @@ tokenizer (`frame_tokenizer.py`), and does not need to be like any other frame.
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -25,15 +24,9 @@ class PerFrameTokenizer(TrainedTokenizer):
     """See the module's docstring. Images are floats in [0, 1], (N, 3, H, W)."""
 
     def __init__(self, config: FrameTokenizerConfig) -> None:
-        """Weights come from the seed; the background is grey until `learn_background`."""
         super().__init__(config)
-        rows, columns = config.size, config.columns or config.size
-        self.grid = (rows // 8, columns // 8)
-        self.side = (rows // config.stride, columns // config.stride)
-        self.tokens_per_frame = math.prod(self.side)
         self.tokens_per_context = 0
         dimensions = len(config.levels)
-        self.register_buffer("background", torch.full((3, rows, columns), 0.5))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.frame_codes = make_quantizer(config.quantizer, config.levels)

@@ -8,6 +8,7 @@ tokenizer.save(Path("runs/films/tokenizer"))
 from __future__ import annotations
 
 import abc
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,8 +106,14 @@ class TrainedTokenizer(BaseTokenizer):
     """A tokenizer of our own, which knows the background of its videos."""
 
     def __init__(self, config: FrameTokenizerConfig) -> None:
+        """Weights come from the seed; the background is grey until `learn_background`."""
         super().__init__()
         self.config = config
+        rows, columns = config.size, config.columns or config.size
+        self.grid = (rows // 8, columns // 8)
+        self.side = (rows // config.stride, columns // config.stride)
+        self.tokens_per_frame = math.prod(self.side)
+        self.register_buffer("background", torch.full((3, rows, columns), 0.5))
 
     def learn_background(self, frames: Tensor) -> None:
         """Set the background to the median of the frames at each pixel."""

@@ -3,7 +3,7 @@
 Model, sharding and precision are set by the same keys as in an RL run (`verl_keys`), so one set of
 `--set verl.<key>=...` serves both. verl drops the examples that do not fill a last batch, and
 decays the learning rate by a cosine; the rest is as on TRL.
-    trained, losses = fit_examples(examples, settings, verl, start_folder, work_folder, seed=0)
+    checkpoint, losses = fit_examples(examples, settings, verl, start_folder, work_folder, seed=0)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fit_examples(
 ) -> tuple[Path, list[float]]:
     """Fit the model in a folder to these examples.
 
-    Returns the folder of the trained model, and the loss of each step.
+    Returns verl's last checkpoint, and the loss of each step.
     """
     if len(examples) < settings.batch_size:
         raise ConfigError(
@@ -78,7 +78,7 @@ def fit_examples(
     step = (folder / "latest_checkpointed_iteration.txt").read_text("utf-8").strip()
     logged = [row["data"] for row in read_json_lines(log)]
     losses = [float(row["train/loss"]) for row in logged if "train/loss" in row]
-    return folder / f"global_step_{step}" / "huggingface", losses
+    return folder / f"global_step_{step}", losses
 
 
 def sft_config(

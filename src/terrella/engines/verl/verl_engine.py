@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Self
 
 from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
@@ -93,6 +92,7 @@ class VerlEngine:
         progress: Progress,
         phase: str = "fit",
     ) -> list[float]:
+        from terrella.engines.verl.checkpoint_export import export_checkpoint
         from terrella.engines.verl.sft import fit_examples
 
         single: list[TrainExample] = []
@@ -101,11 +101,11 @@ class VerlEngine:
         work = folder.with_name(f"{folder.name}-sft").resolve()
         steps = config.epochs * (len(single) // config.batch_size)
         progress.phase(phase, steps)
-        trained, losses = fit_examples(
+        checkpoint, losses = fit_examples(
             single, config, self.config.verl, Path(start).resolve(), work, seed=seed
         )
         progress.advance(steps)
-        copy_folder(trained, folder)
+        export_checkpoint(checkpoint, folder)
         return losses
 
     def rlvr(  # noqa: PLR0913  see `Engine`

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,10 @@ from typing import Any
 
 from terrella.core.errors import EngineError, TerrellaError
 from terrella.core.files import write_atomic
-from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Progress
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, VerlConfig
+from terrella.engines.verl.checkpoint_export import export_checkpoint
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.rollout_spec import RolloutSpec
 from terrella.engines.verl.verl_keys import Job, check, device_count, verl_keys
@@ -33,6 +34,7 @@ LOOP_CONFIG = """\
   _target_: terrella.engines.verl.agent_loop.EpisodeLoop
   spec_file: {spec_file}
 """
+CAUSE = "the lines above that begin with ERROR or Traceback name the cause"
 SHOWN = (
     "loss",
     "reward",
@@ -133,7 +135,7 @@ class VerlRun:
         last = self.last_checkpoint()
         if last is None:
             raise EngineError("verl", f"{self.job.folder} holds no checkpoint to export")
-        copy_folder(last / "actor" / "huggingface", folder)
+        export_checkpoint(last / "actor", folder)
 
 
 def _cause(error: Any) -> TerrellaError:
@@ -141,7 +143,13 @@ def _cause(error: Any) -> TerrellaError:
     inner = getattr(error, "cause", None)
     while inner is not None and not isinstance(inner, TerrellaError):
         inner = getattr(inner, "cause", None) or inner.__cause__
-    return inner or EngineError("verl", " ".join(str(error).split())[-500:])
+    return inner or EngineError("verl", last_words(str(error)), CAUSE)
+
+
+def last_words(report: str) -> str:
+    """The last line of a report that names an error, or its end."""
+    named = [line.strip() for line in report.splitlines() if re.match(r"\s*[\w.]*Error: ", line)]
+    return (named or [" ".join(report.split())])[-1][-500:]
 
 
 def curve(file: Path) -> Iterator[dict[str, Any]]:

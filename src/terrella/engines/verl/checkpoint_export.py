@@ -1,0 +1,90 @@
+"""Export a checkpoint of verl's as a plain Hugging Face folder.
+
+verl writes a model with adapters under PEFT's names. vLLM refuses such a folder, and transformers
+fills it with new random weights. Here the adapters are merged, one file at a time.
+    export_checkpoint(work / "global_step_40" / "actor", Path("runs/x/model"))
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from terrella.core.errors import EngineError
+from terrella.core.files import SCRATCH, read_json, replace_folder, write_json
+from terrella.core.integrity import write_listing
+
+META = "lora_train_meta.json"
+"""verl's file with the rank and alpha of adapters; a checkpoint without adapters has none."""
+PREFIX, BASE, ADAPTER = "base_model.model.", ".base_layer.", ".lora_"
+LOW, HIGH = ".lora_A.default.weight", ".lora_B.default.weight"
+INDEX = "model.safetensors.index.json"
+
+
+def export_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """Write the model of a checkpoint; the folder is complete or absent, and replaces an older one.
+
+    The checkpoint is left as it is: verl resumes from it.
+    """
+    fresh = folder.with_name(folder.name + SCRATCH)
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(checkpoint / "huggingface", fresh)
+    if (checkpoint / META).exists():
+        meta = read_json(checkpoint / META)
+        _merge_adapters(fresh, scale=meta["lora_alpha"] / meta["r"])
+    write_listing(fresh)
+    replace_folder(fresh, folder)
+
+
+def _merge_adapters(folder: Path, *, scale: float) -> None:
+    files = sorted(folder.glob("*.safetensors"))
+    adapters = dict(pair for file in files for pair in _adapters(file))
+    used: set[str] = set()
+    for file in files:
+        merged = {}
+        for name, weight in load_file(file).items():
+            if ADAPTER not in name:
+                merged[_plain(name)] = _with_adapter(name, weight, adapters, scale, used)
+        save_file(merged, file, metadata={"format": "pt"})
+    unused = sorted(set(adapters) - used)
+    if unused:
+        raise EngineError("verl", f"adapters without a layer in {folder.name}: {unused[:3]}")
+    if (folder / INDEX).exists():
+        _rename_index(folder / INDEX)
+
+
+def _adapters(file: Path) -> Iterator[tuple[str, Tensor]]:
+    with safe_open(file, "pt") as opened:
+        for name in opened.keys():  # noqa: SIM118  it is no dict
+            if ADAPTER in name:
+                yield name, opened.get_tensor(name)
+
+
+def _with_adapter(
+    name: str, weight: Tensor, adapters: Mapping[str, Tensor], scale: float, used: set[str]
+) -> Tensor:
+    module, base, leaf = name.rpartition(BASE)
+    if not base or leaf != "weight":
+        return weight
+    low, high = module + LOW, module + HIGH
+    if not {low, high} <= adapters.keys():
+        raise EngineError("verl", f"the checkpoint has no adapter of {module}")
+    used.update((low, high))
+    change = scale * (adapters[high].float() @ adapters[low].float())
+    return (weight.float() + change).to(weight.dtype)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(PREFIX).replace(BASE, ".")
+
+
+def _rename_index(path: Path) -> None:
+    index = read_json(path)
+    places = index["weight_map"].items()
+    index["weight_map"] = {_plain(name): file for name, file in places if ADAPTER not in name}
+    write_json(path, index)

@@ -31,6 +31,7 @@ _EXTRAS = {
     "vllm": "vllm",
     "tinker": "tinker",
     "web": "playwright miniwob",
+    "embeddings": "wordllama",
     "video": "mujoco av",
     "metaworld": "metaworld",
     "text": "textworld textworld_express",

@@ -132,7 +132,7 @@ ARENA = {
     expect="not measured",
 )
 def webrl_smollm2_arena() -> WebRl.Config:
-    """SmolLM2-135M on 42 tasks of the mini-arena, with new instructions by templates. Hours.
+    """SmolLM2-135M on 42 tasks of the mini-arena, with instructions by templates. Two cores, hours.
 
     `terrella sites up` first. Episodes share the sites' databases, so they are played one by one.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from terrella.core.config import Local, load
+from terrella.core.config import Local, Recorded, load
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import content_sha256
 from terrella.core.metric import Metric
@@ -64,7 +64,7 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
     class Config(Pipeline.Config):
         models: Local[tuple[Path, ...]]
         """Runs of `terrella train-world-model`, one for each seed."""
-        worlds: Mapping[str, World.Config]
+        worlds: Recorded[Mapping[str, World.Config]]
         """The tasks, by name."""
         policies: Local[Path | None] = None
         """A folder of pixel policies (`NAME.safetensors`); None trains a ladder of clones."""

@@ -3,7 +3,7 @@
 Two instructions are duplicates if they are similar and name the same values: "Who owns ticket 3?"
 and "Who owns ticket 4?" are nearly the same text and two tasks. Similarity is the cosine of
 embeddings (`wordllama`, an extra), or the share of common words (`words`, needs nothing).
-    duplicate_of(["Open it."], ["Please open it."], measure="words", least=0.6)
+    duplicates(["Open it."], ["Please open it."], measure="words", least=0.6)
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
-SMALLER = ("videos.trainer.steps=20", "clips=16", "horizon=2", "rlvr.steps=1", "evaluate_on=2")
 PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
 
 
@@ -30,6 +29,7 @@ def terrella(line, cwd):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_page_can_be_followed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the recipe's folders are relative to it
     first, recordings, policies = re.findall(r"```bash\n(.*?)```", PAGE, re.S)

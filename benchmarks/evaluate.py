@@ -64,7 +64,7 @@ def main():
     vllm = VllmConfig(**vllm_cpu.settings(dtype="float32", max_model_len=2048))
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        agent = chat_models.chat_agent(scratch / "agent", "tiny-0.3m-vllm")
+        agent = chat_models.chat_agent(scratch / "agent", "tiny-0.3m-vllm", examples=768)
         measured = {
             "in-process": evaluated(chosen, agent, scratch / "local", sampler="local"),
             "vllm": evaluated(chosen, agent, scratch / "vllm", sampler="vllm", vllm=vllm),

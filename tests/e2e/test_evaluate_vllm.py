@@ -34,7 +34,8 @@ INSTANCES, SAMPLES = 40, 8
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
-    return chat_models.chat_agent(tmp_path_factory.mktemp("agent") / "run", "tiny-0.3m-vllm")
+    folder = tmp_path_factory.mktemp("agent") / "run"
+    return chat_models.chat_agent(folder, "tiny-0.3m-vllm", examples=768)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def assert_same_within_noise(first, second):
 
 
 def test_the_vllm_sampler_gives_the_same_numbers(agent, here, tmp_path):
-    assert 0.01 < here.passes["1"].mean < 0.95 and here.well_formed.mean > 0.5
+    assert 0.05 < here.passes["1"].mean < 0.95 and here.well_formed.mean > 0.5
     served = evaluated(agent, tmp_path / "out", sampler="vllm", vllm=vllm_config())
     assert_same_within_noise(here, served)
 

@@ -250,13 +250,15 @@ def costly(truth, before, limit):
     yield from ((unit * (limit // len(unit) + 1))[:limit] for unit in units)
     yield f"[{','.join(['0'] * (limit // 2 - 2))}]"
     yield "\n".join(f'link "w{n} a b"' for n in range(limit // 18))
+    # As many nodes as the page has, all renamed: more would be refused before names are compared.
+    yield "\n".join(f'link "x{n} y{n} c d"' for n in range(truth.count("\n") + 1))[:limit]
     yield "\n".join(f"line {n}" for n in range(limit // 12))
     yield json.dumps({f"k{n}": n for n in range(limit // 18)})
     yield ";".join(f"+at o{n} r1" for n in range(limit // 13))
 
 
 def siblings(count):
-    """A page of equal siblings of which all were renamed; the review's worst case."""
+    """A page of many siblings with like names; a reply that renames them all is the worst case."""
     before = "\n".join(f'link "a{n} b{n} c d"' for n in range(count))
     return Tree(before), Tree(f'{before}\nlink "new"')
 

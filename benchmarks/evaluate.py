@@ -1,6 +1,6 @@
 """One agent evaluated in three ways, on the same instances: results/evaluate_samplers.json.
 
-    OMP_NUM_THREADS=1 python benchmarks/evaluate.py [--instances 100] [--samples 16]
+    OMP_NUM_THREADS=1 python benchmarks/evaluate.py [--instances 75] [--samples 16]
 The agent is a small chat model that was taught to play the counter. It is sampled in this process,
 by a vLLM server through the engine, and as an OpenAI-compatible endpoint (the server's chat route).
 Differences are paired by instance. Needs the environment of `.ci/verl`.
@@ -50,7 +50,7 @@ def at_an_endpoint(chosen, agent, scratch, vllm):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--instances", type=int, default=100)
+    parser.add_argument("--instances", type=int, default=75)
     parser.add_argument("--samples", type=int, default=16)
     chosen = parser.parse_args()
     common.quiet_trl()

@@ -168,11 +168,12 @@ class BrowserHost:
 
     def kill(self) -> None:
         """Kill the browser and all its child processes; the next tab starts a new one."""
-        if self.pid:
-            for pid in (*descendants(self.pid), self.pid):
+        # Read once: another thread may do the same, and process 0 is this whole process group.
+        browser, self.pid = self.pid, 0
+        if browser:
+            for pid in (*descendants(browser), browser):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-        self.pid = 0
 
     def _dispose_browser(self) -> None:
         """Clean up after a browser that may be alive, dead or hanging."""

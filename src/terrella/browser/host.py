@@ -17,7 +17,9 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +32,8 @@ from terrella.core.errors import ConfigError, MissingExtraError, WorldError
 
 T = TypeVar("T")
 START_SECONDS = 60.0
+LOOK_SECONDS = 1.0
+"""How often a caller that waits looks whether the browser is still there."""
 
 
 class BrowserLostError(WorldError):
@@ -101,10 +105,12 @@ class BrowserHost:
 
         Raises BrowserLostError when the browser dies or does not finish in time.
         """
+        browser = self.browser
         try:
-            return self._run(work, seconds)
+            return self._run(work, seconds, browser)
         except TimeoutError as error:
-            self.kill()  # it may hang forever, and nothing it does afterwards can be trusted
+            if self.browser is browser:  # not the one that another thread has started since
+                self.kill()  # it may hang forever, and nothing it does afterwards can be trusted
             raise BrowserLostError(
                 "chromium", f"no answer within {seconds:g} s, so it was killed"
             ) from error
@@ -114,13 +120,19 @@ class BrowserHost:
             first_line = str(error).splitlines()[0]
             raise BrowserLostError("chromium", f"the browser is gone: {first_line}") from error
 
-    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float, browser: Any = None) -> T:
+        """Wait for the result, but not for a browser that is dead: it may never answer."""
         future = asyncio.run_coroutine_threadsafe(work, self._thread_loop())
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            future.cancel()
-            raise
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            wait([future], timeout=max(0.0, min(left, LOOK_SECONDS)))
+            if future.done():
+                return future.result()
+            died = browser is not None and not browser.is_connected()
+            if died or left <= 0:
+                future.cancel()
+                raise BrowserLostError("chromium", "the browser died") if died else TimeoutError
 
     def _thread_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None:

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 CPU_SECONDS = 2.0
+TRIES = 8
+"""The same command costs 1.3 to 2.5 s on a virtual machine whose host is busy."""
 BLOCKED = ("torch", "transformers", "trl", "accelerate", "ray", "vllm", "verl")
 
 # Runs the real command line, then reports its CPU time and which heavy modules it imported.
@@ -60,14 +62,14 @@ def test_a_dry_run_and_a_typo_cost_little_and_import_no_torch(arguments, code, t
     chats = tmp_path / "chats.jsonl"
     chats.write_text('{"prompt": "a", "completion": "b"}')
     arguments = [argument.format(chats=chats) for argument in arguments]
-    runs = (terrella(*arguments, code=code) for _ in range(3))
+    runs = (terrella(*arguments, code=code) for _ in range(TRIES))
     cheapest = math.inf
     for _, seconds, heavy in runs:  # a busy machine makes CPU seconds longer, never shorter
         assert heavy == "none"
         cheapest = min(cheapest, seconds)
         if cheapest <= CPU_SECONDS:
             return
-    pytest.fail(f"{cheapest} s of CPU in the best of three runs")
+    pytest.fail(f"{cheapest} s of CPU in the best of {TRIES} runs")
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,11 @@ class BrowserHost:
         try:
             return self._run(work, seconds, browser)
         except TimeoutError as error:
+            what = f"no answer within {seconds:g} s"
             if self.browser is browser:  # not the one that another thread has started since
                 self.kill()  # it may hang forever, and nothing it does afterwards can be trusted
-            raise BrowserLostError(
-                "chromium", f"no answer within {seconds:g} s, so it was killed"
-            ) from error
+                what += ", so it was killed"
+            raise BrowserLostError("chromium", what) from error
         except self.playwright_module.Error as error:
             if self._is_connected() and "closed" not in str(error):
                 raise

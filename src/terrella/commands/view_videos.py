@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from terrella.codecs.frames import FrameCodec
-from terrella.core.config import load
-from terrella.core.errors import ConfigError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Episode, Prediction, Stop, Transition, Verdict
 from terrella.engines.engine import open_sampler
 from terrella.pipelines.video.pipeline import VideoModel, held_out_clips
+from terrella.pipelines.video.recorded import recorded_model
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.rollout.rollout import Rollout
 from terrella.show.counterfactuals import StepPrediction
@@ -31,18 +30,8 @@ def predicted_clips(
     run: Run, limit: int, *, videos: Path | None, stores: Sequence[Path] = ()
 ) -> Iterator[tuple[int, Episode, Extras]]:
     """Yield one clip of each held-out episode in turn, with predictions of its frames."""
-    recorded = run.config.get("videos", {})
-    if videos is None or not videos.exists():
-        raise ConfigError(
-            str(videos or run.folder),
-            "the videos of this model are in a folder of their own",
-            f"name it with --set videos=FOLDER (where it was trained: {recorded.get('out')!r})",
-        )
-    here = {"out": run.folder, "videos.out": videos, "videos.stores": tuple(stores)}
-    config = load(run.config, here=here)
-    if not isinstance(config, VideoModel.Config):
-        raise ConfigError(str(run.folder), "its manifest is not that of a video model")
-    codec = read_codec(videos, window=config.window, joint=config.joint_vocabulary)
+    config = recorded_model(run.config, run.folder, videos=videos, stores=stores)
+    codec = read_codec(config.videos.out, window=config.window, joint=config.joint_vocabulary)
     held_out = held_out_clips(config, TrainTokenizer(config.videos))
     tasks = list(itertools.islice(held_out, limit))
     sampler = open_sampler(run.folder / "model", work=run.folder / "engine")

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -240,15 +240,18 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def copy_folder(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path, change: Callable[[Path], None] | None = None) -> None:
     """Copy a folder such that the target is complete or absent; replaces an older copy.
 
-    The copy has the listing of its source, or gets one.
+    The copy has the listing of its source, or gets one. `change` edits the copy before it is
+    listed.
     """
     fresh = target.with_name(target.name + SCRATCH)
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(source, fresh)
     if (fresh / LISTING).exists():
         check_folder(fresh)
+    if change is not None:
+        change(fresh)
     write_listing(fresh)
     replace_folder(fresh, target)

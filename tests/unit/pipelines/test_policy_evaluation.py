@@ -8,6 +8,7 @@ from terrella.core.run_folder import Manifest
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
 from terrella.pipelines.evaluate.policies import PolicyEvaluation, task_scores
+from terrella.pipelines.video import recorded
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.show.progress import SilentProgress
@@ -46,8 +47,7 @@ def runs(tmp_path, monkeypatch):
     videos = videos.replace(trainer=videos.trainer.replace(tokenizer=tokenizer))
     config = VideoModel.Config(world=Tabletop.Config(), videos=videos)
     monkeypatch.setattr(policies, "is_run", lambda folder: "model" in folder.name)
-    monkeypatch.setattr(policies, "load", lambda recorded, here: config)
-
+    monkeypatch.setattr(recorded, "load", lambda recorded, here: config)
     monkeypatch.setattr(policies, "read_manifest", lambda folder: _manifest(folder, videos.out))
     played = []
 
@@ -87,6 +87,7 @@ def test_every_task_is_played_with_every_model_once(runs):
             "push": Tabletop.Config(task="push", size=32),
             "reach": Tabletop.Config(task="reach", size=32),
         },
+        videos=folder / "films",
         out=folder / "out",
     )
     result = PolicyEvaluation(config).run(SilentProgress())
@@ -102,7 +103,7 @@ def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):
     folder, _ = runs
     worlds = {"push": Tabletop.Config(task="push", size=64)}
     config = PolicyEvaluation.Config(
-        models=(folder / "model-0",), worlds=worlds, out=folder / "out"
+        models=(folder / "model-0",), worlds=worlds, videos=folder / "films", out=folder / "out"
     )
     with pytest.raises(ConfigError, match="frames of 32 pixels"):
         PolicyEvaluation(config).run(SilentProgress())
@@ -110,3 +111,15 @@ def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):
         PolicyEvaluation(config.replace(models=(folder / "x",), out=folder / "b")).run(
             SilentProgress()
         )
+
+
+def test_a_manifest_does_not_choose_the_folder_of_the_tokenizer(runs):
+    folder, played = runs
+    config = PolicyEvaluation.Config(
+        models=(folder / "model-0",),
+        worlds={"push": Tabletop.Config(task="push", size=32)},
+        out=folder / "out",
+    )
+    with pytest.raises(ConfigError, match=r"--set videos=FOLDER \(where it was trained: .*films"):
+        PolicyEvaluation(config).run(SilentProgress())
+    assert not played

@@ -7,8 +7,8 @@ fills it with new random weights. Here the adapters are merged, one file at a ti
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from terrella.core.errors import EngineError
-from terrella.core.files import SCRATCH, read_json, replace_folder, write_json
-from terrella.core.integrity import write_listing
+from terrella.core.files import read_json, write_json
+from terrella.core.integrity import copy_folder
 
 META = "lora_train_meta.json"
 """verl's file with the rank and alpha of adapters; a checkpoint without adapters has none."""
@@ -31,29 +31,25 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
 
     The checkpoint is left as it is: verl resumes from it.
     """
-    fresh = folder.with_name(folder.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(checkpoint / "huggingface", fresh)
+    merge = None
     if (checkpoint / META).exists():
         meta = read_json(checkpoint / META)
-        _merge_adapters(fresh, scale=meta["lora_alpha"] / meta["r"])
-    write_listing(fresh)
-    replace_folder(fresh, folder)
+        merge = partial(_merge_adapters, scale=meta["lora_alpha"] / meta["r"])
+    copy_folder(checkpoint / "huggingface", folder, merge)
 
 
 def _merge_adapters(folder: Path, *, scale: float) -> None:
     files = sorted(folder.glob("*.safetensors"))
     adapters = dict(pair for file in files for pair in _adapters(file))
-    used: set[str] = set()
     for file in files:
-        merged = {}
-        for name, weight in load_file(file).items():
-            if ADAPTER not in name:
-                merged[_plain(name)] = _with_adapter(name, weight, adapters, scale, used)
+        merged = {
+            _plain(name): _with_adapter(name, weight, adapters, scale)
+            for name, weight in load_file(file).items()
+            if ADAPTER not in name
+        }
         save_file(merged, file, metadata={"format": "pt"})
-    unused = sorted(set(adapters) - used)
-    if unused:
-        raise EngineError("verl", f"adapters without a layer in {folder.name}: {unused[:3]}")
+    if adapters:
+        raise EngineError("verl", f"adapters without a layer in {folder.name}: {[*adapters][:3]}")
     if (folder / INDEX).exists():
         _rename_index(folder / INDEX)
 
@@ -65,17 +61,15 @@ def _adapters(file: Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, opened.get_tensor(name)
 
 
-def _with_adapter(
-    name: str, weight: Tensor, adapters: Mapping[str, Tensor], scale: float, used: set[str]
-) -> Tensor:
+def _with_adapter(name: str, weight: Tensor, adapters: dict[str, Tensor], scale: float) -> Tensor:
+    """The weight of a layer with its adapter, which is taken out of `adapters`."""
     module, base, leaf = name.rpartition(BASE)
     if not base or leaf != "weight":
         return weight
-    low, high = module + LOW, module + HIGH
-    if not {low, high} <= adapters.keys():
+    low, high = adapters.pop(module + LOW, None), adapters.pop(module + HIGH, None)
+    if low is None or high is None:
         raise EngineError("verl", f"the checkpoint has no adapter of {module}")
-    used.update((low, high))
-    change = scale * (adapters[high].float() @ adapters[low].float())
+    change = scale * (high.float() @ low.float())
     return (weight.float() + change).to(weight.dtype)
 
 

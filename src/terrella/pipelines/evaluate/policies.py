@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from terrella.core.config import Local, Recorded, load
+from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import content_sha256
 from terrella.core.metric import Metric
@@ -24,6 +24,7 @@ from terrella.core.world import World
 from terrella.evals.video_policies import EvaluatePolicies
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
+from terrella.pipelines.video.recorded import recorded_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         policies: Local[Path | None] = None
         """A folder of pixel policies (`NAME.safetensors`); None trains a ladder of clones."""
         videos: Local[Path | None] = None
-        """The folder of videos and tokenizer; where the model was trained unless given."""
+        """The folder of the models' videos and tokenizer."""
         instances: int = 40
         """Held-out starts; every policy plays each of them in world and model."""
         temperature: float = 0.5
@@ -108,14 +109,12 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         if not is_run(folder):
             raise ConfigError(str(folder), "is not a finished run", "train a video model there")
         recorded = read_manifest(folder).config
-        videos = self.config.videos or Path(str(recorded.get("videos", {}).get("out", "")))
+        config = recorded_model(recorded, folder, videos=self.config.videos)
+        videos = config.videos.out
         if not (videos / "tokenizer").is_dir():
             raise ConfigError(
                 str(videos), "has no tokenizer", "name the folder with --set videos=FOLDER"
             )
-        config = load(recorded, here={"out": folder, "videos.out": videos, "videos.stores": ()})
-        if not isinstance(config, VideoModel.Config):
-            raise ConfigError(str(folder), "is not a run of a video model")
         return folder, config
 
     def compare(

@@ -133,9 +133,9 @@ def write_page():
             if extra != "base"
         ]
     if "quickstart" in record:
-        lines += ["", "| command | CPU seconds | exit code |", "|---|---|---|"]
+        lines += ["", "| command | seconds | CPU seconds | exit code |", "|---|---|---|---|"]
         lines += [
-            f"| `{row['command']}` | {row.get('cpu_seconds', '')} | {row['code']} |"
+            f"| `{row['command']}` | {row['seconds']} | {row.get('cpu_seconds', '')} | {row['code']} |"
             for row in record["quickstart"]["commands"]
         ]
     text = PAGE.read_text("utf-8")

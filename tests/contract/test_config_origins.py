@@ -28,7 +28,7 @@ SENT_BETWEEN_OUR_PROCESSES = {
     "commands/check/world_properties.py",
     "engines/verl/rollout_spec.py",
     "pipelines/collect/chunk.py",
-    "rollout/ray_env_pool.py",
+    "rollout/ray_actors.py",
     "verify/isolated_child.py",
 }
 

@@ -116,12 +116,15 @@ def test_a_hung_world_is_named_and_left_behind(make_pool):
     assert "world hanging (seed 7" in str(found[7]) and "did not answer 'act' within 2 s" in str(
         found[7]
     )
-    assert [host.hung for host in pool.ray_pool.actors] != [0, 0] and pool.ray_pool.losses == []
+    assert [host.hung for host in pool.ray_pool.actors.handles] != [
+        0,
+        0,
+    ] and pool.ray_pool.actors.losses == []
 
 
 @RAY
 def test_a_host_with_too_many_hung_worlds_is_replaced(make_pool, monkeypatch, caplog):
-    monkeypatch.setattr("terrella.rollout.ray_env_pool.HUNG_LIMIT", 1)
+    monkeypatch.setattr("terrella.rollout.ray_actors.HUNG_LIMIT", 1)
     pool = make_pool(troubled_worlds.Hanging.Config(), timeout=1.0, workers=1)
     asyncio.run(episodes(pool, 4))
     assert "worker 0 with 0 episodes of world hanging was lost: 1 of its worlds hang" in caplog.text
@@ -174,7 +177,7 @@ def test_a_host_killed_from_outside_between_two_actions(make_pool, caplog):
             return first, await worker.act("down"), await worker.finish(Stop.OUT_OF_TOKENS)
 
     assert asyncio.run(play(kill=True)) == asyncio.run(play(kill=False))
-    assert len(pool.ray_pool.losses) == 2
+    assert len(pool.ray_pool.actors.losses) == 2
 
 
 @RAY
@@ -213,3 +216,22 @@ def test_the_driver_samples_the_same_tokens_inline_and_on_ray(two_workers):
         )  # batches differ, and with them the last bits
     hung = tokens("ray", troubled_worlds.Hanging.Config())
     assert [e.outcome.status for e in hung] == [Status.OK] * 9 + [Status.ENV_TIMEOUT] * 3
+
+
+@RAY
+def test_pools_of_many_worlds_share_the_workers(make_pool):
+    """Ray has two CPUs: with actors of its own, the second pool would wait for them for ever."""
+    configs = [Counter.Config(away=away) for away in (4, 5, 6)]
+    pools = [make_pool(config, workers=2) for config in (*configs, configs[0])]
+
+    async def all_at_once():
+        return await asyncio.gather(*(episodes(pool, 4) for pool in pools))
+
+    found = asyncio.run(asyncio.wait_for(all_at_once(), 60))
+    expected = [asyncio.run(episodes(make_pool(config, "inline"), 4)) for config in configs]
+    assert found == [*expected, expected[0]]
+    assert len(pools[0].ray_pool.actors.handles) == 2
+
+    pools[0].close()  # the last pool has the same world, and goes on
+    assert asyncio.run(episodes(pools[3], 4)) == expected[0]
+    assert pools[3].ray_pool.actors.losses == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -95,27 +96,28 @@ def outcomes(attempts: Sequence[Attempt]) -> list[bool | None]:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """The first round of each place starts its browsers and is not counted."""
+    """The first round of each row is not counted. Actors of Ray start again in every round."""
     rows: dict[str, Any] = {}
     expected: list[bool | None] | None = None
-    for place in options.places:
+    for place, at_once in itertools.product(options.places, options.at_once):
         rates = []
         for turn in range(options.rounds + 1):
-            attempts, seconds = played(options, place)
+            attempts, seconds = played(options, place, at_once=at_once)
             expected = expected or outcomes(attempts)
             if outcomes(attempts) != expected:
                 raise SystemExit(f"{place}: the same tasks ended differently")
             if turn:
                 rates.append(len(attempts) / seconds)
         steps = sum(len(attempt.choices) for attempt in attempts)
-        rows[place] = {
+        row = f"{place}, {at_once} in flight"
+        rows[row] = {
             "episodes_per_second": [round(rate, 3) for rate in rates],
             "steps_per_episode": steps / len(attempts),
             "won": sum(map(bool, outcomes(attempts))),
             "masked": outcomes(attempts).count(None),
         }
-        print(place, rows[place], flush=True)
-    write(options, "speed", {"rows": rows, "at_once": 8})
+        print(row, rows[row], flush=True)
+    write(options, "speed", {"rows": rows})
 
 
 # --- kills of browsers ----------------------------------------------------------------------------
@@ -268,6 +270,7 @@ def main() -> None:
         command.add_argument("--think", type=float, default=0.5, help="seconds of the model")
         if name == "speed":
             command.add_argument("--places", nargs="+", default=["inline", "thread"])
+            command.add_argument("--at-once", type=int, nargs="+", default=[1, 2, 8])
             command.add_argument("--rounds", type=int, default=3)
         if name == "browsers":
             command.add_argument("--every", type=float, default=3.0, help="mean seconds of a kill")

@@ -135,7 +135,8 @@ def write_page():
     if "quickstart" in record:
         lines += ["", "| command | seconds | CPU seconds | exit code |", "|---|---|---|---|"]
         lines += [
-            f"| `{row['command']}` | {row['seconds']} | {row.get('cpu_seconds', '')} | {row['code']} |"
+            f"| `{row['command']}` | {row['seconds']} | {row.get('cpu_seconds', '')} "
+            f"| {row['code']} |"
             for row in record["quickstart"]["commands"]
         ]
     text = PAGE.read_text("utf-8")

@@ -10,6 +10,8 @@ same prompt are computed once for as long as they sample the same tokens.
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -76,7 +78,7 @@ class LocalSampler:
         self.cache = SlotCache(model.config, device=self.device, dtype=dtype or weight.dtype)
         self.rows: list[Row] = []  # rows[i].slot == i
         self.sessions: dict[str, Row] = {}
-        self.waiting: list[tuple[TokenRequest, asyncio.Future[Sampled]]] = []
+        self.waiting: deque[tuple[TokenRequest, asyncio.Future[Sampled]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self.prefilled = 0
         """Prompt tokens read; a prompt that several requests share counts once."""
@@ -134,18 +136,24 @@ class LocalSampler:
         for done in [*(row.done for row in self._busy()), *(done for _, done in self.waiting)]:
             if not done.done():
                 done.set_exception(error)
-        self.rows, self.waiting = [], []
+        self.rows, self.waiting = [], deque()
         self.sessions.clear()
         self.cache.free()
 
     # --- slots ------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Give waiting requests a row; evict idle sessions when there is no room."""
-        new = sum(request.session not in self.sessions for request, _ in self.waiting)
+        """Give waiting requests a row; evict idle sessions when there is no room.
+
+        Thousands may wait, so a pass looks only at those that could get a row.
+        """
+        next_ones = itertools.islice(self.waiting, self.max_rows)
+        new = sum(request.session not in self.sessions for request, _ in next_ones)
         self.cache.reserve(min(len(self.rows) + new, self.max_rows), 1)
         while self.waiting and len(self._busy()) < self.max_rows:
-            request, done = self.waiting.pop(0)
+            request, done = self.waiting.popleft()
+            if done.cancelled():
+                continue
             row = self.sessions.get(request.session) if request.session else None
             if row is None:
                 row = self._new_row(request, done)
@@ -179,8 +187,7 @@ class LocalSampler:
         row.logprobs = []
 
     def _drop_cancelled(self) -> None:
-        """Free what is held for callers that are gone."""
-        self.waiting = [(request, done) for request, done in self.waiting if not done.cancelled()]
+        """Free the rows of callers that are gone."""
         for row in [row for row in self._busy() if row.done.cancelled()]:
             followers = [other for other in self._busy() if other.leader is row]
             for follower in followers:  # the first takes the lead, with a copy of the cache

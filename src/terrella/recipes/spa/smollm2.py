@@ -39,7 +39,7 @@ def spa_smollm2_lake() -> Reproduce.Config:
         turn_tokens=48,
         format_examples=480,
         format_sft=sft,
-        self_play=SelfPlay.Config(trajectories=640, sft=sft),
+        self_play=SelfPlay.Config(trajectories=1600, sft=sft),
         rlvr=RlvrConfig(
             reward="return",
             steps=60,

@@ -62,13 +62,19 @@ def metric_tables(sections: Mapping[str, Any]) -> list[tuple[str, Rows]]:
 def _scope_rows(sections: Mapping[str, Any]) -> Rows:
     about = sections["about"]
     return [
-        ("world", str(about["world"])),
+        ("world", _world_text(about["world"])),
         ("weights", str(about["weights_sha256"])),
         ("steps like those of", ", ".join(about["policies"])),
         ("calibrated on / held out", f"{about['calibrated_on']} / {about['held_out']} instances"),
         ("different steps in the data", f"{about['data_pairs']:,}"),
         ("real steps spent on this certificate", f"{sum(sections['real_steps'].values()):,}"),
     ]
+
+
+def _world_text(world: Mapping[str, Any]) -> str:
+    """The class of a dumped config, and its settings."""
+    settings = [f"{name}={value}" for name, value in world.items() if name != "class"]
+    return ", ".join([str(world["class"]).rpartition(":")[2], *settings])
 
 
 def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:

@@ -24,7 +24,7 @@ HORIZON_STYLES = {
 }
 ONE_STEP_STYLES = {"model": (BLUE, ""), "no_change": (GREY, "//"), "nearest": (ORANGE, "..")}
 
-TITLE_COLUMNS = 110
+TITLE_COLUMNS = 85
 
 Panel = Callable[[Any, Mapping[str, Any]], None]
 

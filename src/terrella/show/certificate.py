@@ -89,7 +89,7 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
             (covered, _interval(risk["coverage"])),
             ("prediction sets that are empty", f"{risk['empty_sets']:.3f}"),
             *(
-                (f"the same, steps of {name}", _interval(row["coverage"]))
+                (f"inside their set, steps of {name}", _interval(row["coverage"]))
                 for name, row in risk["by_policy"].items()
             ),
             ("steps that may be imagined", f"{risk['trusted_share']:.3f}"),

@@ -56,13 +56,18 @@ def sections(data: ReportData) -> list[Section]:
     built.append(_comparisons(data.comparisons))
     built += [_certificate(name, certificate) for name, certificate in data.certificates.items()]
     for name, metrics in data.metrics.items():
-        rows = tuple((key, f"{value:.4g}") for key, value in metrics.items())
+        rows = tuple((key, _number(value)) for key, value in metrics.items())
         built.append(Section(f"Measured: {name}", (), ("", ""), rows))
     built += [_stores(data.stores), _cost(data.costs), _configs(data.configs)]
     return [section for section in built if section.rows or section.picture is not None]
 
 
 # --- tables ---------------------------------------------------------------------------------------
+
+
+def _number(value: float) -> str:
+    """Counts in full, other values with four digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def _training(groups: Sequence[SeedGroup]) -> Section:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
-from terrella.core.config import Local
+from terrella.core.config import Configurable, Local
 from terrella.core.files import write_json_lines
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
@@ -30,6 +30,7 @@ from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.validation import Validation, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
+from terrella.rollout.mixed import WorldShare, mixed_source
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
@@ -44,6 +45,20 @@ class RlvrResult:
     after: Metric
     baselines: dict[str, float | None]
     steps: int
+    before_by_world: dict[str, Metric] = field(default_factory=dict)
+    """Empty with a single world."""
+    after_by_world: dict[str, Metric] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherWorld(Configurable.Config):
+    """A further world of a run, with its own limits."""
+
+    world: World.Config
+    share: int = 1
+    """Groups of it for each group of the first world."""
+    max_turns: int = 10
+    max_actions: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +74,8 @@ class Rlvr(ModelPipeline[RlvrResult]):
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: World.Config
+        others: tuple[OtherWorld, ...] = ()
+        """Further worlds: one model learns all of them, and metrics come for each."""
         ask: Ask = "action"
         """action: train an agent; observation: train a world model."""
         model: Local[str] = "tiny-0.3m"
@@ -110,17 +127,34 @@ class Rlvr(ModelPipeline[RlvrResult]):
             after=after.metric,
             baselines=beside,
             steps=trained.steps,
+            before_by_world=before.worlds,
+            after_by_world=after.worlds,
         )
+
+    def worlds(self) -> dict[str, OtherWorld]:
+        """All worlds by name; one whose name is taken gets a number."""
+        config = self.config
+        first = OtherWorld(
+            world=config.world, max_turns=config.max_turns, max_actions=config.max_actions
+        )
+        named: dict[str, OtherWorld] = {}
+        for each in (first, *config.others):
+            name = each.world.owner.name
+            count = sum(other.world.owner.name == name for other in named.values())
+            named[f"{name}-{count + 1}" if count else name] = each
+        return named
 
     # --- parts ------------------------------------------------------------------------------------
 
     def warm_model(self, run: RunFolder) -> Model:
         """The model that RLVR starts from: as named, or after the format warm-up."""
         config = self.config
-        world: World = config.world.build()
-        world.reset(seed=0)
+        words = [word for each in self.worlds().values() for word in _vocabulary(each.world)]
         start = start_model(
-            config.model, run / "start", vocabulary=world.vocabulary(), seed=config.seed
+            config.model,
+            run / "start",
+            vocabulary=tuple(dict.fromkeys(words)),
+            seed=config.seed,
         )
         if not config.warmup_examples:
             return start
@@ -128,16 +162,22 @@ class Rlvr(ModelPipeline[RlvrResult]):
 
     def warm_up(self, run: RunFolder, start: Model, folder: Path) -> None:
         config = self.config
-        examples = warmup_examples(
-            config.world,
-            self.codec_config().make(load_tokenizer(start)),
-            ask=config.ask,
-            count=config.warmup_examples,
-            seed=config.seed,
-            learn_world=config.learn_world,
-            correct_fraction=config.correct_fraction,
-            history=config.history,
-        )
+        tokenizer = load_tokenizer(start)
+        worlds = self.worlds().values()
+        examples = [
+            row
+            for each in worlds
+            for row in warmup_examples(
+                each.world,
+                self.codec_config(each).make(tokenizer),
+                ask=config.ask,
+                count=config.warmup_examples // len(worlds),
+                seed=config.seed,
+                learn_world=config.learn_world,
+                correct_fraction=config.correct_fraction,
+                history=config.history,
+            )
+        ]
         self.engine.sft(
             start,
             examples,
@@ -169,23 +209,33 @@ class Rlvr(ModelPipeline[RlvrResult]):
             write_json_lines(run / "curve.jsonl", trained.curve)
         return TrainedPart(steps=trained.steps)
 
-    def codec_config(self) -> CodecConfig:
-        return CodecConfig(max_actions=self.config.max_actions, thinking=self.config.thinking)
+    def codec_config(self, world: OtherWorld) -> CodecConfig:
+        return CodecConfig(max_actions=world.max_actions, thinking=self.config.thinking)
 
     def episode_source(self) -> EpisodeSource:
+        sources = {name: self._source(each) for name, each in self.worlds().items()}
+        if len(sources) == 1:
+            return next(iter(sources.values()))
+        shares = [
+            WorldShare(name=name, source=sources[name], share=each.share)
+            for name, each in self.worlds().items()
+        ]
+        return mixed_source(*shares)
+
+    def _source(self, each: OtherWorld) -> EpisodeSource:
         config = self.config
         rollout = Rollout.Config(
-            world=config.world,
-            max_turns=config.max_turns,
-            max_actions=config.max_actions,
+            world=each.world,
+            max_turns=each.max_turns,
+            max_actions=each.max_actions,
             turn_tokens=config.turn_tokens,
             episode_tokens=config.episode_tokens,
             context_tokens=config.context_tokens,
             history=config.history,
             env_pool=config.env_pool,
         )
-        tasks = WorldTasks(world=config.world, ask=config.ask, seed=config.seed)
-        return EpisodeSource(rollout=rollout, tasks=tasks, codec=self.codec_config())
+        tasks = WorldTasks(world=each.world, ask=config.ask, seed=config.seed)
+        return EpisodeSource(rollout=rollout, tasks=tasks, codec=self.codec_config(each))
 
     # --- measuring --------------------------------------------------------------------------------
 
@@ -199,16 +249,28 @@ class Rlvr(ModelPipeline[RlvrResult]):
         )
 
     def baselines(self) -> dict[str, float | None]:
-        """What needs no model, on the same tasks."""
+        """What needs no model, on the same tasks; with several worlds for each."""
+        worlds = self.worlds()
+        if len(worlds) == 1:
+            (only,) = worlds.values()
+            return self._baselines(only, self.config.evaluate_on)
+        count = self.config.evaluate_on // len(worlds)
+        return {
+            f"{baseline}/{name}": value
+            for name, each in worlds.items()
+            for baseline, value in self._baselines(each, count).items()
+        }
+
+    def _baselines(self, each: OtherWorld, count: int) -> dict[str, float | None]:
         config = self.config
         if config.ask == "observation":
-            verifier = config.world.build().verifier
-            tasks = self.episode_source().on(Split.VALIDATION).tasks.make()
-            return {"no_change": no_change_mean(verifier, tasks, config.evaluate_on)}
+            verifier = each.world.build().verifier
+            tasks = self._source(each).on(Split.VALIDATION).tasks.make()
+            return {"no_change": no_change_mean(verifier, tasks, count)}
         scores = baselines(
-            config.world.build(),
+            each.world.build(),
             split=Split.VALIDATION,
-            instances=config.evaluate_on,
+            instances=count,
             plays=1,
             seed=AgentTasks(seed=config.seed)(0).seed,
         )
@@ -222,6 +284,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
         rows = [
             ("before", f"{result.before}, masked {result.before.masked}"),
             ("after", f"{result.after}, masked {result.after.masked}"),
+            *(
+                (f"{name}: before, after", f"{before}; {result.after_by_world[name]}")
+                for name, before in result.before_by_world.items()
+            ),
         ]
         for name, value in result.baselines.items():
             if value is not None:
@@ -235,7 +301,15 @@ def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:
     random = known.get("random_exact", known.get("random"))
     if random is not None:
         return {"random": random}
-    return {name.replace("_", " "): value for name, value in known.items()}
+    exact = {name.replace("_exact", ""): known[name] for name in known if "random_exact/" in name}
+    played = {name: value for name, value in known.items() if name.startswith("random/")}
+    return played | exact or {name.replace("_", " "): value for name, value in known.items()}
+
+
+def _vocabulary(config: World.Config) -> tuple[str, ...]:
+    world: World = config.build()
+    world.reset(seed=0)
+    return world.vocabulary()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from terrella.core.instances import instance_id
 from terrella.core.judge import judge
@@ -33,6 +33,8 @@ class Validation:
     metric: Metric
     """Over instances: one that was drawn several times counts once, with its mean."""
     instances: dict[str, float]
+    worlds: dict[str, Metric] = field(default_factory=dict)
+    """The same for each world, where a source has several."""
 
 
 def evaluate(
@@ -41,13 +43,28 @@ def evaluate(
     """Verdicts on `count` tasks, one sampled answer each, as a mean over distinct instances."""
     asked = [tasks(index) for index in range(count)]
     episodes = rollout.run(sampler, asked, group_size=1, seed=seed + 1)
+    names = [
+        f"{task.world}/{name}" if task.world else name
+        for task, name in zip(asked, instance_names(asked, episodes), strict=True)
+    ]
     values = [episode.outcome.value for episode in episodes]
-    means = instance_means(zip(instance_names(asked, episodes), values, strict=True))
-    masked = values.count(None)
+    by_world: dict[str, list[tuple[str, float | None]]] = {}
+    for task, name, value in zip(asked, names, values, strict=True):
+        by_world.setdefault(task.world, []).append((name, value))
+    rows = list(zip(names, values, strict=True))
+    return Validation(
+        metric=_instance_metric(rows),
+        instances=instance_means(rows),
+        worlds={world: _instance_metric(part) for world, part in by_world.items() if world},
+    )
+
+
+def _instance_metric(rows: Sequence[tuple[str, float | None]]) -> Metric:
+    means = instance_means(rows)
+    masked = sum(value is None for _, value in rows)
     if not means:
         raise ValueError(f"no value to average: all {masked} are masked")
-    metric = dataclasses.replace(Metric.of(list(means.values())), masked=masked)
-    return Validation(metric=metric, instances=means)
+    return dataclasses.replace(Metric.of(list(means.values())), masked=masked)
 
 
 def instance_means(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:

@@ -9,7 +9,7 @@ the counter from doing the same.
 from __future__ import annotations
 
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.rlvr import OtherWorld, Rlvr
 from terrella.recipes import recipe
 from terrella.worlds.counter import Counter
 from terrella.worlds.frozen_lake import FrozenLake
@@ -82,4 +82,21 @@ def tiny_lake_agent() -> Rlvr.Config:
         learn_world=True,
         warmup=SftConfig(batch_size=32, learning_rate=2e-3, pack_tokens=PACK),
         rlvr=RlvrConfig(steps=350, groups=32, learning_rate=5e-4, pack_tokens=PACK, save_every=25),
+    )
+
+
+@recipe(
+    hardware="2 CPU cores",
+    time="8 min",
+    expect="being measured",
+)
+def tiny_mixed() -> Rlvr.Config:
+    """One agent for two worlds, the counter and frozen_lake 3x3. Two cores, about eight minutes."""
+    counter = tiny_counter()
+    return counter.replace(
+        world=FrozenLake.Config(size=3, view="coordinates", max_steps=5),
+        max_turns=5,
+        others=(OtherWorld(world=counter.world, max_turns=counter.max_turns),),
+        warmup_examples=24_000,
+        rlvr=counter.rlvr.replace(steps=240),
     )

@@ -60,3 +60,20 @@ def test_a_dry_run_needs_no_weights_and_names_the_whole_config(tmp_path):
     )
     assert config["ask"] == "observation" and config["rlvr"]["steps"] == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_model_learns_several_worlds(tmp_path):
+    settings = ["warmup_examples=200", "rlvr.steps=2", "rlvr.groups=4", "evaluate_on=32"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    shown = terrella("rlvr", "tiny_mixed", "--out", "run", *sets, cwd=tmp_path)
+    metrics = json.loads((tmp_path / "run/manifest.json").read_text())["metrics"]
+    worlds = {"frozen_lake", "counter"}
+    assert metrics["before_by_world"].keys() == metrics["after_by_world"].keys() == worlds
+    assert metrics["after"]["n"] == sum(each["n"] for each in metrics["after_by_world"].values())
+    rows = [json.loads(line) for line in (tmp_path / "run/curve.jsonl").read_text().splitlines()]
+    for row in rows:
+        mean = sum(row[f"reward/{world}"] for world in worlds) / 2
+        assert abs(mean - row["reward"]) < 1e-6
+    for world in worlds:
+        assert metrics["baselines"][f"expert/{world}"] == 1.0
+        assert f"{world}: before, after:" in shown

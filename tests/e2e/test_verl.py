@@ -23,14 +23,14 @@ SMALL = (
 )
 
 
-def command(out: Path, *extra: str) -> list[str]:
+def command(out: Path, *extra: str, recipe: str = "tiny_counter") -> list[str]:
     words = [word for setting in (*SETTINGS, *LOCAL, *SMALL, *extra) for word in ("--set", setting)]
-    return [sys.executable, "-m", "terrella.cli", "rlvr", "tiny_counter", "--out", str(out), *words]
+    return [sys.executable, "-m", "terrella.cli", "rlvr", recipe, "--out", str(out), *words]
 
 
-def run(out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
+def run(out: Path, *extra: str, recipe: str = "tiny_counter") -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(out, *extra),
+        command(out, *extra, recipe=recipe),
         env=environment(),
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -77,6 +77,17 @@ def test_the_command_trains_on_two_workers_and_leaves_a_plain_model(tmp_path: Pa
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["metrics"]["after"]["n"] == 16  # so many distinct instances
     assert manifest["config"]["engine"] == "verl"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_one_model_learns_several_worlds(tmp_path: Path):
+    done = run(tmp_path, "rlvr.steps=1", recipe="tiny_mixed")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = metrics(tmp_path)
+    assert row["mismatch/max"] < 1e-4 and row["masked"] == 0
+    parts = [row["reward/frozen_lake"], row["reward/counter"]]
+    assert abs(sum(parts) / 2 - row["reward"]) < 1e-6
 
 
 @pytest.mark.slow

@@ -191,6 +191,7 @@ def measure(envs, env_id, kind, arguments):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", type=int, default=0)
+    parser.add_argument("--env", help="only this one")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--wrap", choices=KINDS)
     arguments = parser.parse_args()
@@ -202,7 +203,7 @@ def main():
             "gymnasium": gymnasium.__version__,
         }
         for kind, env_id in env_ids():
-            if arguments.wrap in (None, kind):
+            if arguments.wrap in (None, kind) and arguments.env in (None, env_id):
                 measure(record["envs"], env_id, kind, arguments)
                 record["envs"] = dict(sorted(record["envs"].items()))
                 path.write_text(json.dumps(record, indent=1) + "\n")

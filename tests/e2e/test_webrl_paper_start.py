@@ -15,7 +15,7 @@ from tests.support.button_world import ButtonWorld
 from tests.support.launched import launch
 from tests.support.web_stand_in import make_web_stand_in
 
-from terrella.cli.planning import show_plan
+from terrella.cli.memory_plan import show_plan
 from terrella.recipes import find_recipe
 
 RECIPES = ("webrl_llama_8b_webarena_lite", "webrl_glm4_9b_webarena_lite")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from terrella.cli.app import Assignments, app, with_overrides, world_of
-from terrella.cli.planning import dry_run_config, only_with_dry_run
+from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
 from terrella.core.errors import ConfigError
 from terrella.core.world import World
 from terrella.models.names import check_model_name

@@ -18,7 +18,7 @@ from terrella.cli.app import (
     with_overrides,
     world_of,
 )
-from terrella.cli.planning import dry_run_config, only_with_dry_run
+from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
 
 
 @app.command(name="recipes")

@@ -119,6 +119,7 @@ def modelled(folder):
     return {
         "certified": certified.returncode == 0,
         "reasons": found["reasons"],
+        "caveat": found["about"]["caveat"],
         "safe_horizon": found["safe_horizon"],
         "one_step": found["one_step"]["all"],
         "plan": planned.stdout.strip().splitlines()[-6:],
@@ -168,6 +169,8 @@ def model_row(env_id, found):
     verdict = (
         f"{found['safe_horizon']} steps" if found["certified"] else "; ".join(found["reasons"])
     )
+    if "chance counts as error" in found.get("caveat", ""):
+        verdict += "; the world is random and cannot list its outcomes: chance counts as error"
     return f"| {env_id} | {right:.3f} | {lazy:.3f} | {verdict} |"
 
 

@@ -32,15 +32,29 @@ def _numbers(observation: Observation) -> NDArray[np.int32]:
     return np.array([ord(character) for character in show_text(observation)], np.int32)
 
 
+def _result(step: Transition) -> tuple[Observation, float, bool]:
+    return step.next_observation, step.reward, step.terminated
+
+
 class NearestData:
     """Index of the distinct (observation, action) pairs of a data set, searched by brute force."""
 
     def __init__(self, transitions: Iterable[Transition], limit: int = MOST) -> None:
         """Index the first `limit` distinct pairs."""
         first: dict[tuple[Observation, str], Transition] = {}
+        repeated: set[tuple[Observation, str]] = set()
+        varied: set[tuple[Observation, str]] = set()
         for step in transitions:
-            first.setdefault((step.observation, step.action), step)
+            pair = (step.observation, step.action)
+            before = first.setdefault(pair, step)
+            if before is not step:
+                repeated.add(pair)
+                if _result(before) != _result(step):
+                    varied.add(pair)
         self.unique_pairs = len(first)
+        self.repeated_pairs = len(repeated)
+        self.varied_pairs = len(varied)
+        """Pairs with more than one result: the world is random, or hides a part of its state."""
         self.pairs = frozenset(first)
         by_action: dict[str, list[Transition]] = {}
         for step in islice(first.values(), limit):

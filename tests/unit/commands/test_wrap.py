@@ -15,13 +15,17 @@ from terrella.commands.wrap import (
     success_rule,
     wrap,
 )
+from terrella.core.episode import play
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.gym_world import GymWorld, rounded
 from terrella.core.types import Split, State
-from terrella.pipelines.certify.pipeline import summary
+from terrella.pipelines.certify.pipeline import chance_caveat, summary
+from terrella.policies.basic import Random
 from terrella.trust.certificate import Certificate
+from terrella.trust.nearness import NearestData
 from terrella.verify.state import StateDiff
 from terrella.worlds import world_config
+from terrella.worlds.frozen_lake import FrozenLake
 
 
 def wrapped(env_id, folder, monkeypatch):
@@ -53,6 +57,18 @@ def test_an_env_with_one_initial_state_passes_every_check(tmp_path, monkeypatch)
         for split in Split
     }
     assert not drawn[Split.TRAIN] & drawn[Split.TEST]
+
+
+@pytest.mark.parametrize(("env_id", "random"), [("FrozenLake-v1", True), ("Taxi-v4", False)])
+def test_a_certificate_says_where_chance_counts_as_error(env_id, random, tmp_path, monkeypatch):
+    """A perfect model of a slippery lake is refused, because a wrapped env lists no outcomes."""
+    _, config = wrapped(env_id, tmp_path, monkeypatch)
+    world, policy = config.build(), Random.Config().build()
+    episodes = [play(world, policy, seed=seed, split=Split.TRAIN) for seed in range(40)]
+    data = NearestData(step for episode in episodes for step in episode.transitions)
+    assert data.repeated_pairs > 20
+    assert ("chance counts as error" in chance_caveat(world, data)) == random
+    assert chance_caveat(FrozenLake.Config().build(), data) == ""  # it lists its outcomes
 
 
 def test_a_continuous_env_gets_named_pushes(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
 from terrella.trust.nearness import NearestData
+from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import CERTIFICATE, DATA, MODEL, certified_hashes
 from terrella.world_models.language import load_world_model
 
@@ -87,7 +88,10 @@ class Certify(Configurable):
         data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
-            "about": {**_about(config, data, sections.policy_names), "caveat": world.caveat},
+            "about": {
+                **_about(config, data, sections.policy_names),
+                "caveat": "; ".join(filter(None, [world.caveat, chance_caveat(world, data)])),
+            },
             **_measure_all(sections, progress or SilentProgress()),
         }
         measured["safe_horizon"] = sections.safe_horizon(measured["horizon"])
@@ -170,6 +174,18 @@ def _about(config: Certify.Config, data: NearestData, names: list[str]) -> dict[
         "horizon_error": config.horizon_error,
         "seed": config.seed,
     }
+
+
+def chance_caveat(world: World, data: NearestData) -> str:
+    """What a refusal may be due to, in a world that is random and cannot list its outcomes."""
+    if TrueModel.supports(world) or not data.varied_pairs:
+        return ""
+    share = data.varied_pairs / data.repeated_pairs
+    return (
+        f"{share:.0%} of the {data.repeated_pairs:,} steps that repeat in the data had different "
+        "results, and this world cannot list its outcomes: a prediction is compared with the one "
+        "result that was seen, so chance counts as error"
+    )
 
 
 def run(config: Certify.Config) -> Certificate:

@@ -31,12 +31,14 @@ def make_engine(
     rlvr: RlvrConfig | None = None,
     temperature: float = 1.0,
     masks_tokens: bool = False,
+    model: str | None = None,
 ) -> Engine:
     """The engine of a run. `work` is the folder for logs of servers; nothing is started yet.
 
     `rlvr` and `temperature` are those of the RL that the run will do, if any: a server that
     samples for a trainer computes in its precision and leaves it memory. `masks_tokens` says that
-    the run samples under a mask of allowed ids, which not every engine can.
+    the run samples under a mask of allowed ids, which not every engine can. `model` is the one
+    that RL begins with: what its sampler needs is checked before anything is trained.
     """
     if config.engine == "tinker":
         from terrella.engines.tinker.limits import check_run
@@ -50,7 +52,7 @@ def make_engine(
         return VerlEngine(config, work)
     from terrella.engines.trl.trl_engine import TrlEngine
 
-    return TrlEngine(config, work, rlvr=rlvr, temperature=temperature)
+    return TrlEngine(config, work, rlvr=rlvr, temperature=temperature, model=model)
 
 
 def open_sampler(model: Model, config: EngineConfig | None = None, *, work: Path) -> Sampler:

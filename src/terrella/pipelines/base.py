@@ -100,6 +100,7 @@ class ModelPipeline(Pipeline[Result]):
             rlvr=getattr(self.config, "rlvr", None),
             temperature=getattr(self.config, "temperature", 1.0),
             masks_tokens=self.masks_tokens,
+            model=getattr(self.config, "model", None),
         ) as self.engine:
             yield self.engine
 

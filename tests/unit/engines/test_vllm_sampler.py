@@ -16,7 +16,7 @@ import pytest
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import Sampled, TokenRequest
-from terrella.engines.configs import EngineConfig
+from terrella.engines.configs import EngineConfig, RlvrConfig
 from terrella.engines.engine import make_engine
 from terrella.engines.vllm import server as vllm_server
 from terrella.engines.vllm.sampler import VllmSampler
@@ -401,3 +401,19 @@ def test_an_engine_says_at_once_that_vllm_is_missing(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match="vllm"):
         make_engine(EngineConfig(sampler="vllm"), work=tmp_path)
     make_engine(EngineConfig(sampler="local"), work=tmp_path)
+
+
+def test_an_engine_says_at_once_that_a_large_model_needs_vllm(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    large = transformers.LlamaConfig(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16)
+    large.save_pretrained(tmp_path / "large")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *package: None if name == "vllm" else find(name, *package),
+    )
+    with pytest.raises(MissingExtraError, match="vllm"):
+        make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(), model=str(tmp_path / "large"))
+    make_engine(EngineConfig(), work=tmp_path, model=str(tmp_path / "large"))  # SFT only
+    make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(), model="smollm2")

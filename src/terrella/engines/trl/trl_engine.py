@@ -31,13 +31,15 @@ class TrlEngine:
         *,
         rlvr: RlvrConfig | None = None,
         temperature: float = 1.0,
+        model: str | None = None,
     ) -> None:
         if rlvr is not None:
             vllm = config.vllm.beside_trainer(bf16=rlvr.bf16, temperature=temperature)
             config = config.replace(vllm=vllm)
-        if config.sampler == "vllm":
-            require_vllm()
         self.samplers = SamplerFactory(config, work)
+        rl_model = model if rlvr is not None else None
+        if config.sampler == "vllm" or (rl_model and self.samplers.uses_server(rl_model)):
+            require_vllm()
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,6 @@ from terrella.engines.configs import LARGEST_MODEL, EngineConfig
 from terrella.engines.ranks import share_address
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer, sampler_of, wait_until_healthy
-from terrella.models.names import SMOLLM2, TINY
 
 
 class SamplerFactory:
@@ -44,8 +43,6 @@ class SamplerFactory:
         """Whether a model is sampled by a vLLM server."""
         if self.config.sampler != "auto":
             return self.config.sampler == "vllm"
-        if str(model) in (*TINY, SMOLLM2):
-            return False
         from terrella.models.presets import parameter_count
 
         return parameter_count(model) > LARGEST_MODEL

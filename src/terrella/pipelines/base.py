@@ -100,9 +100,15 @@ class ModelPipeline(Pipeline[Result]):
             rlvr=getattr(self.config, "rlvr", None),
             temperature=getattr(self.config, "temperature", 1.0),
             masks_tokens=self.masks_tokens,
-            model=getattr(self.config, "model", None),
+            model=_named_model(self.config),
         ) as self.engine:
             yield self.engine
+
+
+def _named_model(config: EngineConfig) -> str | None:
+    """The folder or repository that a config names; our own names are small or no model at all."""
+    name = getattr(config, "model", None)
+    return name if name and ("/" in name or Path(name).is_dir()) else None
 
 
 def run_pipeline(config: Pipeline.Config) -> Any:

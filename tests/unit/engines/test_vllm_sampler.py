@@ -416,4 +416,3 @@ def test_an_engine_says_at_once_that_a_large_model_needs_vllm(tmp_path, monkeypa
     with pytest.raises(MissingExtraError, match="vllm"):
         make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(), model=str(tmp_path / "large"))
     make_engine(EngineConfig(), work=tmp_path, model=str(tmp_path / "large"))  # SFT only
-    make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(), model="smollm2")

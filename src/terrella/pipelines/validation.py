@@ -51,20 +51,20 @@ def evaluate(
     by_world: dict[str, list[tuple[str, float | None]]] = {}
     for task, name, value in zip(asked, names, values, strict=True):
         by_world.setdefault(task.world, []).append((name, value))
-    rows = list(zip(names, values, strict=True))
-    return Validation(
-        metric=_instance_metric(rows),
-        instances=instance_means(rows),
-        worlds={world: _instance_metric(part) for world, part in by_world.items() if world},
-    )
+    metric, instances = _over_instances(list(zip(names, values, strict=True)))
+    worlds = {world: _over_instances(part)[0] for world, part in by_world.items() if world}
+    return Validation(metric=metric, instances=instances, worlds=worlds)
 
 
-def _instance_metric(rows: Sequence[tuple[str, float | None]]) -> Metric:
+def _over_instances(
+    rows: Sequence[tuple[str, float | None]],
+) -> tuple[Metric, dict[str, float]]:
+    """The mean over distinct instances, and the mean of each."""
     means = instance_means(rows)
     masked = sum(value is None for _, value in rows)
     if not means:
         raise ValueError(f"no value to average: all {masked} are masked")
-    return dataclasses.replace(Metric.of(list(means.values())), masked=masked)
+    return dataclasses.replace(Metric.of(list(means.values())), masked=masked), means
 
 
 def instance_means(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:

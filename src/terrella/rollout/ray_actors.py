@@ -19,7 +19,7 @@ import logging
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from terrella.core.config import rebuild
 from terrella.core.errors import WorldError
@@ -131,6 +131,8 @@ class EnvActorError(Exception):
 class RayActors:
     """Actors on the Ray cluster that is there, or on a local one. `share_actors` makes it."""
 
+    of_this_process: ClassVar[RayActors | None] = None
+
     def __init__(self) -> None:
         self.ray = import_ray()
         self.cluster = contextlib.ExitStack()
@@ -223,15 +225,11 @@ class RayActors:
                     handle.actor.forget.remote(world)
 
 
-_shared: list[RayActors] = []
-"""The actors of this process, if any pool has them."""
-
-
 def share_actors(world: str, workers: int) -> RayActors:
     """At least so many actors of this process; each caller calls `release(world)` once."""
-    if not _shared or not _shared[0].handles or not _shared[0].ray.is_initialized():
-        _shared[:] = [RayActors()]
-    actors = _shared[0]
+    actors = RayActors.of_this_process
+    if actors is None or not actors.handles or not actors.ray.is_initialized():
+        actors = RayActors.of_this_process = RayActors()
     actors.grow(workers)
     actors.users[world] += 1
     return actors

@@ -108,18 +108,14 @@ def test_a_pool_closes_its_worlds_and_can_be_used_again(monkeypatch):
 def test_a_hung_world_is_named_and_left_behind(make_pool):
     pool = make_pool(troubled_worlds.Hanging.Config(), timeout=2.0)
     found = asyncio.run(episodes(pool, 8))
-    assert [seed for seed, result in enumerate(found) if isinstance(result, EnvWorkerError)] == [
-        3,
-        7,
-    ]
+    failed = [seed for seed, result in enumerate(found) if isinstance(result, EnvWorkerError)]
+    assert failed == [3, 7]
     assert found[7].stop is Stop.WORLD_TIMEOUT
-    assert "world hanging (seed 7" in str(found[7]) and "did not answer 'act' within 2 s" in str(
-        found[7]
-    )
-    assert [host.hung for host in pool.ray_pool.actors.handles] != [
-        0,
-        0,
-    ] and pool.ray_pool.actors.losses == []
+    assert "world hanging (seed 7" in str(found[7])
+    assert "did not answer 'act' within 2 s" in str(found[7])
+    actors = pool.ray_pool.actors
+    assert any(handle.hung for handle in actors.handles)
+    assert actors.losses == []
 
 
 @RAY

@@ -177,6 +177,7 @@ def reproduce(
     on: str | None = None,
     devices: int = 0,
     only: str | None = None,
+    table: bool = False,
 ) -> None:
     """Run a published comparison, arms x seeds, and decide its claims.
 
@@ -196,6 +197,7 @@ def reproduce(
         on: with --dry-run: the memory on this hardware, such as 8xH100.
         devices: GPUs, or processes on a CPU, that the jobs share.
         only: run this job alone, such as spa-0, in this process.
+        table: run nothing; write and show the table of the jobs that are finished.
     """
     from terrella.cli.app import named_parts
     from terrella.engines.launcher import Launch
@@ -219,13 +221,13 @@ def reproduce(
         run_pipeline(comparison.find_job(only))
         return
     processes = None
-    if devices > 1 or os.environ.get("NODES", "1") != "1":
+    if not table and (devices > 1 or os.environ.get("NODES", "1") != "1"):
         launch = Launch.from_environment(max(devices, 1))
         words = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
         words += [word for each in assignments for word in ("--set", each)]
         processes = comparison.processes(launch, [*words, "--seeds", str(config.seeds)])
-    table = comparison.run(console.print, processes=processes)
+    found = comparison.collect() if table else comparison.run(console.print, processes=processes)
     if results:
-        comparison.write_results(results, table, " ".join(["terrella", *sys.argv[1:]]))
-    verdicts = show_table(table)
+        comparison.write_results(results, found, " ".join(["terrella", *sys.argv[1:]]))
+    verdicts = show_table(found)
     sys.exit(1 if "fails" in verdicts else 3 if "undecided" in verdicts else 0)

@@ -1,6 +1,7 @@
 """Reproductions: jobs run once, claims are tested on paired instances, failures are reported."""
 
 import json
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -277,6 +278,25 @@ def test_every_recipe_of_the_paper_survives_disk_and_says_what_to_expect(name):
         arm.rlvr.check(processes=1)
         assert arm.world.build() is not None
     assert len(PAPER) >= 15
+
+
+def test_the_table_of_jobs_that_ran_elsewhere_is_the_table_of_one_machine(tmp_path, monkeypatch):
+    run_in_this_process(monkeypatch)
+    config = reproduction(tmp_path / "here")
+    expected = Reproduce(config).run(lambda line: None)
+    for job in (tmp_path / "here").glob("*-[0-9]"):
+        copy = tmp_path / "collected" / job.name
+        copy.mkdir(parents=True)
+        for name in ("spec.json", "manifest.json"):
+            shutil.copy(job / name, copy)
+    collected = config.replace(out=tmp_path / "collected")
+    assert Reproduce(collected).collect() == expected
+
+    other = collected.replace(arms={name: Arm.Config(chance=0.9) for name in CHANCES})
+    with pytest.raises(StoreError, match=r"started with other settings: config\.chance"):
+        Reproduce(other).collect()
+    with pytest.raises(StoreError, match="has no finished job"):
+        Reproduce(config.replace(out=tmp_path / "empty")).collect()
 
 
 def test_two_processes_do_not_write_one_table(tmp_path):

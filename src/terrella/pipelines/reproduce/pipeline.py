@@ -28,13 +28,14 @@ from terrella.core.config import (
     override,
     record_from_json,
 )
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked, write_json
 from terrella.core.instances import plain
 from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
 from terrella.core.result_rows import write_rows
 from terrella.core.run_folder import (
     MANIFEST,
+    SPEC,
     check_spec,
     installed_versions,
     read_manifest,
@@ -169,6 +170,14 @@ class Reproduce(Configurable):
         return config
 
     # --- the table --------------------------------------------------------------------------------
+
+    def collect(self) -> dict[str, Any]:
+        """Write the table of jobs that ran elsewhere; of each, two files are enough."""
+        if not any(self.finished().values()):
+            names = ", ".join(f"{arm}-0" for arm in self.config.first)
+            remedy = f"copy {SPEC} and {MANIFEST} of each job into a folder of its name ({names})"
+            raise StoreError(str(self.config.out), "has no finished job", remedy)
+        return self.write_table()
 
     def write_table(self) -> dict[str, Any]:
         """Write the table of the jobs that are finished so far."""

@@ -50,7 +50,7 @@ def spa_smollm2_lake() -> Reproduce.Config:
             pack_tokens=PACK,
             save_every=10,
         ),
-        max_env_steps=40_000,
+        max_env_steps=24_000,  # reached before rlvr.steps, so all arms take as many
         test=Evaluate.Config(instances=256, samples=8),
         validation=Evaluate.Config(instances=64, samples=4, split=Split.VALIDATION),
         base_cache=Path("runs/spa-smollm2-bases"),

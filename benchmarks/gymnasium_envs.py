@@ -110,19 +110,16 @@ def checked(folder):
     return {"checks": counts, "broken": broken}
 
 
-def certify_settings(env_id):
-    return CERTIFY_NUMBERS if env_id in NUMBERS else CERTIFY
-
-
 def modelled(env_id, folder):
     """A model of the world `tried`: certified or refused with reasons, and a plan inside it."""
     trained = terrella(folder, "train-world-model", "tried.tried_model", "--out", "runs/tried")
     if trained.returncode:
         return {"model": "failed", "reason": trained.stderr.strip().splitlines()[-1][:200]}
-    changes = [word for setting in certify_settings(env_id) for word in ("--set", setting)]
+    settings, depth = (CERTIFY_NUMBERS, 2) if env_id in NUMBERS else (CERTIFY, 4)
+    changes = [word for setting in settings for word in ("--set", setting)]
     certified = terrella(folder, "certify", "runs/tried", "tried", *changes, timeout=5400)
     found = json.loads(Path(folder, "runs/tried/certificate/certificate.json").read_text())
-    planned = terrella(folder, "plan", "runs/tried", "tried", "--set", "planner.depth=4")
+    planned = terrella(folder, "plan", "runs/tried", "tried", "--set", f"planner.depth={depth}")
     return {
         "certified": certified.returncode == 0,
         "reasons": found["reasons"],

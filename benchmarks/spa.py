@@ -3,32 +3,26 @@
     python benchmarks/spa.py table spa_frozen_lake RUNS     the table of the finished jobs
     python benchmarks/spa.py passes spa_frozen_lake RUNS    pass@k up to 64 of the models of seed 0
     python benchmarks/spa.py transfer spa_sokoban RUNS      the same models in harder rooms
-    python benchmarks/spa.py smollm2 FOLDER                 a few steps with SmolLM2-135M-Instruct
+    python benchmarks/spa.py self_play JOB...               what self-play taught SmolLM2, before RL
 RUNS is the `--out` of `terrella reproduce`. No job is started here.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import common
 
 from terrella.core.claims import Claim
-from terrella.core.files import read_json_lines
+from terrella.core.files import read_json, read_json_lines
 from terrella.core.instances import plain
-from terrella.core.run_folder import RunFolder, read_manifest
-from terrella.core.types import Split
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.core.run_folder import RunFolder, read_manifest, read_part
 from terrella.engines.engine import make_engine
 from terrella.evals.agents import Evaluate
 from terrella.evals.arm_tables import decide_claims
 from terrella.pipelines.reproduce.pipeline import Reproduce, instance_rows
 from terrella.pipelines.spa.pipeline import Spa
-from terrella.pipelines.spa.self_play import SelfPlay
 from terrella.recipes import find_recipe
-from terrella.rollout.reward_shaping import RewardShaping
 from terrella.show.progress import SilentProgress
-from terrella.worlds.frozen_lake import FrozenLake
 
 common.quiet_trl()
 FEWER_TRAJECTORIES = ("spa_1500", "spa_3000")
@@ -142,45 +136,41 @@ def final_model(arm):
         return pipeline.format_model(run)
 
 
-def smollm2(folder):
-    """The whole pipeline on a chat model: tagged self-play, true states, SFT, GRPO, evaluation.
+def self_play(*jobs):
+    """What self-play taught SmolLM2 in these jobs of `spa_smollm2_lake`, before any RL.
 
-    A few steps each: it must run, not win.
+    Jobs that are not finished count, too: what is read is written when self-play ends.
     """
-    evaluation = Evaluate.Config(instances=4, samples=2)
-    config = Spa.Config(
-        world=FrozenLake.Config(size=3, view="grid_coordinates", max_steps=4),
-        model="smollm2",
-        form="worldmodel",
-        max_turns=2,
-        max_actions=2,
-        turn_tokens=120,
-        self_play=SelfPlay.Config(
-            trajectories=12, keep="all", sft=SftConfig(batch_size=4, learning_rate=1e-4)
-        ),
-        rlvr=RlvrConfig(steps=2, groups=2, group_size=4, learning_rate=1e-5),
-        reward_shaping=RewardShaping.Config(turn_fine=0.1),
-        test=evaluation,
-        validation=evaluation.replace(split=Split.VALIDATION),
-        out=Path(folder),
-    )
-    with common.Timer() as timer:
-        result = Spa(config).run(SilentProgress())
-    metrics = {
-        "base": plain(result.base),
-        "learnt": plain(result.self_play),
-        "rl": plain(result.rl),
-        "test": plain(result.test),
-    }
+    record = common.read_results("spa_smollm2_self_play")
+    measured = record.get("jobs", {})
+    for job in map(Path, jobs):
+        settings = read_json(job / "spec.json")["config"]
+        part = settings["self_play"]
+        name = f"{part['trajectories']} episodes, batches of {part['sft']['batch_size']}"
+        cost = read_part(job / "self_play_cost.json")
+        measured[f"{name}, seed {settings['seed']}"] = {
+            **cost,
+            "before": form_and_truth(read_part(job / "base.json")),
+            "after": form_and_truth(read_part(job / "after_self_play.json")),
+        }
     common.write_results(
-        "spa_smollm2",
-        {"model": "SmolLM2-135M-Instruct", "seconds": round(timer.seconds), **metrics},
-        command=common.command("smollm2", "FOLDER"),
+        "spa_smollm2_self_play",
+        {"split": "validation", "jobs": measured},
+        command="terrella reproduce spa_smollm2_lake --only spa-SEED",
     )
-    print(json.dumps(metrics)[:800])
 
 
-PARTS = {"table": table, "passes": passes, "transfer": transfer, "smollm2": smollm2}
+def form_and_truth(scores):
+    """Of the scores of a model: how it writes, and how often its predictions are true."""
+    names = ("samples", "well_formed", "valid_actions", "true_predictions", "reply_tokens")
+    return {
+        "instances": len(scores["successes"]),
+        **{name: scores[name] for name in names},
+        "pass@1": scores["passes"]["1"],
+    }
+
+
+PARTS = {"table": table, "passes": passes, "transfer": transfer, "self_play": self_play}
 
 if __name__ == "__main__":
     PARTS[sys.argv[1]](*sys.argv[2:])

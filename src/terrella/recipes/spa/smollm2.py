@@ -39,7 +39,7 @@ def spa_smollm2_lake() -> Reproduce.Config:
         turn_tokens=48,
         format_examples=480,
         format_sft=sft,
-        self_play=SelfPlay.Config(trajectories=1600, sft=sft),
+        self_play=SelfPlay.Config(trajectories=1600, sft=sft.replace(batch_size=2)),
         rlvr=RlvrConfig(
             reward="return",
             steps=60,

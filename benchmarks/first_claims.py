@@ -9,7 +9,7 @@ setting of the paper beside it.
 from dataclasses import asdict, dataclass
 
 import common
-from table_rows import outcome, statement, text_claims
+from table_rows import outcome, set_shares, statement, text_claims
 from table_rows import teaching as teaching_rows
 
 from terrella.core.claims import decide, threshold
@@ -74,7 +74,7 @@ def baseline(run):
 def coverage(name, setting):
     record = common.read_results("trust_coverage")
     world = record["worlds"][name]
-    measured = f"{outcome(world['claim'], 'model')}; empty sets {world['empty_sets']:.3f}"
+    measured = f"{outcome(world['claim'], 'model')}; {set_shares(world)}"
     promised = f"{record['level']:g}"
     return FirstClaim(
         f"coverage of prediction sets above the promised {promised}", measured, setting

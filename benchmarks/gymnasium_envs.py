@@ -175,8 +175,8 @@ def model_row(env_id, found):
     verdict = (
         f"{found['safe_horizon']} steps" if found["certified"] else "; ".join(found["reasons"])
     )
-    if "chance counts as error" in found.get("caveat", ""):
-        verdict += "; the world is random and cannot list its outcomes: chance counts as error"
+    if "cannot list its outcomes" in found.get("caveat", ""):
+        verdict += "; the same step has different results (chance, or what the view leaves out)"
     settings = found.get("certify", CERTIFY)
     if tuple(settings) != CERTIFY:
         verdict += f"; with `{' '.join(settings)}`"

@@ -65,6 +65,7 @@ def coverage(record, rows):
             worlds[name]["models"][model] = {
                 "coverage": instance_mean(steps["instances"], steps["covered"]),
                 "empty_sets": steps["sizes"].count("0") / len(steps["sizes"]),
+                "whole_sets": steps["sizes"].count("all") / len(steps["sizes"]),
                 "n": len(set(steps["instances"])),
             }
     return {"worlds": coverage_summary(worlds, record["level"])}
@@ -80,11 +81,13 @@ def coverage_summary(worlds, level):
     )
     summary = {}
     for (name, world), each, claim in zip(worlds.items(), values, decided, strict=True):
-        empty = [model["empty_sets"] for model in world["models"].values()]
         summary[name] = {
             "models": world["models"],
             "coverage": common.mean_row(each),
-            "empty_sets": sum(empty) / len(empty),
+            **{
+                kind: mean([model[kind] for model in world["models"].values()])
+                for kind in ("empty_sets", "whole_sets")
+            },
             "claim": asdict(claim),
         }
     return summary

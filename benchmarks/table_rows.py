@@ -129,9 +129,14 @@ def coverage(record):
         promised = f"{record['level']:g} promised"
         what = f"{name}: results inside their prediction set on test instances, {promised}"
         models = counted(world["models"], "model")
-        cell = f"{spread(world['coverage'])}, {models}; empty sets {world['empty_sets']:.3f}"
+        cell = f"{spread(world['coverage'])}, {models}; {set_shares(world)}"
         rows.append((what, f"{world['claim']['verdict']}: {cell}"))
     return rows
+
+
+def set_shares(world):
+    """The prediction sets that say nothing: those without a result, and those with all results."""
+    return f"empty sets {world['empty_sets']:.3f}, sets of all results {world['whole_sets']:.3f}"
 
 
 def gate(record, world):

@@ -109,7 +109,6 @@ def details(steps):
         "trusted_share": len(trusted) / len(pairs),
         "trusted_wrong": sum(trusted) / len(trusted) if trusted else None,
         "coverage_by_policy": by_policy,
-        "whole_sets": steps["sizes"].count("all") / len(steps["sizes"]),
     }
 
 

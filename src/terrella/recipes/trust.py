@@ -29,7 +29,7 @@ def _fitted(world: World.Config, *, transitions: int, epochs: int) -> TrainWorld
         world=world,
         transitions=transitions,
         sft=SftConfig(
-            epochs=epochs, batch_size=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=PACK
+            epochs=epochs, batch_size=16, learning_rate=1e-3, warmup_steps=50, pack_tokens=PACK
         ),
         rlvr=RlvrConfig(steps=0, groups=16, learning_rate=2e-4, pack_tokens=PACK),
     )

@@ -184,7 +184,7 @@ def chance_caveat(world: World, data: NearestData) -> str:
     return (
         f"{share:.0%} of the {data.repeated_pairs:,} steps that repeat in the data had different "
         "results, and this world cannot list its outcomes: a prediction is compared with the one "
-        "result that was seen, so chance counts as error"
+        "result that was seen, so chance, and what the view leaves out, count as error"
     )
 
 

@@ -26,8 +26,7 @@ class Recorded(SilentProgress):
         self.phases[self.name].append(done / self.total)
 
 
-@pytest.fixture(scope="module")
-def phases():
+def measured(progress, *, ranked_on, exploited_on):
     world = Counter.Config(max_steps=4)
     config = CertifyConfig(
         world=world,
@@ -38,14 +37,19 @@ def phases():
         held_out=40,
         horizon_episodes=3,
         depth=2,
-        ranked_on=2,
-        exploited_on=1,
+        ranked_on=ranked_on,
+        exploited_on=exploited_on,
         plan_depth=1,
     )
     built = world.build()
     model = Lying(built, by_chance(0.1))
+    return _measure_all(Sections(config, Evidence(built, model, data_of(built))), progress)
+
+
+@pytest.fixture(scope="module")
+def phases():
     progress = Recorded()
-    _measure_all(Sections(config, Evidence(built, model, data_of(built))), progress)
+    measured(progress, ranked_on=2, exploited_on=1)
     return progress.phases
 
 
@@ -73,4 +77,17 @@ def test_every_section_begins_at_once_and_is_whole_only_at_its_end(phases):
 def test_one_episode_is_refused_before_anything_is_measured(tmp_path, name):
     config = Certify.Config(world=Counter.Config(), folder=tmp_path, **{name: 1})
     with pytest.raises(ConfigError, match=f"{name}.*one episode has no interval"):
+        Certify(config).run(SilentProgress())
+
+
+def test_sections_without_episodes_are_left_out():
+    sections = measured(SilentProgress(), ranked_on=0, exploited_on=0)
+    assert sections["ranking"] is None and sections["exploitability"] is None
+    assert sections["one_step"]["all"]["model"]["n"] > 0
+
+
+@pytest.mark.parametrize("name", ["ranked_on", "exploited_on"])
+def test_fewer_than_no_episodes_are_refused(tmp_path, name):
+    config = Certify.Config(world=Counter.Config(), folder=tmp_path, **{name: -1})
+    with pytest.raises(ConfigError, match=f"{name}.*is no number of episodes"):
         Certify(config).run(SilentProgress())

@@ -57,8 +57,13 @@ class Certify(Configurable):
                 "name one that `terrella train-world-model` wrote",
             )
         for name in ("ranked_on", "exploited_on"):
-            if getattr(self.config, name) == 1:
+            count = getattr(self.config, name)
+            if count == 1:
                 raise ConfigError(name, "one episode has no interval", f"set {name}=2 or more")
+            if count < 0:
+                raise ConfigError(
+                    name, f"{count} is no number of episodes", f"set {name}=0 to skip"
+                )
         with locked(self.config.folder):
             subfolder(self.config.folder, self.report_folder.name)
             certificate = Certificate(self.measure(progress))

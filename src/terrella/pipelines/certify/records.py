@@ -56,6 +56,7 @@ class CertifyConfig(EngineConfig):
     """Test instances in which each policy plays an episode."""
     depth: int = 8
     ranked_on: int = 100
+    """Test instances that each ranked policy plays; 0 skips the section."""
     exploited_on: int = 100
     """Test instances that a planner plays, in the model and in reality; 0 skips the section."""
     plan_depth: int = 6

@@ -215,7 +215,7 @@ class Sections:
 
     def ranking(self) -> dict[str, Any] | None:
         """Policies of graded quality, real and imagined, on the same instances."""
-        if not self.config.policies:
+        if not self.config.policies or not self.config.ranked_on:
             return None
         policies = [policy.build() for policy in self.config.policies]
         real = [self._play_real(policy, self.config.ranked_on) for policy in policies]

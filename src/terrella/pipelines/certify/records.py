@@ -60,7 +60,7 @@ class CertifyConfig(EngineConfig):
     exploited_on: int = 100
     """Test instances that a planner plays, in the model and in reality; 0 skips the section."""
     plan_depth: int = 6
-    """Steps that this planner looks ahead. 2 is enough work where observations are numbers."""
+    """Steps that this planner looks ahead; the cost grows fast where observations are numbers."""
     least: int = 100
     """Fewest calibration and held-out instances with which anything is certified."""
     least_episodes: int = 10

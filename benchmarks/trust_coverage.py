@@ -1,10 +1,11 @@
 """Coverage of a certificate from validation to test: several models per world.
 
-    OMP_NUM_THREADS=1 python benchmarks/trust_coverage.py [WORLD ...] [--models 5] [--runs FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/trust_coverage.py [WORLD ...] [--models 5] [--first 5]
 Writes results/trust_coverage.json and its rows. Each model is trained with its own seed, calibrated
-on validation instances and measured on test instances; the models are the units. The same command
-resumes: a model that is measured is not measured again. `--small` trains with less data, to see
-that it runs (results/trust_coverage_small.json). On one quiet core a model takes 2 to 10 minutes.
+on validation instances and measured on test instances; the models are the units. The seeds begin at
+`--first`: the fit was chosen on seeds 0 to 4, so these are no test of it. The same command resumes:
+a model that is measured is not measured again. `--small` trains with less data, to see that it runs
+(results/trust_coverage_small.json). On one quiet core a model takes 2 to 10 minutes.
 """
 
 import argparse
@@ -75,6 +76,7 @@ def measure(name, model, chosen):
     risks = risk.risks(held_out.signals)
     sizes, covered = prediction_sets(risk, risks, held_out, sections.evidence.world.verifier)
     return {
+        "commit": common.commit(),
         "policy_names": sections.policy_names,
         "calibration": sections.calibration.distinct,
         "quantile": risk.quantile,
@@ -103,6 +105,7 @@ def details(steps):
         ]
         by_policy[policy] = sum(held) / len(held)
     return {
+        "commit": steps["commit"],
         "calibration": steps["calibration"],
         "quantile": steps["quantile"],
         "mean_wrong": sum(steps["wrong"]) / len(steps["wrong"]),
@@ -129,24 +132,35 @@ def write(result, rows, arguments):
     common.write_results(result, metrics, command=command, replace=True)
 
 
+def measured_rows(result, first):
+    """What is measured already; models of seeds before the first one are left out."""
+    worlds = common.read_rows(result).get("worlds", {})
+    kept = {
+        name: {model: steps for model, steps in models.items() if int(model) >= first}
+        for name, models in worlds.items()
+    }
+    return {"worlds": {name: models for name, models in kept.items() if models}}
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("worlds", nargs="*", choices=[*RECIPES, []], default=list(RECIPES))
     parser.add_argument("--models", type=int, default=5)
+    parser.add_argument("--first", type=int, default=5)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs/coverage"))
     chosen = parser.parse_args(arguments)
     result = "trust_coverage_small" if chosen.small else "trust_coverage"
-    rows = common.read_rows(result) or {"worlds": {}}
+    rows = measured_rows(result, chosen.first)
     for name in chosen.worlds:
-        for model in range(chosen.models):
+        for model in range(chosen.first, chosen.first + chosen.models):
             if str(model) in rows["worlds"].get(name, {}):
                 continue
             with common.Timer() as timer:
                 measured = measure(name, model, chosen)
             rows["worlds"].setdefault(name, {})[str(model)] = measured
-            arguments = (*chosen.worlds, "--models", chosen.models, *["--small"] * chosen.small)
-            write(result, rows, arguments)
+            seeds = ("--models", chosen.models, "--first", chosen.first)
+            write(result, rows, (*chosen.worlds, *seeds, *["--small"] * chosen.small))
             print(name, model, f"{timer.seconds:.0f} s", details(measured), flush=True)
 
 

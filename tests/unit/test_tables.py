@@ -155,22 +155,24 @@ def hand_made(tmp_path, monkeypatch):
 
 
 def test_the_coverage_of_models_is_measured_one_after_the_other(hand_made, tmp_path):
-    trust_coverage.main(["counter", "--models", "2", "--small"])
-    assert hand_made == [("counter", 0), ("counter", 1)]
+    trust_coverage.main(["counter", "--models", "1", "--first", "4", "--small"])
+    assert hand_made == [("counter", 4)]
+    trust_coverage.main(["counter", "--models", "2", "--small"])  # seed 4 is before the first one
+    assert hand_made[1:] == [("counter", 5), ("counter", 6)]
     trust_coverage.main(["counter", "--models", "3", "--small"])  # what is measured is kept
-    assert hand_made[2:] == [("counter", 2)]
+    assert hand_made[3:] == [("counter", 7)]
     result = json.loads((tmp_path / "trust_coverage_small.json").read_text())
     world = result["worlds"]["counter"]
-    assert result["seeds"] == ["0", "1", "2"] and len(world["models"]) == 3
+    assert result["seeds"] == ["5", "6", "7"] and len(world["models"]) == 3
     for model in world["models"].values():
         assert 0.9 < model["coverage"] <= 1.0 and model["n"] == 120 and model["calibration"] == 120
         assert len(model["coverage_by_policy"]) == 3
     assert recompute.recompute_all() == ([], [])
     rows = read_rows(tmp_path / "rows/trust_coverage_small.json.gz")
-    rows["worlds"]["counter"]["1"]["covered"][7] = 0.5
+    rows["worlds"]["counter"]["5"]["covered"][7] = 0.5
     write_rows(tmp_path / "rows/trust_coverage_small.json.gz", rows)
     differences, _ = recompute.recompute_all()
-    assert any("counter.models.1.coverage" in line for line in differences)
+    assert any("counter.models.5.coverage" in line for line in differences)
 
 
 # --- the README -----------------------------------------------------------------------------------

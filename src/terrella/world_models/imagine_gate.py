@@ -27,6 +27,9 @@ from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import CertifiedModel, load_certified_model
 from terrella.world_models.imagine import ImaginedWorld
 
+WorldStep = tuple[Observation, float, bool, bool, dict[str, Any]]
+"""What `World.step` returns."""
+
 
 @lru_cache(maxsize=4)
 def load_gate(folder: Path, samples: int, config: Gate.Config) -> Gate:
@@ -98,14 +101,25 @@ class GatedWorld(ImaginedWorld):
         """
         if TrueModel.supports(self.real):
             return TrueModel(self.real).predict([query])[0]
-        twin = self.real.fork()
-        for pending in self.pending_actions:
-            twin.step(pending)
-            self.gate.ledger.real += 1
-        observation, reward, terminated, _, info = twin.step(query.action)
+        *pending, last = self._replay(self.real.fork(), query.action)
+        self.gate.ledger.real += len(pending)  # the last one is counted as audited
+        observation, reward, terminated, _, info = last
         return PredictiveDistribution(
             (certain(observation, reward, terminated, bool(info["success"])),)
         )
+
+    def _replay(self, world: World, action: str) -> list[WorldStep]:
+        """Take the pending actions in a real world, then this one, until its episode ends.
+
+        The last result is the one that counts.
+        """
+        results = []
+        for each in (*self.pending_actions, action):
+            results.append(world.step(each))
+            _, _, terminated, truncated, _ = results[-1]
+            if terminated or truncated:
+                break
+        return results
 
     # --- real steps -------------------------------------------------------------------------------
 
@@ -128,19 +142,10 @@ class GatedWorld(ImaginedWorld):
         )
 
     def _replay_and_step(self, action: str) -> Step:
-        """Take the pending actions in the real world, then this one.
-
-        If a replayed action ends the real episode, that is the result of the step.
-        """
         before = self._observation
-        reward = 0.0
-        terminated = truncated = False
-        info: dict[str, Any] = {"success": False}
-        for pending in (*self.pending_actions, action):
-            self._observation, reward, terminated, truncated, info = self.real.step(pending)
-            self.gate.ledger.real += 1
-            if terminated or truncated:
-                break
+        results = self._replay(self.real, action)
+        self._observation, reward, terminated, truncated, info = results[-1]
+        self.gate.ledger.real += len(results)
         self.pending_actions = ()
         return Step(
             reward,

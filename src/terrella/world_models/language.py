@@ -14,7 +14,7 @@ import functools
 import math
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from pathlib import Path
@@ -28,6 +28,7 @@ from terrella.core.tokens import Sampled, TokenRequest
 from terrella.core.types import Observation, Prediction
 from terrella.engines.configs import EngineConfig
 from terrella.engines.engine import load_tokenizer, open_sampler
+from terrella.world_models.background import run_in_background
 
 T = TypeVar("T")
 CACHE_LIMIT = 400_000
@@ -228,22 +229,6 @@ def _distribution(counted: Sequence[tuple[Prediction | None, int]]) -> Predictiv
         counts=tuple(count for _, count in readable),
         unreadable=sum(count for prediction, count in counted if prediction is None),
     )
-
-
-@functools.cache
-def _background_loop() -> asyncio.AbstractEventLoop:
-    """One event loop in its own thread.
-
-    A world may be stepped from inside another event loop, or from many threads.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="world-model", daemon=True).start()
-    return loop
-
-
-def run_in_background(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a coroutine on the event loop that all world models share."""
-    return asyncio.run_coroutine_threadsafe(work, _background_loop())
 
 
 @functools.lru_cache(maxsize=4)

@@ -31,6 +31,7 @@ from terrella.core.world import World
 from terrella.models.action_bins import ActionBins
 from terrella.trust.nearness import NearestData
 from terrella.trust.risk import RiskEstimator
+from terrella.world_models.background import run_in_background
 from terrella.world_models.certified import CertifiedModel
 from terrella.world_models.imagine import ImaginedWorld, imagine
 
@@ -74,7 +75,7 @@ class VideoWorldModel:
             if prompt not in self.cache
         }
         if new:
-            sampled = asyncio.run(self._sample(list(new)))
+            sampled = run_in_background(self._sample(list(new))).result()
             self.cache.update(zip(new, self._read(list(new.values()), sampled), strict=True))
         return [self.cache[prompt] for prompt in prompts]
 

@@ -155,18 +155,37 @@ class Walking:
         return certain(State.of(after), -1.0, False, False)
 
 
-def test_a_world_whose_state_cannot_be_set_replays_the_imagined_actions(certificates):
-    certificate = Certificate({**certificates["good"][2].sections, "safe_horizon": 2})
-    gate = Gate(Gate.Config(audit_share=0.0), certificate)
-    world = gated(
-        Cliff.Config(),
-        certified_model=certified_model_of(Walking(), certificate, certificates["good"][1]),
-        gate=gate,
-    )
-    world.reset(seed=0)
-    gate.threshold, world.certified_model.certificate.sections["risk"]["threshold"] = 1.0, 1.0
+@pytest.fixture
+def cliff(certificates):
+    """The cliff behind a gate that trusts every imagined step up to `safe_horizon`."""
+
+    def make(safe_horizon, gate_config):
+        _, data, good = certificates["good"]
+        risk = {**good.sections["risk"], "threshold": 1.0}
+        certificate = Certificate({**good.sections, "safe_horizon": safe_horizon, "risk": risk})
+        certified_model = certified_model_of(Walking(), certificate, data)
+        gate = Gate(gate_config, certificate)
+        world = gated(Cliff.Config(max_steps=20), certified_model=certified_model, gate=gate)
+        world.reset(seed=0)
+        return world
+
+    return make
+
+
+def test_a_world_whose_state_cannot_be_set_replays_the_imagined_actions(cliff):
+    world = cliff(2, Gate.Config(audit_share=0.0))
     for action in ("Up", "Up", "Right"):
         seen, *_, info = world.step(action)
     assert seen.value == 13 and info["depth"] == 0 and info["real"]
-    assert gate.ledger.counts()["real_steps"] == 3 and gate.ledger.imagined == 2
+    assert world.gate.ledger.counts()["real_steps"] == 3 and world.gate.ledger.imagined == 2
     assert np.isfinite(info["risk"])
+
+
+def test_an_audit_does_not_replay_past_the_end_of_the_real_episode(cliff):
+    world = cliff(20, Gate.Config(audit_share=1.0, least_audits=1000))
+    for action in ("Up", *["Right"] * 11, "Down", "Left"):  # down is the goal, and not imagined
+        world.step(action)
+    ledger = world.gate.ledger
+    assert ledger.imagined == ledger.audited == 14
+    assert ledger.disagreed == 2  # about the end, and about the step after it
+    assert ledger.real == sum(range(13)) + 12

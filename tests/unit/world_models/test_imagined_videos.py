@@ -1,5 +1,6 @@
 """A video world model as a Gymnasium environment: pixel policies play in imagined frames."""
 
+import asyncio
 import importlib.util
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_a_policy_on_pixels_plays_in_imagination_until_success_is_seen():
         split=Split.TEST,
     )
     assert result.successes == [1.0, 1.0] and result.steps == 2
+
+
+def test_an_imagined_world_can_be_stepped_inside_an_event_loop():
+    world = imagined_video_world(WORLD, make_model(lambda frames: np.zeros(len(frames), bool)))
+
+    async def play():
+        world.reset(seed=0)
+        return world.step("+1.00 +0.00")
+
+    observation, *_ = asyncio.run(play())
+    assert observation.array.shape[-3:] == (16, 16, 3)
 
 
 def test_the_same_start_is_imagined_the_same_way():

@@ -31,7 +31,7 @@ from terrella.core.tokens import TokenRequest
 from terrella.core.types import Situation, show_text
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.policies.chat_client import Usage
-from terrella.world_models.language import run_in_background
+from terrella.world_models.background import run_in_background
 from terrella.world_models.planner_web import Proposals, page_of
 
 Answers = list[tuple[str, ...]]

@@ -77,7 +77,7 @@ class Catalogue:
                 continue
             norm = K1 * (1 - B + B * self.lengths[index] / self.mean_length)
             score = 0.0
-            for token in matched:
+            for token in sorted(matched):  # sums of floats depend on their order
                 score += self._weight(token) * counts[token] * (K1 + 1) / (counts[token] + norm)
             scores.append((-score, index))
         return tuple(self.asins[index] for _, index in sorted(scores)[:50])

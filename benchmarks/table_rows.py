@@ -146,13 +146,14 @@ def gate(record, world):
     (claim,) = decide([differences], thresholds=[threshold(not_below=True)])
     factors = mean_row([row["factor"] for row in seeds.values()])
     units = f"{counted(seeds, 'seed')}, {models}"
+    what_counts = record.get("not_counted", "all counted")
     return [
         (
             f"the gate on {world}: success not {-claim.threshold:g} below that of real training",
             f"{claim.verdict}: {spread(asdict(claim), sign='+', digits=4)}, {units}",
         ),
         (
-            f"the gate on {world}: times fewer real steps, all counted",
+            f"the gate on {world}: times fewer real steps, {what_counts}",
             f"{spread(factors)}, {units}",
         ),
     ]

@@ -125,3 +125,12 @@ def replace_folder(fresh: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
     sync_folder(target.parent)
+
+
+def folder_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, times and sizes of the files in a folder: changed files change it, without reading."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return tuple(
+        (path.relative_to(folder).as_posix(), path.stat().st_mtime_ns, path.stat().st_size)
+        for path in files
+    )

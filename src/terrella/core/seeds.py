@@ -24,6 +24,12 @@ import numpy as np
 
 SEED_STRIDE = 2**32
 """Instance seeds per run seed. Runs with different seeds never meet the same instance by number."""
+RUN_OFFSET = 2**30
+"""Added to run seeds from 1 on.
+
+`stream` reads a seed in parts of 32 bits, so the stream of seed i + k * 2^32 is that of seed i with
+one more number k: without the offset, run k would meet what run 0 draws at its k-th attempt.
+"""
 
 # Ranges inside one stride, by use. RL's tasks and validation count from 0.
 SELF_PLAY_FIRST = 2**30
@@ -40,4 +46,4 @@ def instance_seed(seed: int, index: int) -> int:
     """The seed of instance `index` in a run with this seed."""
     if not 0 <= index < SEED_STRIDE:
         raise ValueError(f"instance {index} is outside [0, 2^32), the range of one run seed")
-    return seed * SEED_STRIDE + index
+    return (seed + RUN_OFFSET if seed else 0) * SEED_STRIDE + index

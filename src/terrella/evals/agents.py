@@ -142,7 +142,7 @@ def true_continuations(config: Evaluate.Config, rollout: Rollout, sampler: Sampl
     asked = [tasks(index) for index in range(config.instances)]
     with Rollout(limits, rollout.codec) as predictions:
         answers = predictions.run(sampler, asked, group_size=1, seed=config.seed)
-    return _fraction([answer.outcome.value == 1.0 for answer in answers])
+    return _fraction([_is_won(answer) for answer in answers])
 
 
 def _fraction(flags: Sequence[bool]) -> float:

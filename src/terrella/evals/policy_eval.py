@@ -22,6 +22,8 @@ class PolicyResult:
     """The episodes of a policy, one per instance."""
 
     episodes: tuple[Episode, ...]
+    instructions: tuple[str, ...]
+    """What each episode was told."""
 
     @property
     def returns(self) -> list[float]:
@@ -47,17 +49,20 @@ def evaluate_policy(
     split: Split,
     num_envs: int = 64,
 ) -> PolicyResult:
-    """Play one episode per seed, in up to `num_envs` worlds at a time."""
+    """Play one episode per seed, in up to `num_envs` worlds at a time.
+
+    An error of the world or the policy is raised: no episode is left out or cut short.
+    """
     worlds = [make_world() for _ in range(min(num_envs, len(seeds)))]
-    episodes: list[Episode] = []
+    runs: list[EpisodeRun] = []
     for start in range(0, len(seeds), len(worlds)):
-        episodes += _play_batch(worlds, policy, seeds[start : start + len(worlds)], split)
-    return PolicyResult(tuple(episodes))
+        runs += _play_batch(worlds, policy, seeds[start : start + len(worlds)], split)
+    return PolicyResult(tuple(run.episode for run in runs), tuple(run.instruction for run in runs))
 
 
 def _play_batch(
     worlds: Sequence[World], policy: Policy, seeds: Sequence[int], split: Split
-) -> list[Episode]:
+) -> list[EpisodeRun]:
     """Play one episode in each world, in lockstep."""
     runs = [
         EpisodeRun(world, seed=seed, split=split, policy=policy.name)
@@ -69,4 +74,4 @@ def _play_batch(
         prefetch_predictions([run.world for run in running], actions)
         for run, action in zip(running, actions, strict=True):
             run.advance(action)
-    return [run.episode for run in runs]
+    return runs

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
 from terrella.core.protocols import Codec, Sampler
 from terrella.core.tokens import Task, TokenEpisode
@@ -68,6 +69,12 @@ def greedy_marks(
 def _mark(episode: TokenEpisode) -> str:
     if episode.outcome.status is Status.UNPARSABLE:
         return "?"
+    if episode.outcome.masked:
+        raise EngineError(
+            "text games",
+            f"a record got no verdict: {episode.outcome.evidence}",
+            "run the same command again: it goes on from the trained model",
+        )
     return str(int(episode.outcome.value == 1.0))
 
 

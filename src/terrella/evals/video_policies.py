@@ -24,9 +24,9 @@ from terrella.core.config import Configurable, Local
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Policy
-from terrella.core.types import Episode, Frames, Split
+from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.data.videos import last_frame, video_of
+from terrella.data.videos import last_frame
 from terrella.engines.engine import open_sampler
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Mixture
@@ -200,8 +200,13 @@ class EvaluatePolicies(Configurable):
         """Accuracy of imagined frames by depth, and the safe horizon."""
         world = self.config.world.build()
         policy = Mixture.Config(share=NOISE_SHARE).build()
-        episodes = [_play_episode(world, policy, seed) for seed in range(self.config.starts)]
-        by_depth = open_loop(model, episodes, world, self.config.depth)
+        played = evaluate_policy(
+            lambda: world, policy, seeds=range(self.config.starts), split=Split.TEST, num_envs=1
+        )
+        episodes = played.episodes
+        by_depth = open_loop(
+            model, episodes, world, self.config.depth, instructions=played.instructions
+        )
         table = carried(by_depth, [len(episode.transitions) for episode in episodes])
         bounds = [accuracy_bound([values.tolist()]) for values in table.T]
         return {
@@ -260,11 +265,3 @@ def _through_tokenizer(tokenizer: VideoTokenizer, video: FrameArray) -> FrameArr
     """The video after encoding and decoding: what a model without errors would draw."""
     drawn: FrameArray = tokenizer.read(video[0], tokenizer.write(video, video[0])[1])
     return drawn
-
-
-def _play_episode(world: World, policy: Policy, seed: int) -> Episode:
-    run = EpisodeRun(world, seed=seed, split=Split.TEST, policy=policy.name)
-    while not run.over:
-        run.advance(policy.act(run.moment))
-    assert isinstance(run.episode.first, Frames) and len(video_of(run.episode)) > 1
-    return run.episode

@@ -17,7 +17,7 @@ from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec, Policy, TurnCodec
-from terrella.core.seeds import SEED_STRIDE
+from terrella.core.seeds import WARMUP_FIRST, instance_seed
 from terrella.core.tokens import History, TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -28,8 +28,6 @@ CORRECT_FRACTION = 0.2
 
 The rest RLVR must find.
 """
-FIRST = 2**31
-"""Where the numbers of warm-up rows begin: far above those of RLVR's questions."""
 
 
 def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which codec
@@ -54,7 +52,7 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
             "set learn_world=False",
         )
     built: World = world.build()
-    seeds = itertools.count(seed * SEED_STRIDE + FIRST)
+    seeds = itertools.count(instance_seed(seed, WARMUP_FIRST))
     rows: Iterator[TrainExample]
     if ask == "action":
         policy = Mixture.Config(

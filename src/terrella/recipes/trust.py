@@ -103,7 +103,7 @@ def gated_lake_agent() -> Rlvr.Config:
     """
     lake = FrozenLake.Config(size=3, max_steps=4)
     return Rlvr.Config(
-        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4, samples=4),
+        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4),
         ask="action",
         turn_tokens=6,
         max_turns=4,

@@ -6,7 +6,7 @@ An agent plays an instance. A world model predicts the result of a step that a p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,8 +52,18 @@ class PredictionTasks:
         self.seed = seed
 
     def __call__(self, index: int) -> Task:
-        tasks = self.episode(index)
-        return tasks[int(stream(TASK_STREAM, tasks[0].seed).integers(len(tasks)))]
+        return self.draw(self.episode(index))
+
+    @staticmethod
+    def draw(episode: Sequence[Task]) -> Task:
+        """One step of an episode."""
+        return episode[int(stream(TASK_STREAM, episode[0].seed).integers(len(episode)))]
+
+    def instance(self, index: int) -> str:
+        """The instance of episode `index`; a reset is enough to know it."""
+        seed = instance_seed(self.seed, index)
+        self.world.reset(seed=seed, options={"split": self.split, "noise_seed": index})
+        return self.world.instance
 
     def episode(self, index: int) -> list[Task]:
         """Every step of episode `index`, as a task."""

@@ -57,10 +57,14 @@ class Certificate:
             f"error of {about['horizon_error']:g} ({about['confidence']:.0%} confidence{each})"
         )
 
-    def held_to(self, *, weights: str | None, data: str | None) -> Certificate:
+    def held_to(
+        self, *, weights: str | None, data: str | None, samples: int | None = None
+    ) -> Certificate:
         """The same certificate, void unless it was made for this model and this data.
 
-        Both are hashes: of the model's folder, and of the store that it was fitted to.
+        Both are hashes: of the model's folder, and of the store that it was fitted to. If the model
+        is going to predict, `samples` are those per query: fewer make a narrower distribution than
+        the one that was measured.
         """
         about = self.sections.get("about", {})
         loaded = {"weights": weights, "data": data}
@@ -70,6 +74,12 @@ class Certificate:
             for name, sha256 in loaded.items()
             if sha256 is None or about.get(f"{name}_sha256") != sha256
         )
+        measured = about.get("samples")
+        if samples is not None and samples != measured:
+            void += (
+                f"it was measured with {measured} samples per query, and predicts here with "
+                f"{samples}: set samples={measured}, or certify again",
+            )
         return Certificate(self.sections, void)
 
     @property

@@ -5,7 +5,7 @@ from a real observation. Accuracy is the overlap with the true distribution, so 
 are treated fairly: the open loop propagates whole distributions, of the model and of the truth,
 through the same actions (see `spread`).
     # accuracies at the third step of all episodes that reached it
-    open_loop(model, episodes, world, depth=5)[2]
+    open_loop(model, episodes, world, depth=5, instructions=instructions)[2]
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _as_distribution(branches: Sequence[ImaginedBranch]) -> PredictiveDistributi
     )
 
 
-def query_at(world: World, episode: Episode, index: int, instruction: str = "") -> Query:
+def query_at(world: World, episode: Episode, index: int, instruction: str) -> Query:
     """The query for step `index` of a recorded episode."""
     step = episode.transitions[index]
     situation = Situation(
@@ -137,11 +137,17 @@ def query_at(world: World, episode: Episode, index: int, instruction: str = "") 
 
 
 def open_loop(
-    model: WorldModel, episodes: Sequence[Episode], world: World, depth: int
+    model: WorldModel,
+    episodes: Sequence[Episode],
+    world: World,
+    depth: int,
+    *,
+    instructions: Sequence[str],
 ) -> list[list[float]]:
     """Accuracies at depth 1, 2, ... of all episodes that reached it.
 
-    After the first observation the model sees only its own predictions.
+    After the first observation the model sees only its own predictions. The instructions are those
+    of the episodes: a chat model reads them in its prompt.
     """
     truth = TrueModel(world) if TrueModel.supports(world) else None
     imagined = [[ImaginedBranch(1.0, episode.first)] for episode in episodes]
@@ -149,7 +155,7 @@ def open_loop(
     by_depth: list[list[float]] = []
     for index in range(depth):
         alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > index]
-        queries = [query_at(world, episodes[i], index) for i in alive]
+        queries = [query_at(world, episodes[i], index, instructions[i]) for i in alive]
         grown = spread(model, [imagined[i] for i in alive], queries)
         real = (
             spread(truth, [trues[i] for i in alive], queries)
@@ -193,7 +199,12 @@ def _accuracy(
 
 
 def closed_loop(
-    model: WorldModel, episodes: Sequence[Episode], world: World, depth: int
+    model: WorldModel,
+    episodes: Sequence[Episode],
+    world: World,
+    depth: int,
+    *,
+    instructions: Sequence[str],
 ) -> list[list[float]]:
     """Accuracies of the step at depth 1, 2, ... if all steps before it were real.
 
@@ -201,11 +212,9 @@ def closed_loop(
     """
     by_depth: list[list[float]] = []
     for index in range(depth):
-        alive = [episode for episode in episodes if len(episode.transitions) > index]
-        queries = [query_at(world, episode, index) for episode in alive]
-        truths = true_distributions(
-            world, queries, [episode.transitions[index] for episode in alive]
-        )
+        alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > index]
+        queries = [query_at(world, episodes[i], index, instructions[i]) for i in alive]
+        truths = true_distributions(world, queries, [episodes[i].transitions[index] for i in alive])
         by_depth.append(accuracies(model.predict(queries), truths, queries, world))
     return by_depth
 

@@ -168,16 +168,19 @@ def trusted_below(
 
     Thresholds are tried in increasing order, starting with the safest quarter of the steps, and the
     first failure ends the search. Testing in this fixed order needs no correction for multiple
-    tests. None if even the first threshold fails.
+    tests. None if even the first threshold fails. Steps of equal risk are tested together: a
+    threshold cannot keep some of them out.
     """
     order = np.argsort(risks)
+    ordered, mistakes = risks[order], np.cumsum(wrong[order])
     first = max(least_trusted(error, confidence=confidence), len(order) // 4)
-    mistakes = np.cumsum(wrong[order])
+    tried = {*range(first, len(order), max(1, len(order) // 50)), len(order)}
+    ends = np.searchsorted(ordered, ordered, side="right")
     best = None
-    for count in sorted({*range(first, len(order), max(1, len(order) // 50)), len(order)}):
+    for count in sorted({int(ends[each - 1]) for each in tried if each}):
         if count < first or mean_p_value(mistakes[count - 1], count, error) > 1.0 - confidence:
             break
-        best = float(risks[order][count - 1])
+        best = float(ordered[count - 1])
     return best
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.types import Transition
+from terrella.core.types import Observation, Transition
 from terrella.core.world import StateWorld, World
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
@@ -44,12 +44,15 @@ class TrueModel:
         state = world.view.read(query.situation.observation)
         if state is None:
             return PredictiveDistribution(())
-        results = sorted(world.truth(state, query.action), key=lambda result: -result.probability)
+        # A world may list a result twice, or with probability 0.
+        chances: dict[tuple[Observation, float, bool, bool], float] = {}
+        for result in world.truth(state, query.action):
+            shown = world.view.show(result.state)
+            key = (shown, result.reward, result.terminated, result.success)
+            chances[key] = chances.get(key, 0.0) + result.probability
+        likeliest_first = sorted(chances.items(), key=lambda item: -item[1])
         return PredictiveDistribution(
-            tuple(
-                certain(world.view.show(r.state), r.reward, r.terminated, r.success, r.probability)
-                for r in results
-            )
+            tuple(certain(*key, chance) for key, chance in likeliest_first if chance > 0)
         )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError
+from terrella.core.files import folder_stamp
 from terrella.core.integrity import folder_sha256
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import AsyncWorldModel, Sampler, WorldModel
@@ -149,15 +150,17 @@ def certified_hashes(folder: Path) -> dict[str, str | None]:
     }
 
 
-def read_certificate(folder: Path) -> Certificate | None:
-    """The certificate in a folder, void unless it is of the model and the data beside it."""
+def read_certificate(folder: Path, samples: int | None = None) -> Certificate | None:
+    """The certificate in a folder, void unless it is of the model and the data beside it.
+
+    `samples` are those per query with which the model will predict, if it will.
+    """
     path = folder / CERTIFICATE
     if not path.exists():
         return None
-    return Certificate.load(path).held_to(**certified_hashes(folder))
+    return Certificate.load(path).held_to(**certified_hashes(folder), samples=samples)
 
 
-@lru_cache(maxsize=4)
 def load_certified_model(
     folder: Path,
     samples: int,
@@ -165,7 +168,19 @@ def load_certified_model(
     engine: EngineConfig | None = None,
 ) -> CertifiedModel:
     """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
-    certificate = read_certificate(folder)
+    parts = (folder / MODEL, folder / DATA, (folder / CERTIFICATE).parent)
+    return _load(folder, tuple(map(folder_stamp, parts)), samples, cache_limit, engine)
+
+
+@lru_cache(maxsize=4)
+def _load(
+    folder: Path,
+    stamps: object,
+    samples: int,
+    cache_limit: int,
+    engine: EngineConfig | None,
+) -> CertifiedModel:
+    certificate = read_certificate(folder, samples)
     if certificate is not None and certificate.void:
         logger.warning("%s: not certified: %s", folder, "; ".join(certificate.void))
     data = NearestData(EpisodeStore.open(folder / DATA).transitions())

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import MAX_OUTCOME_TOKENS, OutcomeCodec
+from terrella.core.files import folder_stamp
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Codec, Sampler
 from terrella.core.tokens import Sampled, TokenRequest
@@ -231,7 +232,6 @@ def _distribution(counted: Sequence[tuple[Prediction | None, int]]) -> Predictiv
     )
 
 
-@functools.lru_cache(maxsize=4)
 def load_world_model(
     folder: Path,
     *,
@@ -240,7 +240,22 @@ def load_world_model(
     cache_limit: int = CACHE_LIMIT,
     engine: EngineConfig | None = None,
 ) -> LearnedWorldModel:
-    """Load the model in a folder; callers with equal arguments share it and its cache."""
+    """Load the model in a folder; callers with equal arguments share it and its cache.
+
+    A model that was trained again in the same folder is loaded again.
+    """
+    return _load(folder, folder_stamp(folder), samples, turn_tokens, cache_limit, engine)
+
+
+@functools.lru_cache(maxsize=4)
+def _load(
+    folder: Path,
+    stamp: object,
+    samples: int,
+    turn_tokens: int,
+    cache_limit: int,
+    engine: EngineConfig | None,
+) -> LearnedWorldModel:
     tokenizer = load_tokenizer(folder)
     return LearnedWorldModel(
         open_sampler(folder, engine, work=folder.with_name("engine")),

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from terrella.core.instances import instance_id, plain, split_of
-from terrella.core.seeds import INSTANCE_STREAM, NOISE_STREAM, POLICY_STREAM, stream
+from terrella.core.seeds import (
+    INSTANCE_STREAM,
+    NOISE_STREAM,
+    POLICY_STREAM,
+    instance_seed,
+    stream,
+)
 from terrella.core.types import Split
 
 
@@ -61,6 +67,16 @@ def test_splits_have_their_shares():
 )
 def test_the_split_is_read_off_the_name(instance, split):
     assert split_of(instance) is split
+
+
+def test_runs_with_different_seeds_draw_different_instances():
+    drawn = [
+        tuple(stream(INSTANCE_STREAM, instance_seed(run, index), attempt).integers(2**62, size=3))
+        for run in range(4)
+        for index in range(5)
+        for attempt in range(6)
+    ]
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_streams_repeat_and_do_not_overlap():

@@ -1,15 +1,18 @@
 """A section of a certificate says how far it is, not only that it has begun."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.types import Split
 from terrella.pipelines.certify.pipeline import Certify, _measure_all
 from terrella.pipelines.certify.records import CertifyConfig, Evidence
 from terrella.pipelines.certify.sections import Sections
 from terrella.policies.basic import Mixture, Random
+from terrella.rollout.tasks import PredictionTasks
 from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
 
@@ -84,6 +87,48 @@ def test_sections_without_episodes_are_left_out():
     sections = measured(SilentProgress(), ranked_on=0, exploited_on=0)
     assert sections["ranking"] is None and sections["exploitability"] is None
     assert sections["one_step"]["all"]["model"]["n"] > 0
+
+
+class GivesUp(Random):
+    """Fails at its third step, as an endpoint that goes down."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Random.Config):
+        pass
+
+    def act(self, moment):
+        if len(moment.history) == 2:
+            raise PolicyError("endpoint", "does not answer")
+        return super().act(moment)
+
+
+def test_an_episode_that_breaks_is_not_a_right_one():
+    world = Counter.Config(goals=200)
+    config = CertifyConfig(
+        world=world, folder=Path("unused"), policy=GivesUp.Config(), horizon_episodes=3
+    )
+    built = world.build()
+    sections = Sections(config, Evidence(built, Lying(built, by_chance(1.0)), data_of(built)))
+    with pytest.raises(PolicyError, match="does not answer"):
+        sections.horizon()
+
+
+def test_the_horizon_asks_as_the_rest_of_the_certificate_does():
+    world = Counter.Config(goals=200).build()
+    asked = []
+
+    class Recording(Lying):
+        def predict(self, queries):
+            asked.extend(queries)
+            return super().predict(queries)
+
+    config = CertifyConfig(
+        world=world.config, folder=Path("unused"), policy=Random.Config(), horizon_episodes=3
+    )
+    model = Recording(world, by_chance(0.1))
+    Sections(config, Evidence(world, model, data_of(world))).horizon()
+    expected = PredictionTasks(world.config, split=Split.TEST)(0).situation.instruction
+    assert expected and {query.situation.instruction for query in asked} == {expected}
 
 
 @pytest.mark.parametrize("name", ["ranked_on", "exploited_on"])

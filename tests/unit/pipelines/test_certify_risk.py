@@ -122,10 +122,31 @@ def test_every_policy_takes_a_step_in_every_instance():
         policy=Mixture.Config(share=0.5),
         beside=(Random.Config(), Expert.Config()),
     )
-    steps = sample_steps(config, Split.VALIDATION, 10)
+    steps, _ = sample_steps(config, Split.VALIDATION, 10)
     assert [step.policy for step in steps] == [0, 1, 2] * 10
     names = [step.instance for step in steps]
     assert names[0::3] == names[1::3] == names[2::3] and len(set(names)) == 10
+
+
+def test_every_real_step_is_counted(monkeypatch):
+    """Also those after the step that is asked; an instance that is drawn again takes none."""
+    taken = []
+    step = Counter.step
+
+    def counted(self, action):
+        taken.append(action)
+        return step(self, action)
+
+    monkeypatch.setattr(Counter, "step", counted)
+    config = Certify.Config(
+        world=Counter.Config(goals=10),
+        folder=Path(),
+        policy=Mixture.Config(share=0.5),
+        beside=(Random.Config(),),
+    )
+    steps, env_steps = sample_steps(config, Split.TEST, 30)
+    assert len(steps) < 2 * 30  # there are fewer instances
+    assert env_steps == len(taken) > len(steps)
 
 
 def test_the_policies_that_it_holds_for_are_those_of_the_data_and_what_they_mix(tmp_path):

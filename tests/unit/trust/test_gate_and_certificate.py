@@ -85,6 +85,26 @@ def test_a_certificate_of_other_weights_or_data_is_void_and_says_why():
     assert not unbound.certified and len(unbound.void) == 2
 
 
+def test_a_certificate_is_void_for_another_number_of_samples():
+    hashes = {"weights": "a" * 64, "data": "b" * 64}
+    about = {"weights_sha256": "a" * 64, "data_sha256": "b" * 64, "samples": 8}
+    bound = certificate(about=about)
+    assert bound.held_to(**hashes, samples=8).certified and bound.held_to(**hashes).certified
+    void = bound.held_to(**hashes, samples=4)
+    assert not void.certified and "set samples=8, or certify again" in void.reasons[0]
+
+
+def test_drift_at_one_risk_closes_the_gate():
+    """Risks are often equal: the same question has the same risk."""
+    door = gate(least_audits=213, about={"step_error": 0.03})
+    for _ in range(200):
+        door.audit(0.01, wrong=0.0)
+    for _ in range(13):
+        door.audit(0.01, wrong=1.0)
+    assert door.ledger.recertified == 1
+    assert door.verdict(0.01, depth=1) is Trust.TOO_RISKY
+
+
 def test_a_number_that_is_none_is_never_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         certificate(safe_horizon=float("nan")).save(tmp_path / "c.json")

@@ -34,22 +34,27 @@ def episodes_of(world, count=30):
     ]
 
 
+def told(episodes):
+    """An instruction for each episode."""
+    return [f"do {episode.seed}" for episode in episodes]
+
+
 def test_the_truth_is_exact_at_every_depth_chance_included():
     world = FrozenLake.Config(size=3, success_rate=0.5).build()
     episodes = episodes_of(world)
     for loop in (open_loop, closed_loop):
-        values = loop(TrueModel(world), episodes, world, 6)
+        values = loop(TrueModel(world), episodes, world, 6, instructions=told(episodes))
         assert len(values[0]) == 30 > len(values[5]) > 0
         assert min(map(min, values)) > 0.99  # branches that are too light are dropped
         assert max(map(max, values)) <= 1.0
-    assert np.mean(open_loop(NoChange(), episodes, world, 1)[0]) < 0.6
+    assert np.mean(open_loop(NoChange(), episodes, world, 1, instructions=told(episodes))[0]) < 0.6
 
 
 def test_a_model_that_lies_late_is_good_early_and_its_safe_horizon_says_so():
     world = Counter.Config().build()
     episodes = episodes_of(world, 60)
     model = Lying(world, lambda question: len(question.situation.history) >= 3)
-    by_depth = open_loop(model, episodes, world, 6)
+    by_depth = open_loop(model, episodes, world, 6, instructions=told(episodes))
     rows = [mean_row(values) for values in by_depth]
     assert [row["mean"] for row in rows[:3]] == [1.0, 1.0, 1.0] and rows[3]["mean"] < 0.2
     table = carried(by_depth, [len(episode.transitions) for episode in episodes])
@@ -62,7 +67,10 @@ def test_small_errors_add_up_in_the_open_loop_only():
     world = Counter.Config().build()
     episodes = episodes_of(world, 100)
     model = Lying(world, by_chance(0.1))
-    opened, closed = (loop(model, episodes, world, 5) for loop in (open_loop, closed_loop))
+    opened, closed = (
+        loop(model, episodes, world, 5, instructions=told(episodes))
+        for loop in (open_loop, closed_loop)
+    )
     assert np.mean(closed[4]) > 0.8 and np.mean(closed[4]) > np.mean(opened[4]) + 0.05
 
 
@@ -192,7 +200,22 @@ def test_a_question_of_a_recorded_episode_knows_what_was_known_then():
     assert asked.situation.observation == episode.transitions[2].observation
     assert asked.action == episode.transitions[2].action
     assert list(asked.situation.history) == list(episode.transitions[:2])
-    assert query_at(world, episode, 0).situation.steps_left == 20
+    assert query_at(world, episode, 0, "").situation.steps_left == 20
+
+
+@pytest.mark.parametrize("loop", [open_loop, closed_loop])
+def test_each_question_comes_with_the_instruction_of_its_episode(loop):
+    world = Counter.Config().build()
+    episodes = episodes_of(world, 3)
+    asked = []
+
+    class Recording(NoChange):
+        def predict(self, questions):
+            asked.extend(questions)
+            return super().predict(questions)
+
+    loop(Recording(), episodes, world, 2, instructions=told(episodes))
+    assert {question.situation.instruction for question in asked} == {"do 0", "do 1", "do 2"}
 
 
 def video(*values, over=False, reward=0.0):
@@ -227,12 +250,13 @@ def test_a_world_that_cannot_tell_is_judged_by_what_was_seen():
     episodes = [video(0, 51, 102), video(0, 0)]
     # Still frames are 0.2 from 51 and 0.4 from 102; half of a distance is taken off.
     for loop, second in ((open_loop, 0.8), (closed_loop, 0.9)):
-        found = loop(NoChange(), episodes, Cinema(), 3)
+        found = loop(NoChange(), episodes, Cinema(), 3, instructions=told(episodes))
         assert [len(row) for row in found] == [2, 1, 0]
         assert found[0] == pytest.approx([0.9, 1.0]) and found[1] == pytest.approx([second])
     # An end that nobody foresaw makes a prediction wrong; so does, fed with real steps, a reward.
-    assert open_loop(NoChange(), [video(0, 0, over=True)], Cinema(), 1) == [[0.0]]
-    assert closed_loop(NoChange(), [video(0, 0, reward=1.0)], Cinema(), 1) == [[0.0]]
+    ended, paid = [video(0, 0, over=True)], [video(0, 0, reward=1.0)]
+    assert open_loop(NoChange(), ended, Cinema(), 1, instructions=[""]) == [[0.0]]
+    assert closed_loop(NoChange(), paid, Cinema(), 1, instructions=[""]) == [[0.0]]
 
 
 def test_mass_that_a_dream_has_lost_counts_as_wrong():
@@ -261,7 +285,7 @@ def test_mass_that_a_dream_has_lost_counts_as_wrong():
                 for q, b, f in zip(questions, told, first, strict=True)
             ]
 
-    rows = open_loop(Forgetful(), episodes, world, 2)
+    rows = open_loop(Forgetful(), episodes, world, 2, instructions=told(episodes))
     assert rows[0] == pytest.approx([0.75] * len(episodes))
     assert rows[1] == pytest.approx(
         [0.75] * len(episodes)
@@ -278,11 +302,13 @@ def test_a_model_that_is_sure_in_a_world_of_chance_is_right_as_often_as_chance_h
             sure = [certain(p.observation, p.reward, p.terminated, p.success) for p in told]
             return [PredictiveDistribution((one,)) for one in sure]
 
-    asked = [query_at(world, episode, 0) for episode in episodes]
+    asked = [query_at(world, episode, 0, "") for episode in episodes]
     wanted = [float(one.chances[0]) for one in truth.predict(asked)]
     assert 0.3 < min(wanted) < 1.0
     for loop in (open_loop, closed_loop):
-        assert loop(Firm(), episodes, world, 1)[0] == pytest.approx(wanted)
+        assert loop(Firm(), episodes, world, 1, instructions=told(episodes))[0] == pytest.approx(
+            wanted
+        )
 
 
 def test_a_row_is_a_mean_inside_its_interval_and_inside_what_is_possible():

@@ -1,6 +1,7 @@
 """Beliefs and their overlap with the truth; the distance to the data."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,6 +261,29 @@ def test_the_truth_knows_every_slip_and_stops_at_what_is_no_state():
     distribution = TrueModel(world).predict([asked(Text("___\n_P_\n__G"), "Right")])[0]
     assert [round(c, 3) for c in distribution.chances] == [0.667, 0.167, 0.167]
     assert TrueModel(world).predict([asked(Text("nonsense"), "Right")])[0].predictions == ()
+
+
+class Repeating(Counter):
+    """Lists each result twice, with half of its probability, and something impossible."""
+
+    def truth(self, state, action):
+        results = super().truth(state, action)
+        halves = [replace(one, probability=one.probability / 2) for one in results]
+        return [*halves, *halves, replace(results[0], reward=9.0, probability=0.0)]
+
+
+def test_a_result_that_is_listed_twice_is_one_result():
+    world = Repeating(Counter.Config())
+    seen, _ = world.reset(seed=0)
+    truth = TrueModel(world).predict([asked(seen, world.actions()[0])])[0]
+    assert truth.chances.tolist() == [1.0]
+    half_right = PredictiveDistribution(
+        (
+            replace(truth.predictions[0], logprob=math.log(0.5)),
+            certain(Text("other"), 0.0, False, False, 0.5),
+        )
+    )
+    assert overlap(half_right, truth, seen, world.verifier) == pytest.approx(0.5)
 
 
 def test_nearest_copies_what_came_of_the_most_similar_step():

@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from terrella.core.episode import play
 from terrella.core.protocols import Policy, WorldModel
 from terrella.core.seeds import CERTIFY_FIRST, instance_seed
 from terrella.core.stats import mean_interval
@@ -48,6 +47,9 @@ from terrella.trust.truth import NearestCopy, NoChange
 from terrella.world_models.certified import CertifiedModel
 from terrella.world_models.imagine import imagine
 from terrella.world_models.planner import Planner
+
+Loop = Callable[..., list[list[float]]]
+"""`open_loop` or `closed_loop`."""
 
 
 class Sections:
@@ -137,28 +139,27 @@ class Sections:
         """
         config, world = self.config, self.evidence.world
         model = self.watch.model(self.evidence.model)
-        policies = [policy.build() for policy in config.under]
-        seeds = self._instance_seeds(config.horizon_episodes)
-        episodes = [
-            play(world, policy, seed=seed, split=Split.TEST)
-            for seed in seeds
-            for policy in policies
+        played = [
+            self._play_real(policy.build(), config.horizon_episodes) for policy in config.under
         ]
-        self.real_steps["horizon"] += sum(len(episode.transitions) for episode in episodes)
+        self.real_steps["horizon"] += sum(result.steps for result in played)
+        episodes = [episode for result in played for episode in result.episodes]
+        instructions = [text for result in played for text in result.instructions]
         depth = min(config.depth, config.world.max_steps)
-        tracks = {
-            "open": open_loop(model, episodes, world, depth),
-            "closed": closed_loop(model, episodes, world, depth),
-        }
+
+        def accuracy(loop: Loop, model: WorldModel) -> list[list[float]]:
+            return loop(model, episodes, world, depth, instructions=instructions)
+
+        tracks = {"open": accuracy(open_loop, model), "closed": accuracy(closed_loop, model)}
         for name, baseline in self._baselines.items():
-            tracks[name] = open_loop(baseline, episodes, world, depth)
+            tracks[name] = accuracy(open_loop, baseline)
         table = carried(tracks["open"], [len(episode.transitions) for episode in episodes])
         return [
             {
                 "depth": index + 1,
-                "episodes": len(seeds),
+                "episodes": len(played[0].episodes),
                 "bound": accuracy_bound(
-                    [table[n :: len(policies), index].tolist() for n in range(len(policies))]
+                    [group[:, index].tolist() for group in np.split(table, len(played))]
                 ),
                 **{name: mean_row(values[index]) for name, values in tracks.items()},
             }

@@ -29,11 +29,9 @@ def predict_steps(
 ) -> tuple[StepPredictions, int]:
     """Predict one step of each policy in `count` instances; returns the real steps it took, too."""
     world = evidence.world
-    sampled = sample_steps(config, split, count)
+    sampled, env_steps = sample_steps(config, split, count)
     queries = [each.query for each in sampled]
     steps = [each.step for each in sampled]
-    # The real steps up to and including the predicted one: what it costs to be able to ask.
-    env_steps = sum(len(query.situation.history) + 1 for query in queries)
     distributions = evidence.model.predict(queries)
     truths = true_distributions(world, queries, steps)
     distances, _ = evidence.data.look_up(
@@ -69,27 +67,32 @@ class SampledStep(NamedTuple):
     instance: str
 
 
-def sample_steps(config: CertifyConfig, split: Split, count: int) -> list[SampledStep]:
+def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[SampledStep], int]:
     """One step of every policy in each of `count` different instances, or of fewer if there are.
 
     Instances fall into splits by chance, so different ones are exchangeable; the same one twice
-    would not be. Steps of different policies in one instance are never in one group.
+    would not be. Steps of different policies in one instance are never in one group. The second
+    result is the real steps that this took: whole episodes, since each one's step is drawn from it.
     """
     tasks = [
         PredictionTasks(config.world, policy, split=split, seed=config.seed + 1)
         for policy in config.under
     ]
     steps: dict[str, list[SampledStep]] = {}
-    for index in range(MOST_TRIES * count):
+    env_steps = 0
+    for index in range(CERTIFY_FIRST, CERTIFY_FIRST + MOST_TRIES * count):
         if len(steps) == count:
             break
-        first = tasks[0](CERTIFY_FIRST + index)
-        if first.instance not in steps:
-            others = (each(CERTIFY_FIRST + index) for each in tasks[1:])
-            steps[first.instance] = [
-                _sampled(task, policy) for policy, task in enumerate((first, *others))
-            ]
-    return [step for of_instance in steps.values() for step in of_instance]
+        instance = tasks[0].instance(index)
+        if instance in steps:
+            continue
+        episodes = [each.episode(index) for each in tasks]
+        env_steps += sum(map(len, episodes))
+        steps[instance] = [
+            _sampled(PredictionTasks.draw(episode), policy)
+            for policy, episode in enumerate(episodes)
+        ]
+    return [step for of_instance in steps.values() for step in of_instance], env_steps
 
 
 def _sampled(task: Task, policy: int) -> SampledStep:

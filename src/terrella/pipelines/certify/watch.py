@@ -25,7 +25,9 @@ def section_sizes(config: CertifyConfig) -> Mapping[str, int]:
     return {
         "risk": (config.calibration + config.held_out) * len(config.under),
         "one_step": 1,
-        "horizon": 2 * config.horizon_episodes * len(config.under) * depth,
+        "horizon": config.horizon_episodes
+        * len(config.under)
+        * (config.world.max_steps + 2 * depth),
         "coverage": 1,
         "ranking": len(config.policies or ()) * config.ranked_on * episode,
         "exploitability": config.exploited_on * episode,

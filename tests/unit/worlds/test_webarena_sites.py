@@ -1,13 +1,17 @@
 """WebArena on sites of one's own: which hosts the browser may reach, and how tasks log in."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from terrella.browser.guard import GUARD_HEADER, NetworkGuard, RefusedError
-from terrella.core.errors import ConfigError, WorldError
+from terrella.core.errors import ConfigError, MissingExtraError, WorldError
+from terrella.core.untrusted import read_json
 from terrella.worlds.webarena import env
 from terrella.worlds.webarena.env import WebArena, _allowed
+from terrella.worlds.webarena.tasks import SOURCES, _find_module, load_tasks, read_task
+from terrella.worlds.webarena.templates import unchecked_row
 
 # --- the allow-list -------------------------------------------------------------------------------
 
@@ -114,3 +118,71 @@ def test_an_episode_does_not_begin_on_a_page_of_the_guard(started):
         world.reset(seed=0)
     world, _ = started({"content-type": "text/html"})
     world.reset(seed=0)
+
+
+# --- logins ---------------------------------------------------------------------------------------
+
+AUTO_LOGIN_WRITES = {
+    "gitlab_state.json",
+    "gitlab.reddit_state.json",
+    "gitlab.shopping_state.json",
+    "gitlab.shopping_admin_state.json",
+    "reddit_state.json",
+    "shopping_state.json",
+    "shopping.shopping_admin_state.json",
+    "shopping_admin_state.json",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_public_task_names_the_login_that_its_file_names(name):
+    try:
+        tasks = load_tasks(name)
+    except MissingExtraError as missing:
+        pytest.skip(str(missing))
+    module, path, dialect, _ = SOURCES[name]
+    rows = read_json(_find_module(module) / path)
+    for task, row in zip(tasks, rows, strict=True):
+        if dialect != "verified":
+            assert task.login == Path(row["storage_state"] or "").name
+        elif set(row["sites"]) <= {"map", "wikipedia"}:
+            assert task.login == ""
+        else:
+            assert task.login in AUTO_LOGIN_WRITES
+
+
+def test_verified_tasks_log_in_as_those_of_webarena_do():
+    """They have the same ids. WebArena's two tasks of map and administration log in nowhere."""
+    try:
+        before, after = load_tasks("webarena"), load_tasks("webarena_verified")
+    except MissingExtraError as missing:
+        pytest.skip(str(missing))
+    logins = {task.task_id: task.login for task in before}
+    other = [task for task in after if logins[task.task_id] != task.login]
+    assert [task.sites for task in other] == [("map", "shopping_admin")] * 2
+
+
+def row(storage_state):
+    made = unchecked_row("Sing.", ("reddit", "gitlab"), "__SHOPPING__")
+    return made | {"storage_state": storage_state}
+
+
+@pytest.mark.parametrize("path", ["/etc/cron.d/x_state.json", "../../x_state.json", "x_state.json"])
+def test_only_the_name_of_a_login_is_taken_from_a_task_file(path):
+    assert read_task(row(path), "webarena").login == "x_state.json"
+
+
+def test_a_task_gets_its_own_login_or_none_and_a_missing_one_is_named(started, tmp_path):
+    world, browser = started(cookies=str(tmp_path))
+    (tmp_path / "gitlab.reddit_state.json").write_text("{}")
+    world.begin(read_task(row("./.auth/gitlab.reddit_state.json"), "webarena"))
+    world.begin(read_task(row(None), "webarena"))
+    assert browser.storage == [str(tmp_path / "gitlab.reddit_state.json"), None]
+    for name in ("./.auth/reddit_state.json", ".."):
+        with pytest.raises(WorldError, match=r"needs the login .*, which is missing"):
+            world.begin(read_task(row(name), "webarena"))
+    # A task in words logs in as the task does beside which it was written.
+    world.tasks = [read_task(row("gitlab.reddit_state.json"), "webarena")]
+    world.reset(seed=0, options={"written": world.draft("Dance.", "Sing.").task})
+    assert world.task.intent == "Dance."
+    assert browser.storage[-1] == str(tmp_path / "gitlab.reddit_state.json")

@@ -17,6 +17,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
@@ -113,7 +114,10 @@ class WebArena(World):
         A site may be in your own network: the browser is let through to it, and to no other there.
         """
         cookies: Local[str] = ""
-        """A folder of Playwright storage states (`<site>_state.json`) for your own sites."""
+        """A folder of Playwright storage states for your own sites, as `auto_login` writes them.
+
+        A task names its own file there; empty logs in nowhere.
+        """
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
@@ -199,7 +203,8 @@ class WebArena(World):
         if fitting is not None:
             return fitting
         beside = next((task for task in self.tasks if task.intent == like), self.tasks[0])
-        row = unchecked_row(instruction, beside.sites, " |AND| ".join(beside.start_urls))
+        start_url = " |AND| ".join(beside.start_urls)
+        row = unchecked_row(instruction, beside.sites, start_url, beside.login)
         return Draft(task=json.dumps(row))
 
     def _take(self, written: str) -> Any:
@@ -216,9 +221,16 @@ class WebArena(World):
             fields = {"expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
             cookies = self.arena.cookies(list(task.sites))
             return {"cookies": [{**cookie, **fields} for cookie in cookies], "origins": []}
-        if not self.config.cookies:
+        if not self.config.cookies or not task.login:
             return None
-        return f"{self.config.cookies}/{'.'.join(task.sites)}_state.json"
+        file = Path(self.config.cookies) / task.login
+        if not file.is_file():
+            raise WorldError(
+                self.name,
+                f"task {task.task_id} needs the login {file}, which is missing",
+                "log in first: WebArena's auto_login writes this file",
+            )
+        return str(file)
 
     async def _open(self, tab: Tab) -> None:
         for index, url in enumerate(self.task.start_urls):

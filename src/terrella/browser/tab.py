@@ -117,9 +117,11 @@ class Tab:
             self._loading.add(request)
 
     async def _on_finished(self, request: Any) -> None:
-        if self.on_event is not None and request.resource_type in SETTLE_RESOURCES:
-            self.on_event(await record_request(request))
-        self._loading.discard(request)
+        try:
+            if self.on_event is not None and request.resource_type in SETTLE_RESOURCES:
+                self.on_event(await record_request(request))
+        finally:  # a request that is never forgotten makes every `settle` wait in vain
+            self._loading.discard(request)
 
     async def _attach(self) -> None:
         """Open a DevTools session with the page in front, unless there is one."""

@@ -27,6 +27,8 @@ MAX_HEAD = 64 * 1024
 CHUNK = 64 * 1024
 MAX_REFUSED = 1000
 MAX_LINE = 300
+GUARD_HEADER = "x-terrella-guard"
+"""A header of the guard's own error pages: it says what went wrong."""
 HOP_HEADERS = {"connection", "proxy-connection", "keep-alive", "proxy-authorization"}
 
 
@@ -151,9 +153,10 @@ class NetworkGuard:
             await self._forward(address, origin_head, headers, reader, writer)
         except (RefusedError, ValueError) as refusal:
             self.refused.append(f"{method} {target[:MAX_LINE]}: {str(refusal)[:MAX_LINE]}")
-            _reply(writer, "403 Forbidden", b"refused by the allow-list")
+            _reply(writer, "403 Forbidden", b"refused by the allow-list", fault=str(refusal))
         except OSError as error:
-            _reply(writer, "502 Bad Gateway", f"{type(error).__name__}: {error}".encode())
+            fault = f"{type(error).__name__}: {error}"
+            _reply(writer, "502 Bad Gateway", fault.encode(), fault=fault)
         return False
 
     async def _tunnel(
@@ -223,17 +226,25 @@ def _reply(
     *,
     content_type: str = "text/plain",
     keep_alive: bool = False,
+    fault: str = "",
 ) -> None:
+    """Answer in the site's place; `fault` says why the site could not."""
     head = [
         f"HTTP/1.1 {status}",
         f"Content-Type: {content_type}",
         f"Content-Length: {len(body)}",
         "Cache-Control: max-age=86400",
         f"Connection: {'keep-alive' if keep_alive else 'close'}",
+        *([f"{GUARD_HEADER}: {_one_line(fault)}"] if fault else []),
         "",
         "",
     ]
     writer.write("\r\n".join(head).encode("latin-1") + body)
+
+
+def _one_line(text: str) -> str:
+    """A text that fits into a header: a hostile name must not begin a header of its own."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:MAX_LINE])
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

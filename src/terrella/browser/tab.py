@@ -117,9 +117,11 @@ class Tab:
             self._loading.add(request)
 
     async def _on_finished(self, request: Any) -> None:
-        if self.on_event is not None and request.resource_type in SETTLE_RESOURCES:
-            self.on_event(await record_request(request))
-        self._loading.discard(request)
+        try:
+            if self.on_event is not None and request.resource_type in SETTLE_RESOURCES:
+                self.on_event(await record_request(request))
+        finally:  # a request that is never forgotten makes every `settle` wait in vain
+            self._loading.discard(request)
 
     async def _attach(self) -> None:
         """Open a DevTools session with the page in front, unless there is one."""
@@ -163,14 +165,18 @@ class Tab:
         """From the next document on, time moves only by `terrellaAdvance(milliseconds)`."""
         await self.context.add_init_script(CLOCK_SCRIPT)
 
-    async def go(self, url: str) -> None:
-        """Load an http(s) address; others could reach the files of this machine."""
+    async def go(self, url: str) -> Any:
+        """Load an http(s) address; others could reach the files of this machine.
+
+        Returns Playwright's response, after all redirects.
+        """
         if urlsplit(url).scheme not in ("http", "https"):
             raise WorldError(
                 "browser", f"refuses to open {url[:80]!r}", "use an http or https address"
             )
-        await self.page.goto(url, wait_until="load")
+        response = await self.page.goto(url, wait_until="load")
         await self._attach()
+        return response
 
     async def visit(self, url: str) -> bool:
         """Load an address for an agent; False when it cannot be opened."""

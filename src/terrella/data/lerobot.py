@@ -1,9 +1,10 @@
 """Read and write LeRobot datasets (v3.0 layout), without the lerobot package.
 
 Many episodes share a Parquet file and an mp4; `meta/episodes` says where each begins. Frame t, its
-action and frame t + 1 form a transition; the action of the last frame leads nowhere and is dropped.
-Video is lossy: pixels change slightly when an episode is written and read again. A dataset is
-untrusted: its files must lie in its folder, and its tables have ceilings.
+action and frame t + 1 form a transition; its reward is `next.reward` of row t. The action of the
+last frame leads nowhere and is dropped. Video is lossy: pixels change slightly when an episode is
+written and read again. A dataset is untrusted: its files must lie in its folder, and its tables
+have ceilings.
     for episode in read_lerobot(Path("pusht"), size=(64, 64)): ...
     write_lerobot(Path("my_dataset"), episodes, fps=5)
 """
@@ -193,7 +194,7 @@ class _Reader:
             number=int(number),
             video=video,
             actions=np.array(steps[ACTION].to_pylist(), float),
-            rewards=_column(steps, "next.reward"),
+            rewards=_rewards(steps),
             success=_last(steps, "next.success"),
             task=" ".join(row.get("tasks") or ()),
         )
@@ -208,10 +209,12 @@ class _Reader:
         return table.filter(pc.equal(table["episode_index"], number))
 
 
-def _column(steps: pa.Table, name: str) -> list[float] | None:
-    if name not in steps.column_names:
+def _rewards(steps: pa.Table) -> list[float] | None:
+    """The reward that came with each frame: row t has that of frame t + 1."""
+    if "next.reward" not in steps.column_names:
         return None
-    return [float(value) for value in steps[name].to_pylist()]
+    earned = [float(value) for value in steps["next.reward"].to_pylist()]
+    return [0.0, *earned[:-1]]
 
 
 def _last(steps: pa.Table, name: str) -> bool | None:
@@ -270,8 +273,11 @@ def _data(
     rewards: list[float] = []
     success: list[bool] = []
     for episode, length in zip(episodes, lengths, strict=True):
-        rewards += [0.0, *(step.reward for step in episode.transitions)]
-        success += [False] * (length - 1) + [episode.outcome.value == 1.0]
+        earned = [step.reward for step in episode.transitions]
+        won = episode.outcome.value == 1.0
+        # The last row repeats the one before: nothing happens after the last frame.
+        rewards += [*earned, earned[-1]]
+        success += [False] * (length - 2) + [won, won]
     flat = np.concatenate(actions)
     numbers = pa.array(flat.ravel(), pa.float32())
     return pa.table(

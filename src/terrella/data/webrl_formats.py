@@ -232,6 +232,11 @@ def trace_files(folder: Path) -> list[Path]:
     return sorted((folder / "traces").glob("*.jsonl"))
 
 
+def score_file(path: Path) -> Path:
+    """The file with the score of the trace in `traces/{task_id}.jsonl`."""
+    return path.parents[1] / "actions" / f"{path.stem}.json"
+
+
 def read_traces(folder: Path) -> list[Trace]:
     """Read all traces of a folder, ordered by name; a line that is not a step is an error."""
     return [read_trace(path) for path in trace_files(folder)]
@@ -239,7 +244,7 @@ def read_traces(folder: Path) -> list[Trace]:
 
 def read_trace(path: Path) -> Trace:
     """The trace in `traces/{task_id}.jsonl`, with the score beside it."""
-    score = _read_score(path.parents[1] / "actions" / f"{path.stem}.json")
+    score = _read_score(score_file(path))
     rows = list(read_json_lines(path))
     if len(rows) > MAX_STEPS:
         raise StoreError(str(path), f"has {len(rows):,} steps, more than {MAX_STEPS:,}")

@@ -63,6 +63,11 @@ class ActionProposer(Protocol):
         """Model calls so far."""
         ...
 
+    @property
+    def calls_per_page(self) -> int:
+        """Model calls that one situation takes."""
+        ...
+
     def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
         """Proposals for each situation, computed as one batch."""
         ...
@@ -74,6 +79,11 @@ class PageValue(Protocol):
     @property
     def calls(self) -> int:
         """Model calls so far."""
+        ...
+
+    @property
+    def calls_per_page(self) -> int:
+        """Model calls that one situation takes."""
         ...
 
     def value(self, situations: Sequence[Situation]) -> list[float]:
@@ -90,7 +100,7 @@ class PagePlanCost:
     """Model calls: proposals, predictions and values, one per query."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Branch:
     """An imagined course: its first action, its current situation and its value so far."""
 
@@ -112,7 +122,7 @@ class PagePlanner(Configurable):
         width: int = 4
         """Proposals expanded on each page, and branches kept from one depth to the next."""
         budget: int = 64
-        """Model calls per step of the episode."""
+        """Model calls per step of the episode; what it does not pay for is not looked at."""
         risk_weight: float = 0.1
         prior_weight: float = 0.3
         """Weight of the proposer's own preference in the value of a branch."""
@@ -146,8 +156,22 @@ class PagePlanner(Configurable):
         self.model = model
         self.legal = legal
         self.value = value
+        self.value_calls = 0 if value is None else value.calls_per_page
+        self._check_budget()
         self.cost = PagePlanCost()
         self.name = f"page_planner({config.depth},{config.width})"
+
+    def _check_budget(self) -> None:
+        """One step of look-ahead is the least: with less, some actions keep only their prior."""
+        config = self.config
+        needed = self.proposer.calls_per_page + config.width * (1 + self.value_calls)
+        if config.depth and config.budget < needed:
+            raise ConfigError(
+                "page_planner.budget",
+                f"one step of look-ahead takes up to {needed} model calls, the budget has "
+                f"{config.budget}",
+                f"set budget to {needed} or more, or lower width or the samples",
+            )
 
     def act(self, moment: Moment) -> str:
         """The first action of the branch with the highest value."""
@@ -182,18 +206,16 @@ class PagePlanner(Configurable):
         """Value of each first action: the best value of any branch that starts with it."""
         best: dict[str, float] = {}
         for depth in range(self.config.depth):
-            calls_left = call_limit - self.cost.calls
-            branches, actions = branches[:calls_left], actions[:calls_left]
-            if not branches:
-                break
-            branches = self._predict(branches, actions, depth)
-            seen = branches
+            seen = self._predict(branches, actions, depth)
             last = depth + 1 == self.config.depth
-            branches, actions = ([], []) if last else self._expand(branches, call_limit)
+            parents = [] if last else self._affordable(seen, call_limit)
+            parents, branches, actions = self._expand(parents)
             # With a value, a branch that goes on is valued where it ends.
-            ends = seen if not branches or self.value is None else [b for b in seen if b.over]
+            ends = seen if self.value is None else [b for b in seen if b not in parents]
             for branch, end_value in zip(ends, self._end_values(ends, depth), strict=True):
                 best[branch.first] = max(best.get(branch.first, -1e9), end_value)
+            if not branches:
+                break
         return best
 
     def _end_values(self, branches: Sequence[_Branch], depth: int) -> list[float]:
@@ -256,22 +278,31 @@ class PagePlanner(Configurable):
             over=predicted.terminated or situation.steps_left < 1,
         )
 
-    def _expand(
-        self, branches: Sequence[_Branch], call_limit: int
-    ) -> tuple[list[_Branch], list[str]]:
-        """The best open branches, one copy for each action proposed on their imagined pages."""
+    def _affordable(self, branches: Sequence[_Branch], call_limit: int) -> list[_Branch]:
+        """The best open branches: as many as can be expanded, and all ends still be valued."""
+        width, value_calls = self.config.width, self.value_calls
         open_branches = [branch for branch in branches if not branch.over]
         open_branches.sort(key=lambda branch: -branch.value)
-        open_branches = open_branches[: self.config.width]
-        calls_left = call_limit - self.cost.calls
-        if not open_branches or calls_left < 2 * len(open_branches):
-            return [], []
+        room = call_limit - self.cost.calls - value_calls * len(open_branches)
+        # Its children are predicted and valued; the branch itself is not valued then.
+        each = self.proposer.calls_per_page + width * (1 + value_calls) - value_calls
+        return open_branches[: min(width, max(0, room // each))]
+
+    def _expand(
+        self, branches: Sequence[_Branch]
+    ) -> tuple[list[_Branch], list[_Branch], list[str]]:
+        """The branches that go on, and a copy for each action proposed on their imagined pages."""
+        parents: list[_Branch] = []
         expanded: list[_Branch] = []
         actions: list[str] = []
-        all_proposals = self._propose([branch.situation for branch in open_branches])
-        for branch, proposals in zip(open_branches, all_proposals, strict=True):
+        if not branches:
+            return parents, expanded, actions
+        all_proposals = self._propose([branch.situation for branch in branches])
+        for branch, proposals in zip(branches, all_proposals, strict=True):
+            if proposals:
+                parents.append(branch)
             for action, weight in proposals:
                 bonus = 0.1 * self.config.prior_weight * weight
                 expanded.append(replace(branch, value=branch.value + bonus))
                 actions.append(action)
-        return expanded, actions
+        return parents, expanded, actions

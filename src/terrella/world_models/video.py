@@ -38,6 +38,8 @@ from terrella.world_models.imagine import ImaginedWorld, imagine
 Classifier = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
 CACHE_LIMIT = 100_000
 BINS = "actions.json"
+MADE_WITH = "made_with"
+"""The key in it that holds the settings of the bins; models need the bins alone."""
 T = TypeVar("T")
 
 
@@ -152,7 +154,8 @@ def read_codec(folder: Path, *, window: int, joint: bool = False) -> FrameCodec:
     """Load the codec (tokenizer and action bins) of a folder written by `TrainTokenizer`."""
     from terrella.models.frame_tokenizers import load_frame_tokenizer
 
-    bins = record_from_json(ActionBins, read_sealed(folder / BINS, MAKE_AGAIN))
+    content = read_sealed(folder / BINS, MAKE_AGAIN)
+    bins = record_from_json(ActionBins, {k: v for k, v in content.items() if k != MADE_WITH})
     tokenizer = load_frame_tokenizer(folder / "tokenizer")
     return FrameCodec(tokenizer, bins, window=window, joint=joint)
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
-from terrella.browser.guard import Allow, NetworkGuard, RefusedError
+from terrella.browser.guard import GUARD_HEADER, Allow, NetworkGuard, RefusedError
 from terrella.browser.host import BrowserHost, BrowserSettings
 from terrella.browser.launch import find_chromium
 from terrella.core.errors import MissingExtraError, MissingProgramError, WorldError
@@ -94,6 +94,14 @@ def show(host, site, tab, page, seconds=0.4):
 def test_allowed_sites_are_reached(host, site, tab, secret):
     show(host, site, tab, "<p>hello</p>")
     assert "hello" in host.run(tab.html(), 10) and not secret.hits
+
+
+def test_a_page_of_the_guard_says_so_and_why(host, site, tab):
+    assert GUARD_HEADER not in host.run(tab.go("http://site.test/"), 20).headers
+    refused = host.run(tab.go("http://elsewhere.test/"), 20)
+    assert refused.headers[GUARD_HEADER] == "elsewhere.test:80 is not on the allow-list"
+    redirected = host.run(tab.go("http://site.test/redirect"), 20)
+    assert redirected.headers[GUARD_HEADER].endswith("is not on the allow-list")
 
 
 def test_a_redirect_does_not_lead_out(host, site, tab, secret):
@@ -195,6 +203,24 @@ def test_only_public_addresses_need_no_pin():
     for host, port in (("c.test", 80), ("a.test", 22), ("127.0.0.1", 80), ("", 80)):
         with pytest.raises(RefusedError):
             guard.target(host, port)
+
+
+def test_a_site_that_is_down_is_told_in_one_header_line():
+    guard = NetworkGuard(allow=(Allow(host="a.test", at="127.0.0.1:1"),))
+
+    async def head(target):
+        port = await guard.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {target} HTTP/1.1\r\n\r\n".encode("latin-1"))
+        text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        writer.close()
+        await guard.stop()
+        return [line for line in text.split("\r\n") if line.startswith(GUARD_HEADER)]
+
+    (down,) = asyncio.run(head("http://a.test/"))
+    assert "ConnectionRefusedError" in down
+    (hostile,) = asyncio.run(head("http://b.test\nx-evil:1/"))
+    assert hostile.endswith("is not on the allow-list")
 
 
 def test_a_served_folder_does_not_leak_its_neighbours(tmp_path):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -75,6 +76,60 @@ def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
     assert (
         rows["index"].to_pylist() == list(range(15)) and rows["episode_index"].to_pylist()[6] == 1
     )
+
+
+def lerobot_by_hand(folder, rows, frames):
+    """A dataset of one episode as LeRobot writes it: `next.*` of row t is what action t led to."""
+    camera = "observation.images.top"
+    data, video_path = "data/chunk-000/file-000.parquet", "videos/top/chunk-000/file-000.mp4"
+    for name in (data, video_path, "meta/episodes/chunk-000/file-000.parquet"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    write_video(folder / video_path, video(frames), fps=10)
+    actions = [[float(t)] for t in range(frames)]
+    pq.write_table(
+        pa.table({"episode_index": [0] * frames, "action": actions, **rows}), folder / data
+    )
+    index = {"episode_index": 0, "tasks": ["push"], "data/chunk_index": 0, "data/file_index": 0}
+    place = {"chunk_index": 0, "file_index": 0, "from_timestamp": 0.0, "to_timestamp": frames / 10}
+    index |= {f"videos/{camera}/{key}": value for key, value in place.items()}
+    pq.write_table(
+        pa.Table.from_pylist([index]), folder / "meta/episodes/chunk-000/file-000.parquet"
+    )
+    info = {
+        "codebase_version": "v3.0",
+        "total_episodes": 1,
+        "data_path": data,
+        "video_path": video_path,
+        "features": {camera: {"dtype": "video"}},
+    }
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    return folder
+
+
+def test_a_step_gets_the_reward_that_its_own_action_led_to(tmp_path):
+    rows = {"next.reward": [0.0, 1.0, 2.0, 3.0, 4.0], "next.success": [False] * 4 + [True]}
+    (read,) = read_lerobot(lerobot_by_hand(tmp_path, rows, 5))
+    steps = [(step.action, step.reward) for step in read.transitions]
+    assert steps == [("+0.0000", 0.0), ("+1.0000", 1.0), ("+2.0000", 2.0), ("+3.0000", 3.0)]
+    assert read.success
+
+
+def test_the_writer_puts_rewards_and_success_beside_the_actions_that_earned_them(tmp_path):
+    recorded = Recording(
+        source="mine",
+        number=0,
+        video=video(4),
+        actions=np.zeros((4, 3)),
+        rewards=[9.0, 1.0, 2.0, 3.0],  # the first frame comes with no action
+        success=True,
+    )
+    before = recorded_episode(recorded)
+    write_lerobot(tmp_path / "set", [before, episode(1, 3, success=False)])
+    rows = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")
+    assert rows["next.reward"].to_pylist() == [1.0, 2.0, 3.0, 3.0, 0.0, 0.0, 0.0]
+    assert rows["next.success"].to_pylist() == [False, False, True, True, False, False, False]
+    back = next(read_lerobot(tmp_path / "set"))
+    assert [step.reward for step in back.transitions] == [1.0, 2.0, 3.0] and back.success
 
 
 def test_other_lerobot_versions_and_damage_are_refused(tmp_path):

@@ -112,6 +112,18 @@ def test_other_data_does_not_go_into_a_store_that_was_begun(tmp_path):
         imported("webrl", tmp_path, tmp_path / "nothing")
 
 
+def test_other_scores_of_the_same_traces_are_other_data(tmp_path):
+    imported("webrl", traces(tmp_path / "in"), tmp_path / "out")
+    score = tmp_path / "in/actions/000.json"
+    before = score.read_text()
+    assert "1.0" in before
+    score.write_text(before.replace("1.0", "0.0"))
+    with pytest.raises(StoreError, match="scores"):
+        imported("webrl", tmp_path / "in", tmp_path / "out")
+    score.write_text(before)
+    imported("webrl", tmp_path / "in", tmp_path / "out")
+
+
 def test_a_trace_without_steps_or_with_a_strange_score_is_named(tmp_path):
     traces(tmp_path / "in", count=1)
     (tmp_path / "in/traces/000.jsonl").write_text("")
@@ -143,6 +155,25 @@ def test_robot_video_becomes_a_store_in_parts_of_bounded_size(tmp_path, monkeypa
     words = ["import", "lerobot", str(tmp_path / "set"), "--out", str(tmp_path / "alone")]
     done = subprocess.run([sys.executable, "-m", "terrella.cli", *words], capture_output=True)
     assert done.returncode == 0 and b"episodes: 5" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_lerobot_file_that_changed_is_noticed_though_others_have_its_name(tmp_path):
+    """LeRobot calls every table file-000.parquet."""
+    pytest.importorskip("av", reason="pip install 'terrella[video]'")
+    from terrella.data.lerobot import write_lerobot
+
+    video = np.zeros((4, 32, 32, 3), np.uint8)
+    recording = Recording(source="x", number=0, video=video, actions=np.zeros((4, 2)), success=True)
+    write_lerobot(tmp_path / "set", [recorded_episode(recording)])
+    imported("lerobot", tmp_path / "set", tmp_path / "out")
+    imported("lerobot", tmp_path / "set", tmp_path / "out")
+    for file in sorted((tmp_path / "set").rglob("file-000.parquet")):
+        before = file.read_bytes()
+        pq.write_table(pq.read_table(file), file, compression="none")
+        assert len(before) != file.stat().st_size
+        with pytest.raises(StoreError, match="source_files"):
+            imported("lerobot", tmp_path / "set", tmp_path / "out")
+        file.write_bytes(before)
 
 
 def test_a_lerobot_dataset_is_imported_by_a_fresh_process(tmp_path):

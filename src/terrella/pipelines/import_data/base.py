@@ -31,11 +31,13 @@ class Importer(Configurable, abc.ABC):
         """Import what is missing; returns what a person wants to know at the end."""
 
     def spec(self, files: Iterable[Path]) -> dict[str, Any]:
-        """The settings and the files of the source, by name and size: others are another import."""
-        sizes = {path.name: path.stat().st_size for path in files}
+        """The settings and the files of the source, by path and size: others are another import."""
+        source = self.config.source
+        # Not by name: LeRobot has many files of one name. A source may be a file itself.
+        sizes = {path.relative_to(source).as_posix(): path.stat().st_size for path in files}
         return {
             **run_spec(self.config, ("source", "out")),
-            "source": self.config.source.resolve().name,
+            "source": source.resolve().name,
             "source_files": content_sha256(sizes),
         }
 

@@ -6,12 +6,14 @@ ImportLeRobot(ImportLeRobot.Config(source=Path("pusht"), out=Path("runs/pusht"))
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from terrella.core.config import Recorded
 from terrella.core.errors import StoreError
+from terrella.core.integrity import content_sha256, file_sha256
 from terrella.core.protocols import Progress
 from terrella.core.stats import wilson
 from terrella.core.types import Episode, Frames, Observation
@@ -22,7 +24,7 @@ from terrella.data.recorded_traces import trace_episode
 from terrella.data.rlds import read_rlds, shards_of
 from terrella.data.store import EpisodeStore
 from terrella.data.tfrecord import count_records
-from terrella.data.webrl_formats import read_trace, trace_files
+from terrella.data.webrl_formats import read_trace, score_file, trace_files
 from terrella.pipelines.import_data.base import Importer, Summary, size_text
 
 
@@ -109,6 +111,13 @@ class ImportTraces(ImportEpisodes):
             what = "has no traces/*.jsonl"
             raise StoreError(str(self.config.source), what, "see docs/webrl.md for the layout")
         return found
+
+    def spec(self, files: Iterable[Path]) -> dict[str, Any]:
+        """The scores, too: they lie beside the traces, and another score has the same size."""
+        files = list(files)
+        scores = [path for path in map(score_file, files) if path.is_file()]
+        hashes = {path.name: file_sha256(path) for path in scores}
+        return {**super().spec(files), "scores": content_sha256(hashes)}
 
     def count(self) -> int:
         return len(self.files())

@@ -20,12 +20,13 @@ from terrella.codecs.frames import FrameCodec
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
-from terrella.core.integrity import write_sealed
+from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, processes, run_spec, wait_for
 from terrella.core.tokens import Task
 from terrella.core.types import Split
+from terrella.core.untrusted import reading
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.models.action_bins import ActionBins
@@ -36,7 +37,13 @@ from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 from terrella.verify.frame_metrics import repetition_rate
 from terrella.verify.frames import FrameDistance
-from terrella.world_models.video import BINS, FrameCodecConfig, generated_frames, read_codec
+from terrella.world_models.video import (
+    BINS,
+    MADE_WITH,
+    FrameCodecConfig,
+    generated_frames,
+    read_codec,
+)
 
 CLIPS_AT_ONCE = 64
 """Held-out clips in memory at a time."""
@@ -128,8 +135,10 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         with run.shared(settings.out, run_spec(settings, TrainTokenizer.ignored)) as folder:
             path = folder / BINS
             if run.is_main and not path.exists():
-                write_sealed(path, asdict(self._bins(videos)))
+                made_with = {MADE_WITH: self._bin_settings()}
+                write_sealed(path, asdict(self._bins(videos)) | made_with)
             wait_for(path)
+            self._check_bins(path)
         config, frames = self.config, settings.trainer.tokenizer
         codec = read_codec(settings.out, window=config.window, joint=config.joint_vocabulary)
         if codec.frame_tokens != frames.tokens_per_frame:
@@ -140,6 +149,22 @@ class VideoModel(ModelPipeline[VideoModelResult]):
                 "set kind, size, columns and stride to those of the published tokenizer",
             )
         return codec
+
+    def _bin_settings(self) -> dict[str, Any]:
+        ranges = [list(each) for each in self.config.action_ranges]
+        return {"bins": self.config.bins, "action_ranges": ranges}
+
+    def _check_bins(self, path: Path) -> None:
+        """Refuse to use other bins than were asked for: models of this folder have learnt them."""
+        with reading(str(path), MAKE_AGAIN):
+            made_with = read_sealed(path, MAKE_AGAIN)[MADE_WITH]
+        for name, asked in self._bin_settings().items():
+            if made_with.get(name) != asked:
+                raise ConfigError(
+                    name,
+                    f"is {asked or 'not given'}; {path} was made with {made_with.get(name)}",
+                    "set the same, or make videos of your own with another videos.out",
+                )
 
     def _bins(self, videos: TrainTokenizer) -> ActionBins:
         config = self.config

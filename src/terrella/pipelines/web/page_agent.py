@@ -145,6 +145,10 @@ class SampledProposals:
         self.unread = 0
         """Replies without an action that the page allows."""
 
+    @property
+    def calls_per_page(self) -> int:
+        return self.samples
+
     def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
         """(action, fraction of the readable replies) for each page."""
         return run_in_background(self._propose_all(situations)).result()
@@ -185,6 +189,10 @@ class ModelValue:
         self.calls = 0
         self.unread = 0
         """Replies without a mark; they count as 0, as in the published agent."""
+
+    @property
+    def calls_per_page(self) -> int:
+        return self.samples
 
     def value(self, situations: Sequence[Situation]) -> list[float]:
         return run_in_background(self._value_all(situations)).result()

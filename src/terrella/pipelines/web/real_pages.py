@@ -134,6 +134,9 @@ def _path(situation: Situation, *more: str) -> tuple[str, ...]:
 class TrueValue:
     """What the expert makes of the real page to which the same actions lead."""
 
+    calls_per_page = 0
+    """It asks the world, not a model."""
+
     def __init__(self, real: RealPages) -> None:
         self.real = real
         self.calls = 0
@@ -168,6 +171,10 @@ class RightActionAmong:
     @property
     def calls(self) -> int:
         return self.proposer.calls
+
+    @property
+    def calls_per_page(self) -> int:
+        return self.proposer.calls_per_page
 
     def propose(self, situations: Sequence[Situation]) -> list[Proposals]:
         proposals = self.proposer.propose(situations)

@@ -12,23 +12,26 @@ ends with `stop ANSWER`. Then the task's own checks run on a separate page. The 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
 
 from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.events import NetworkEvent
-from terrella.browser.guard import Allow
+from terrella.browser.guard import GUARD_HEADER, Allow, resolve
 from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
 from terrella.codecs.web_language import Action, parse_action
 from terrella.core.config import Configurable, Local
-from terrella.core.errors import WorldError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Transition, Tree, Verdict
 from terrella.core.untrusted import parse_json
@@ -106,9 +109,15 @@ class WebArena(World):
         only: tuple[int, ...] = ()
         """Ids of the tasks to draw from; empty for all."""
         addresses: Local[Mapping[str, str]] = field(default_factory=dict[str, str])
-        """Placeholder -> address of your own sites; empty for the mini-arena."""
+        """Placeholder -> address of your own sites; empty for the mini-arena.
+
+        A site may be in your own network: the browser is let through to it, and to no other there.
+        """
         cookies: Local[str] = ""
-        """A folder of Playwright storage states (`<site>_state.json`) for your own sites."""
+        """A folder of Playwright storage states for your own sites, as `auto_login` writes them.
+
+        A task names its own file there; empty logs in nowhere.
+        """
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
@@ -194,7 +203,8 @@ class WebArena(World):
         if fitting is not None:
             return fitting
         beside = next((task for task in self.tasks if task.intent == like), self.tasks[0])
-        row = unchecked_row(instruction, beside.sites, " |AND| ".join(beside.start_urls))
+        start_url = " |AND| ".join(beside.start_urls)
+        row = unchecked_row(instruction, beside.sites, start_url, beside.login)
         return Draft(task=json.dumps(row))
 
     def _take(self, written: str) -> Any:
@@ -211,15 +221,23 @@ class WebArena(World):
             fields = {"expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
             cookies = self.arena.cookies(list(task.sites))
             return {"cookies": [{**cookie, **fields} for cookie in cookies], "origins": []}
-        if not self.config.cookies:
+        if not self.config.cookies or not task.login:
             return None
-        return f"{self.config.cookies}/{'.'.join(task.sites)}_state.json"
+        file = Path(self.config.cookies) / task.login
+        if not file.is_file():
+            raise WorldError(
+                self.name,
+                f"task {task.task_id} needs the login {file}, which is missing",
+                "log in first: WebArena's auto_login writes this file",
+            )
+        return str(file)
 
     async def _open(self, tab: Tab) -> None:
         for index, url in enumerate(self.task.start_urls):
             if index:
                 await tab.context.new_page()
-            await tab.go(fill_placeholders(url, self.addresses))
+            address = fill_placeholders(url, self.addresses)
+            _require_site(address, await tab.go(address))
         await tab.settle()
         await self._read(tab)
 
@@ -321,12 +339,54 @@ class WebArena(World):
         self.tab = None
 
 
+def _require_site(address: str, response: Any) -> None:
+    """Refuse a start page that the guard wrote: an episode on it could only be lost."""
+    fault = None if response is None else response.headers.get(GUARD_HEADER)
+    if fault is not None:
+        raise WorldError(
+            "webarena",
+            f"the start page {address[:200]} did not open: {response.url[:200]}: {fault}",
+            "start the site, or name the host that it redirects to in `addresses`, too",
+        )
+
+
 def _allowed(addresses: Mapping[str, str]) -> tuple[Allow, ...]:
-    """The allow-list for your own sites; those on this machine are pinned to loopback."""
-    rules = []
-    for address in addresses.values():
-        host, _, port = address.split("://", 1)[1].split("/")[0].partition(":")
-        number = int(port or (443 if address.startswith("https") else 80))
-        at = f"127.0.0.1:{number}" if host in ("localhost", "127.0.0.1") else ""
-        rules.append(Allow(host=host, port=number, at=at))
-    return tuple(dict.fromkeys(rules))
+    """The allow-list for your own sites; you named them, so they may be in your own network."""
+    sites = [_host_and_port(address) for address in addresses.values()]
+    return tuple(
+        Allow(host=host, port=port, at=_pinned(host, port)) for host, port in dict.fromkeys(sites)
+    )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    try:
+        url = urlsplit(address)
+        host = str(url.hostname or "").rstrip(".")
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+    except (ValueError, KeyError):
+        host, port = "", 0
+    if not host:
+        raise ConfigError(
+            "webarena.addresses",
+            f"{address[:200]!r} is not the address of a site",
+            "write http://HOST or http://HOST:PORT",
+        )
+    return host, port
+
+
+def _pinned(host: str, port: int) -> str:
+    """`address:port` of a host in your own network; empty for a public one.
+
+    Link-local addresses are never pinned: clouds serve credentials there, and nobody serves sites.
+    """
+    try:
+        found = [ipaddress.ip_address(address) for address in resolve(host, port)]
+    except (OSError, ValueError) as error:
+        raise WorldError(
+            "webarena.addresses", f"{host}:{port} cannot be resolved: {error}", "correct its name"
+        ) from error
+    private = [address for address in found if not (address.is_global or address.is_link_local)]
+    # In a fixed order, so that worlds of the same sites share a browser. Sites in containers
+    # often listen on IPv4 only.
+    first = min(private, key=lambda address: (address.version, str(address)), default=None)
+    return f"{first}:{port}" if first else ""

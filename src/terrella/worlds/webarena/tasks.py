@@ -11,9 +11,9 @@ them: `webarena`, `vab` (Lite) or `verified`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError
@@ -55,6 +55,8 @@ STRING_RULES = (
     "required_values",
 )
 EVAL_TYPES = ("string_match", "url_match", "program_html", "db_query")
+OPEN_SITES = ("map", "wikipedia", "homepage")
+"""Sites that nobody logs in to."""
 EVALUATORS = ("AgentResponseEvaluator", "NetworkEventEvaluator")
 
 
@@ -88,6 +90,8 @@ class WebTask:
     start_urls: tuple[str, ...]
     template: int
     require_login: bool = True
+    login: str = ""
+    """Name of the file with the cookies that the task needs; empty for a task without."""
     eval_types: tuple[str, ...] = ()
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     string_note: str = ""
@@ -180,6 +184,7 @@ def _read_verified(row: Mapping[str, Any]) -> WebTask:
         intent=row["intent"],
         start_urls=tuple(row["start_urls"]),
         template=int(row["intent_template_id"]),
+        login=_login_of(row["sites"]),
         evaluators=tuple(row["eval"]),
     )
 
@@ -198,6 +203,7 @@ def _read_classic(row: Mapping[str, Any], dialect: Dialect) -> WebTask:
         start_urls=tuple(row["start_url"].split(" |AND| ")),
         template=int(row["intent_template_id"]),
         require_login=bool(row["require_login"]),
+        login=PurePosixPath(row.get("storage_state") or "").name,
         eval_types=tuple(checks["eval_types"]),
         answers=answers,
         string_note=checks.get("string_note") or "",
@@ -207,6 +213,14 @@ def _read_classic(row: Mapping[str, Any], dialect: Dialect) -> WebTask:
         queries=tuple(map(_read_query, checks.get("db_query") or ())),
         oracle=tuple(row.get("oracle", ())),
     )
+
+
+def _login_of(sites: Sequence[str]) -> str:
+    """The file that WebArena's `auto_login` writes for these sites."""
+    names = sorted(set(sites) - set(OPEN_SITES))
+    if "reddit" in names and {"shopping", "shopping_admin"} & set(names):
+        names = ["reddit"]  # it logs in to no shop beside the forum
+    return f"{'.'.join(names)}_state.json" if names else ""
 
 
 def _read_page(task: int, page: Mapping[str, Any]) -> PageCheck:

@@ -111,12 +111,15 @@ def task_row(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
     }
 
 
-def unchecked_row(intent: str, sites: tuple[str, ...], start_url: str) -> dict[str, Any]:
+def unchecked_row(
+    intent: str, sites: tuple[str, ...], start_url: str, login: str = ""
+) -> dict[str, Any]:
     """A task without a check: only an outcome model can judge it."""
     return {
         "sites": list(sites),
         "task_id": written_id(intent),
         "require_login": True,
+        "storage_state": login or None,
         "start_url": start_url,
         "intent": intent,
         "eval": {"eval_types": []},

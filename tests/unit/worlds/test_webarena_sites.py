@@ -1,0 +1,188 @@
+"""WebArena on sites of one's own: which hosts the browser may reach, and how tasks log in."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from terrella.browser.guard import GUARD_HEADER, NetworkGuard, RefusedError
+from terrella.core.errors import ConfigError, MissingExtraError, WorldError
+from terrella.core.untrusted import read_json
+from terrella.worlds.webarena import env
+from terrella.worlds.webarena.env import WebArena, _allowed
+from terrella.worlds.webarena.tasks import SOURCES, _find_module, load_tasks, read_task
+from terrella.worlds.webarena.templates import unchecked_row
+
+# --- the allow-list -------------------------------------------------------------------------------
+
+
+def guard_of(monkeypatch, address, resolved):
+    """The guard for one site, with a resolver that always gives the same addresses."""
+    monkeypatch.setattr(env, "resolve", lambda *_: resolved)
+    return NetworkGuard(allow=_allowed({"__X__": address}), resolver=lambda *_: resolved)
+
+
+def test_a_site_at_a_private_address_is_reached():
+    guard = NetworkGuard(allow=_allowed({"__X__": "http://10.0.0.5:7770"}))
+    assert guard.target("10.0.0.5", 7770) == ("10.0.0.5", 7770)
+    for host, port in (("10.0.0.5", 22), ("10.0.0.6", 7770), ("127.0.0.1", 7770)):
+        with pytest.raises(RefusedError):
+            guard.target(host, port)
+
+
+@pytest.mark.parametrize(
+    ("resolved", "pinned"),
+    [
+        (["192.168.1.9"], "192.168.1.9"),
+        (["::1", "127.0.0.1"], "127.0.0.1"),
+        (["fd00::7"], "fd00::7"),
+        (["2001:4860::1", "192.168.1.9"], "192.168.1.9"),  # a machine at home often has both
+    ],
+)
+def test_a_name_in_the_own_network_is_pinned_to_what_it_was(monkeypatch, resolved, pinned):
+    guard = guard_of(monkeypatch, "http://Shop.local/", resolved)
+    guard.resolver = lambda *_: ["127.0.0.1"]  # where it points later does not matter
+    assert guard.target("shop.local", 80) == (pinned, 80)
+
+
+def test_a_public_name_is_resolved_by_the_guard_and_link_local_is_never_pinned(monkeypatch):
+    guard = guard_of(monkeypatch, "https://shop.example", ["8.8.8.8"])
+    assert guard.allow[0].at == "" and guard.target("shop.example", 443) == ("8.8.8.8", 443)
+    guard = guard_of(monkeypatch, "http://shop.example", ["169.254.169.254"])
+    with pytest.raises(RefusedError):
+        guard.target("shop.example", 80)
+
+
+def test_a_site_without_an_address_is_named(monkeypatch):
+    def unknown(host, port):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(env, "resolve", unknown)
+    with pytest.raises(WorldError, match=r"shop\.local:7770 cannot be resolved"):
+        _allowed({"__X__": "http://shop.local:7770"})
+    for address in ("shop.local:7770", "http://", "http://shop:port", "ftp://shop"):
+        with pytest.raises(ConfigError, match="is not the address of a site"):
+            _allowed({"__X__": address})
+
+
+# --- the start page -------------------------------------------------------------------------------
+
+
+class Browser:
+    """A host and a tab in one: a single page, with these headers."""
+
+    def __init__(self, headers):
+        self.headers = headers
+        self.url = "http://10.0.0.5/"
+        self.storage = []
+        self.context = SimpleNamespace(browser=SimpleNamespace(is_connected=lambda: False))
+
+    def tab(self, storage):
+        self.storage.append(storage)
+        return self
+
+    def run(self, work, seconds):
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("the stub never waits")
+
+    async def go(self, url):
+        return self
+
+    async def settle(self):
+        pass
+
+    async def rows(self):
+        return []
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Starts a world whose browser shows one page."""
+
+    def start(headers=(), **fields):
+        browser = Browser(dict(headers))
+        monkeypatch.setattr(env, "browser_for", lambda settings: browser)
+        addresses = {"__SHOPPING__": "http://10.0.0.5", "__SHOPPING_ADMIN__": "http://10.0.0.6"}
+        config = WebArena.Config(tasks="mini", addresses=addresses, **fields)
+        return config.build(), browser
+
+    return start
+
+
+def test_an_episode_does_not_begin_on_a_page_of_the_guard(started):
+    world, _ = started({GUARD_HEADER: "shop.test:80 is not on the allow-list"})
+    with pytest.raises(WorldError, match=r"did not open: http://10\.0\.0\.5/: shop\.test:80 is no"):
+        world.reset(seed=0)
+    world, _ = started({"content-type": "text/html"})
+    world.reset(seed=0)
+
+
+# --- logins ---------------------------------------------------------------------------------------
+
+AUTO_LOGIN_WRITES = {
+    "gitlab_state.json",
+    "gitlab.reddit_state.json",
+    "gitlab.shopping_state.json",
+    "gitlab.shopping_admin_state.json",
+    "reddit_state.json",
+    "shopping_state.json",
+    "shopping.shopping_admin_state.json",
+    "shopping_admin_state.json",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_public_task_names_the_login_that_its_file_names(name):
+    try:
+        tasks = load_tasks(name)
+    except MissingExtraError as missing:
+        pytest.skip(str(missing))
+    module, path, dialect, _ = SOURCES[name]
+    rows = read_json(_find_module(module) / path)
+    for task, row in zip(tasks, rows, strict=True):
+        if dialect != "verified":
+            assert task.login == Path(row["storage_state"] or "").name
+        elif set(row["sites"]) <= {"map", "wikipedia"}:
+            assert task.login == ""
+        else:
+            assert task.login in AUTO_LOGIN_WRITES
+
+
+def test_verified_tasks_log_in_as_those_of_webarena_do():
+    """They have the same ids. WebArena's two tasks of map and administration log in nowhere."""
+    try:
+        before, after = load_tasks("webarena"), load_tasks("webarena_verified")
+    except MissingExtraError as missing:
+        pytest.skip(str(missing))
+    logins = {task.task_id: task.login for task in before}
+    other = [task for task in after if logins[task.task_id] != task.login]
+    assert [task.sites for task in other] == [("map", "shopping_admin")] * 2
+
+
+def row(storage_state):
+    made = unchecked_row("Sing.", ("reddit", "gitlab"), "__SHOPPING__")
+    return made | {"storage_state": storage_state}
+
+
+@pytest.mark.parametrize("path", ["/etc/cron.d/x_state.json", "../../x_state.json", "x_state.json"])
+def test_only_the_name_of_a_login_is_taken_from_a_task_file(path):
+    assert read_task(row(path), "webarena").login == "x_state.json"
+
+
+def test_a_task_gets_its_own_login_or_none_and_a_missing_one_is_named(started, tmp_path):
+    world, browser = started(cookies=str(tmp_path))
+    (tmp_path / "gitlab.reddit_state.json").write_text("{}")
+    world.begin(read_task(row("./.auth/gitlab.reddit_state.json"), "webarena"))
+    world.begin(read_task(row(None), "webarena"))
+    assert browser.storage == [str(tmp_path / "gitlab.reddit_state.json"), None]
+    for name in ("./.auth/reddit_state.json", ".."):
+        with pytest.raises(WorldError, match=r"needs the login .*, which is missing"):
+            world.begin(read_task(row(name), "webarena"))
+    # A task in words logs in as the task does beside which it was written.
+    world.tasks = [read_task(row("gitlab.reddit_state.json"), "webarena")]
+    world.reset(seed=0, options={"written": world.draft("Dance.", "Sing.").task})
+    assert world.task.intent == "Dance."
+    assert browser.storage[-1] == str(tmp_path / "gitlab.reddit_state.json")

@@ -107,21 +107,33 @@ class CollapseWatch:
     _low: dict[str, int] = field(default_factory=dict[str, int])
 
     def see_step(self, metrics: Mapping[str, Any]) -> str | None:
-        """Record a step as an engine reports it; one without all that is watched is left out."""
-        watched = {name: metrics[name] for name in WATCHED if metrics.get(name) is not None}
-        return self.see(**watched) if len(watched) == len(WATCHED) else None
+        """Record a step as an engine reports it; return a warning if a problem has lasted."""
+        return self.see(**{name: metrics.get(name) for name in WATCHED})
 
-    def see(self, *, in_group_std: float, entropy: float, zero_variance: float) -> str | None:
-        """Record one step's metrics; return a warning if a problem has lasted, else None."""
-        warnings = [self._falling("in_group_std", in_group_std), self._falling("entropy", entropy)]
-        dull_steps = self._lasting("zero_variance", zero_variance >= self.dull_share)
-        if dull_steps:
-            warnings.append(
-                f"{zero_variance:.0%} of the groups teach nothing, for {dull_steps} steps"
-            )
+    def see(
+        self, *, in_group_std: float | None, entropy: float | None, zero_variance: float | None
+    ) -> str | None:
+        """Record one step's metrics; return a warning if a problem has lasted, else None.
+
+        Each metric is watched by itself, and one without a value (None or nan) is left out of the
+        step: a step that has nothing to train on has no entropy, and that is when to warn.
+        """
+        warnings = [
+            self._falling("in_group_std", in_group_std),
+            self._falling("entropy", entropy),
+            self._dull(zero_variance),
+        ]
         return "; ".join(warning for warning in warnings if warning) or None
 
-    def _falling(self, name: str, value: float) -> str | None:
+    def _dull(self, share: float | None) -> str | None:
+        if share is None or math.isnan(share):
+            return None
+        steps = self._lasting("zero_variance", share >= self.dull_share)
+        return f"{share:.0%} of the groups teach nothing, for {steps} steps" if steps else None
+
+    def _falling(self, name: str, value: float | None) -> str | None:
+        if value is None or math.isnan(value):
+            return None
         seen = self._seen.setdefault(name, [])
         if len(seen) < self.first:
             seen.append(value)

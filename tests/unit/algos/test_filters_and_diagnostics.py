@@ -150,6 +150,30 @@ def test_a_step_without_what_is_watched_is_left_out():
     assert "in_group_std" in watch.see_step({**step, "in_group_std": 0.0})
 
 
+def test_a_run_whose_steps_train_on_nothing_is_warned_about():
+    """Nothing is packed then, so there is no entropy."""
+    dead = {"in_group_std": 0.0, "entropy": None, "zero_variance": 1.0}
+    watch = CollapseWatch()
+    assert all(watch.see_step(healthy(step)) is None for step in range(10))
+    warnings = [watch.see_step(dead) for _ in range(10)]
+    assert warnings[:9] == [None] * 9
+    assert warnings[9] == (
+        "in_group_std is 0, it began at 0.4, for 10 steps; "
+        "100% of the groups teach nothing, for 10 steps"
+    )
+    from_the_start = CollapseWatch()
+    assert "100% of the groups" in [from_the_start.see_step(dead) for _ in range(10)][9]
+
+
+@pytest.mark.parametrize("missing", [None, NAN])
+def test_a_missing_value_is_in_no_standard_and_hides_no_other_value(missing):
+    watch = CollapseWatch(first=2, patience=2)
+    for entropy in (2.0, missing, 2.0, missing, 0.1, missing):
+        step = {"in_group_std": 0.4, "entropy": entropy, "zero_variance": missing}
+        assert watch.see_step(step) is None
+    assert watch.see_step({"entropy": 0.1}) == "entropy is 0.1, it began at 2, for 2 steps"
+
+
 def test_a_rising_share_of_masked_verdicts_is_named_with_its_causes():
     watch = MaskWatch(first=5, patience=3)
     assert all(watch.see_step({"masked": 0.02}) is None for _ in range(20))

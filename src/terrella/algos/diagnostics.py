@@ -6,6 +6,7 @@ late. All inputs are values that a training step computes anyway.
     watch = CollapseWatch()
     warning = watch.see_step({"in_group_std": 0.2, "entropy": 0.7, "zero_variance": 0.1})
     warning = MaskWatch().see_step({"masked": 0.3, "masked/env_error": 0.3})
+Two checks stop a run before its optimizer steps: `check_mismatch` and `check_numbers`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+from terrella.core.errors import EngineError
 from terrella.core.tokens import ReplyFacts
 from terrella.core.types import MASKED
 
@@ -89,6 +91,29 @@ def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:
     if not shares:
         raise ValueError("diversity is undefined: there are no replies")
     return sum(shares) / len(shares)
+
+
+MONITOR = "mismatch monitor"
+"""Where the errors of both checks come from: a run that is started again would meet them again."""
+
+
+def check_mismatch(gap: float, limit: float, *, remedy: str) -> None:
+    """Stop a run whose sampler and trainer differ by more than the limit, or by nan."""
+    check_numbers({"mismatch/mean": gap})
+    if gap > limit:
+        what = f"sampler and trainer differ by {gap:.3g} in log-probability on average"
+        raise EngineError(MONITOR, what, remedy)
+
+
+def check_numbers(metrics: Mapping[str, float]) -> None:
+    """Stop a run that has diverged. A metric without a value must be left out, not nan."""
+    diverged = [name for name, value in metrics.items() if math.isnan(value)]
+    if diverged:
+        raise EngineError(
+            MONITOR,
+            f"log-probabilities are nan ({', '.join(diverged)}): training has diverged",
+            "lower learning_rate or max_grad_norm, and start from an earlier checkpoint",
+        )
 
 
 @dataclass(slots=True)

@@ -6,13 +6,17 @@ torch = pytest.importorskip("torch")
 
 from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.diagnostics import (
+    MONITOR,
     CollapseWatch,
     MaskWatch,
+    check_mismatch,
+    check_numbers,
     diversity,
     mask_metrics,
     spread_metrics,
 )
 from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
+from terrella.core.errors import EngineError
 
 NAN = float("nan")
 REWARDS = torch.tensor(
@@ -148,6 +152,19 @@ def test_a_step_without_what_is_watched_is_left_out():
     assert watch.see_step(step) is None
     assert watch.see_step({"loss": 3.0}) is None
     assert "in_group_std" in watch.see_step({**step, "in_group_std": 0.0})
+
+
+def test_a_difference_above_the_limit_stops_a_run_and_so_does_nan():
+    check_mismatch(0.5, 0.5, remedy="sync the weights")
+    for gap, what in ((0.51, "differ by 0.51 in log-probability"), (NAN, "are nan")):
+        with pytest.raises(EngineError, match=what) as stopped:
+            check_mismatch(gap, 0.5, remedy="sync the weights")
+        assert stopped.value.where == MONITOR
+    check_numbers({"entropy": 0.0, "kl": float("inf")})
+    with pytest.raises(
+        EngineError, match=r"nan \(entropy, kl\): training has diverged\n  -> lower"
+    ):
+        check_numbers({"entropy": NAN, "clip_share": 0.0, "kl": NAN})
 
 
 def test_a_run_whose_steps_train_on_nothing_is_warned_about():

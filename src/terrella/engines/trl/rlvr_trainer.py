@@ -134,7 +134,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         }
         if copied is None:
             return LocalSampler(self.policy, **settings)
-        return CopySampler(copied.to(self.accelerator.device).eval(), **settings)
+        copied = copied.to(self.accelerator.device).eval()
+        if self.rlvr.bf16:  # accelerate does so with the trained model, not with its copies
+            autocast = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
+            copied.forward = autocast(copied.forward)
+        return CopySampler(copied, **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """TRL's training loop under the watchdog."""

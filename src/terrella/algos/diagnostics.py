@@ -6,6 +6,7 @@ late. All inputs are values that a training step computes anyway.
     watch = CollapseWatch()
     warning = watch.see_step({"in_group_std": 0.2, "entropy": 0.7, "zero_variance": 0.1})
     warning = MaskWatch().see_step({"masked": 0.3, "masked/env_error": 0.3})
+Two checks stop a run before its optimizer steps: `check_mismatch` and `check_numbers`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from terrella.algos.advantages import zero_variance
 from terrella.algos.filters import group_spread
+from terrella.core.errors import EngineError
 from terrella.core.tokens import ReplyFacts
 from terrella.core.types import MASKED
 
@@ -91,6 +93,29 @@ def diversity(replies_PG: Sequence[Sequence[Hashable]]) -> float:
     return sum(shares) / len(shares)
 
 
+MONITOR = "mismatch monitor"
+"""Where the errors of both checks come from: a run that is started again would meet them again."""
+
+
+def check_mismatch(gap: float, limit: float, *, remedy: str) -> None:
+    """Stop a run whose sampler and trainer differ by more than the limit, or by nan."""
+    check_numbers({"mismatch/mean": gap})
+    if gap > limit:
+        what = f"sampler and trainer differ by {gap:.3g} in log-probability on average"
+        raise EngineError(MONITOR, what, remedy)
+
+
+def check_numbers(metrics: Mapping[str, float]) -> None:
+    """Stop a run that has diverged. A metric without a value must be left out, not nan."""
+    diverged = [name for name, value in metrics.items() if math.isnan(value)]
+    if diverged:
+        raise EngineError(
+            MONITOR,
+            f"log-probabilities are nan ({', '.join(diverged)}): training has diverged",
+            "lower learning_rate or max_grad_norm, and start from an earlier checkpoint",
+        )
+
+
 @dataclass(slots=True)
 class CollapseWatch:
     """Warns when a metric stays far below its starting level for several steps in a row."""
@@ -107,21 +132,33 @@ class CollapseWatch:
     _low: dict[str, int] = field(default_factory=dict[str, int])
 
     def see_step(self, metrics: Mapping[str, Any]) -> str | None:
-        """Record a step as an engine reports it; one without all that is watched is left out."""
-        watched = {name: metrics[name] for name in WATCHED if metrics.get(name) is not None}
-        return self.see(**watched) if len(watched) == len(WATCHED) else None
+        """Record a step as an engine reports it; return a warning if a problem has lasted."""
+        return self.see(**{name: metrics.get(name) for name in WATCHED})
 
-    def see(self, *, in_group_std: float, entropy: float, zero_variance: float) -> str | None:
-        """Record one step's metrics; return a warning if a problem has lasted, else None."""
-        warnings = [self._falling("in_group_std", in_group_std), self._falling("entropy", entropy)]
-        dull_steps = self._lasting("zero_variance", zero_variance >= self.dull_share)
-        if dull_steps:
-            warnings.append(
-                f"{zero_variance:.0%} of the groups teach nothing, for {dull_steps} steps"
-            )
+    def see(
+        self, *, in_group_std: float | None, entropy: float | None, zero_variance: float | None
+    ) -> str | None:
+        """Record one step's metrics; return a warning if a problem has lasted, else None.
+
+        Each metric is watched by itself, and one without a value (None or nan) is left out of the
+        step: a step that has nothing to train on has no entropy, and that is when to warn.
+        """
+        warnings = [
+            self._falling("in_group_std", in_group_std),
+            self._falling("entropy", entropy),
+            self._dull(zero_variance),
+        ]
         return "; ".join(warning for warning in warnings if warning) or None
 
-    def _falling(self, name: str, value: float) -> str | None:
+    def _dull(self, share: float | None) -> str | None:
+        if share is None or math.isnan(share):
+            return None
+        steps = self._lasting("zero_variance", share >= self.dull_share)
+        return f"{share:.0%} of the groups teach nothing, for {steps} steps" if steps else None
+
+    def _falling(self, name: str, value: float | None) -> str | None:
+        if value is None or math.isnan(value):
+            return None
         seen = self._seen.setdefault(name, [])
         if len(seen) < self.first:
             seen.append(value)

@@ -145,6 +145,8 @@ def turn_advantages(
     """Advantage of each turn over the same turn of the group, by its reward-to-go."""
     size = rewards_PG.shape[1]
     longest = max(map(len, turn_rewards), default=0)
+    if not longest:  # no episode got to its first turn
+        return [()] * len(turn_rewards)
     returns = torch.full((len(turn_rewards), longest), torch.nan)
     known = (~rewards_PG.isnan()).flatten().tolist()
     for index, rewards in enumerate(turn_rewards):

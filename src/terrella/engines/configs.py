@@ -56,10 +56,11 @@ class SftConfig(MemoryConfig):
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm; 0 is off."""
     save_every: int = 0
     """Optimiser steps between checkpoints; 0 saves none."""
     report_to: Local[tuple[str, ...]] = ()
-    """Trackers of transformers, such as `tensorboard`."""
+    """Trackers of transformers, such as `tensorboard`; on verl the loggers of verl."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,7 @@ class RlvrConfig(MemoryConfig):
     learning_rate: float = 3e-4
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm; 0 is off."""
     share_prefix: bool = True
     """A group's prompt goes through the model once; changes no result."""
     mismatch_limit: float = 0.5

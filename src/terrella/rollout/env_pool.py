@@ -10,10 +10,8 @@ carries out actions and returns the record. A world that raises, hangs or dies c
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
@@ -23,6 +21,7 @@ from terrella.core.tokens import Task
 from terrella.core.types import Episode, Situation, Stop
 from terrella.core.world import World
 from terrella.rollout.session import EnvWorkerError, EpisodeSession, StepResult
+from terrella.rollout.world_threads import HungCallError, WorldThreads
 
 if TYPE_CHECKING:
     from terrella.rollout.ray_env_pool import RayEnvPool
@@ -50,16 +49,19 @@ class LocalEnvWorker:
     def __init__(
         self,
         session: EpisodeSession,
-        threads: ThreadPoolExecutor | None = None,
+        threads: WorldThreads | None = None,
         timeout: float = 30.0,
     ) -> None:
         """Without threads the world must answer in microseconds; with them it may wait."""
         self.session = session
         self.threads = threads
         self.timeout = timeout
+        self.title = f"world {session.world.name}"
         self.hung = False
 
     async def start(self, task: Task, member: int) -> Situation:
+        # The task's own seed: a world that does not answer still has that of its last episode.
+        self.title += f" (seed {task.seed}, noise seed {task.noise_seed + member})"
         return await self._call("start", lambda: self.session.start(task, member))
 
     async def act(self, action: str) -> StepResult:
@@ -72,14 +74,13 @@ class LocalEnvWorker:
         try:
             if self.threads is None:
                 return call()
-            running = asyncio.get_running_loop().run_in_executor(self.threads, call)
-            return await asyncio.wait_for(running, self.timeout)
-        except TimeoutError:
+            return await self.threads.run(call, timeout=self.timeout)
+        except HungCallError:
             self.hung = True  # its thread cannot be stopped, so the session is abandoned with it
-            message = f"{self.session.describe()} did not answer {name!r} within {self.timeout:g} s"
+            message = f"{self.title} did not answer {name!r} within {self.timeout:g} s"
             raise EnvWorkerError(Stop.WORLD_TIMEOUT, message) from None
         except Exception as error:
-            message = f"{self.session.describe()} raised {type(error).__name__}: {error}"
+            message = f"{self.title} raised {type(error).__name__}: {error}"
             raise EnvWorkerError(Stop.WORLD_ERROR, message) from error
 
 
@@ -102,7 +103,7 @@ class EnvPool(Configurable):
         super().__init__(config)
         self.world = world
         self.free: list[EpisodeSession] = []
-        self.threads: ThreadPoolExecutor | None = None
+        self.threads: WorldThreads | None = None
         self.ray_pool: RayEnvPool | None = None
 
     @contextlib.asynccontextmanager
@@ -120,11 +121,11 @@ class EnvPool(Configurable):
             if not worker.hung:
                 self.free.append(session)
 
-    def _threads(self) -> ThreadPoolExecutor | None:
+    def _threads(self) -> WorldThreads | None:
         if self.config.place == "inline":
             return None
         if self.threads is None:
-            self.threads = ThreadPoolExecutor(self.config.workers, thread_name_prefix="world")
+            self.threads = WorldThreads(self.config.workers)
         return self.threads
 
     def _ray_pool(self) -> RayEnvPool:
@@ -142,7 +143,7 @@ class EnvPool(Configurable):
                 session.world.close()
         self.free.clear()
         if self.threads is not None:
-            self.threads.shutdown(wait=False, cancel_futures=True)
+            self.threads.close()
         if self.ray_pool is not None:
             self.ray_pool.close()
         self.threads = self.ray_pool = None

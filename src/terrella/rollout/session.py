@@ -60,11 +60,6 @@ class EpisodeSession:
             run.end(stop)
         return run.episode
 
-    def describe(self) -> str:
-        """The world's name in logs and errors."""
-        world = self.world
-        return f"world {world.name} (seed {world.seed}, instance {world.instance})"
-
     @property
     def running(self) -> EpisodeRun:
         if self.run is None:

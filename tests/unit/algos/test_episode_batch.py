@@ -97,6 +97,15 @@ def test_a_turn_is_compared_with_the_same_turn_of_its_group():
     assert rest == [(0.0,), ()]
 
 
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+@pytest.mark.parametrize("denominator", ["all", "informative"])
+def test_a_batch_without_any_turn_has_nothing_to_train_on(credit: str, denominator: str):
+    """All worlds of a process broke before the first turn."""
+    lost = [MISSING] * 4
+    assert scores(lost, credit=credit, denominator=denominator) == [None] * 4
+    assert turn_advantages([(), ()], torch.tensor([[1.0, 0.0]]), "dr_grpo") == [(), ()]
+
+
 def test_a_score_by_turn_is_on_the_tokens_of_the_turn():
     found = scores([episode(1.0, 0.0), episode(0.0, 0.0)], credit="turn")
     assert found[0] is not None and found[0].turns == pytest.approx((0.25, 0.0))

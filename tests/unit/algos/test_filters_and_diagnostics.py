@@ -6,13 +6,17 @@ torch = pytest.importorskip("torch")
 
 from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.diagnostics import (
+    MONITOR,
     CollapseWatch,
     MaskWatch,
+    check_mismatch,
+    check_numbers,
     diversity,
     mask_metrics,
     spread_metrics,
 )
 from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
+from terrella.core.errors import EngineError
 
 NAN = float("nan")
 REWARDS = torch.tensor(
@@ -148,6 +152,43 @@ def test_a_step_without_what_is_watched_is_left_out():
     assert watch.see_step(step) is None
     assert watch.see_step({"loss": 3.0}) is None
     assert "in_group_std" in watch.see_step({**step, "in_group_std": 0.0})
+
+
+def test_a_difference_above_the_limit_stops_a_run_and_so_does_nan():
+    check_mismatch(0.5, 0.5, remedy="sync the weights")
+    for gap, what in ((0.51, "differ by 0.51 in log-probability"), (NAN, "are nan")):
+        with pytest.raises(EngineError, match=what) as stopped:
+            check_mismatch(gap, 0.5, remedy="sync the weights")
+        assert stopped.value.where == MONITOR
+    check_numbers({"entropy": 0.0, "kl": float("inf")})
+    with pytest.raises(
+        EngineError, match=r"nan \(entropy, kl\): training has diverged\n  -> lower"
+    ):
+        check_numbers({"entropy": NAN, "clip_share": 0.0, "kl": NAN})
+
+
+def test_a_run_whose_steps_train_on_nothing_is_warned_about():
+    """Nothing is packed then, so there is no entropy."""
+    dead = {"in_group_std": 0.0, "entropy": None, "zero_variance": 1.0}
+    watch = CollapseWatch()
+    assert all(watch.see_step(healthy(step)) is None for step in range(10))
+    warnings = [watch.see_step(dead) for _ in range(10)]
+    assert warnings[:9] == [None] * 9
+    assert warnings[9] == (
+        "in_group_std is 0, it began at 0.4, for 10 steps; "
+        "100% of the groups teach nothing, for 10 steps"
+    )
+    from_the_start = CollapseWatch()
+    assert "100% of the groups" in [from_the_start.see_step(dead) for _ in range(10)][9]
+
+
+@pytest.mark.parametrize("missing", [None, NAN])
+def test_a_missing_value_is_in_no_standard_and_hides_no_other_value(missing):
+    watch = CollapseWatch(first=2, patience=2)
+    for entropy in (2.0, missing, 2.0, missing, 0.1, missing):
+        step = {"in_group_std": 0.4, "entropy": entropy, "zero_variance": missing}
+        assert watch.see_step(step) is None
+    assert watch.see_step({"entropy": 0.1}) == "entropy is 0.1, it began at 2, for 2 steps"
 
 
 def test_a_rising_share_of_masked_verdicts_is_named_with_its_causes():

@@ -9,9 +9,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
+from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.local import local_sampler, rows
 from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.local.sample_tokens import sample_tokens
 
 MODEL, _ = tiny_model()
 
@@ -49,6 +51,16 @@ def test_same_seed_same_sample_whatever_the_batch():
     assert [tokens([each])[0] for each in requests] == together
     assert tokens(requests[::-1])[::-1] == together
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_no_token_is_drawn_from_nan(temperature: float):
+    requests = [request((1,), temperature=temperature)] * 2
+    masked = torch.tensor([[0.0, -torch.inf, 5.0]] * 2)  # a token that the model never writes
+    assert sample_tokens(masked, requests, [0.9, 0.9])[0] == [2, 2]
+    masked[1, 0] = torch.nan
+    with pytest.raises(EngineError, match="probabilities are nan"):
+        sample_tokens(masked, requests, [0.9, 0.9])
 
 
 def test_prompts_that_are_read_in_several_passes_keep_their_caches(monkeypatch):

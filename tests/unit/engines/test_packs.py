@@ -11,7 +11,13 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.core.tokens import TrainExample
-from terrella.engines.trl.packs import Pack, mass_outside, pack_episodes, token_logprobs
+from terrella.engines.trl.packs import (
+    Pack,
+    mass_outside,
+    pack_episodes,
+    target_logprobs,
+    token_logprobs,
+)
 from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_attention
 
 
@@ -222,3 +228,12 @@ def test_the_mass_outside_the_allowed_ids_is_measured():
     assert outside.tolist() == pytest.approx([0.5, 0.0, 1.0], abs=1e-6)
     warm = mass_outside(output, torch.tensor([0]), temperature=50.0)
     assert warm[1] == pytest.approx(3 / (3 + 2.718281828), abs=1e-4)
+
+
+def test_a_token_that_is_never_written_adds_no_entropy():
+    (pack,) = pack_episodes(
+        [TrainExample(prompt_ids=(7,), completion_ids=(1, 2), mask=(True, True))], max_tokens=100
+    )
+    logits = torch.tensor([[[-torch.inf, 0.0, 0.0], [torch.nan, 0.0, 0.0]]])
+    _, entropy = target_logprobs(SimpleNamespace(logits=logits), pack)
+    assert entropy[0] == pytest.approx(0.6931472) and entropy[1].isnan()

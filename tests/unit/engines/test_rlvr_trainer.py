@@ -13,6 +13,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from safetensors.torch import load_file
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import WrittenRewards, curve, tiny_rollout, tiny_trainer, weights
+from transformers import TrainerCallback
 
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.types import Status, Verdict
@@ -180,6 +181,48 @@ def test_a_sampler_with_other_weights_is_caught(tmp_path: Path):
     with pytest.raises(EngineError, match="sampler and trainer differ by 0"):
         trainer.train()
     assert torch.equal(weights(trainer.policy), before)  # stopped before the optimizer stepped
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_run_that_has_diverged_is_stopped(algorithm: str, tmp_path: Path):
+    trainer = tiny_trainer(tmp_path, algorithm=algorithm, steps=3)
+    healthy, _ = tiny_model()
+    trainer.schedule.sampler = LocalSampler(healthy)  # one that does not see the nan itself
+    trainer.add_callback(_Diverges())
+    with pytest.raises(EngineError, match=r"log-probabilities are nan \(entropy, .*diverged"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+class _Diverges(TrainerCallback):
+    """All weights are nan after the first step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(torch.nan)
+
+
+def test_a_sampler_of_nan_stops_instead_of_writing_token_0(tmp_path: Path):
+    trainer = tiny_trainer(tmp_path, steps=3)
+    trainer.add_callback(_Diverges())
+    with pytest.raises(EngineError, match="probabilities are nan, so no token can be sampled"):
+        trainer.train()
+
+
+def test_a_step_with_nothing_to_train_on_has_not_diverged(tmp_path: Path):
+    class Unanimous(WrittenRewards):
+        async def run_async(self, *arguments: Any, **options: Any) -> Any:
+            episodes = await super().run_async(*arguments, **options)
+            return [dataclasses.replace(each, outcome=Verdict.of(1.0)) for each in episodes]
+
+    _, tokenizer = tiny_model()
+    plain = tiny_rollout(tokenizer)
+    trainer = tiny_trainer(tmp_path, rollout=Unanimous(plain.config, plain.codec), steps=2)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    assert [row["zero_variance"] for row in rows] == [1.0, 1.0]
+    assert not any("entropy" in row or "mismatch/mean" in row for row in rows)
 
 
 def test_importance_weights_correct_a_stale_sampler(tmp_path: Path):

@@ -84,6 +84,15 @@ def test_servers_on_a_cpu_read_prompts_whole_and_those_on_gpus_as_verl_chooses()
     assert f"{rollout}.enable_chunked_prefill" not in verl_keys(on_gpu)
 
 
+@pytest.mark.parametrize(("ours", "verls"), [(0.5, 0.5), (0.0, 1e9)])
+def test_a_gradient_norm_of_0_is_no_limit(ours: float, verls: float):
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    keys = verl_keys(job(max_grad_norm=ours, algorithm="ppo", critic="separate"))
+    assert keys["actor_rollout_ref.actor.optim.clip_grad"] == verls
+    assert keys["critic.optim.clip_grad"] == verls
+
+
 def test_servers_are_not_asked_for_a_longer_context_than_the_model_has():
     from terrella.engines.verl.verl_keys import verl_keys
 

@@ -1,5 +1,7 @@
 """Examples on their way to verl's SFT trainer: the same ids, and only targets in the mask."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +12,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import write_examples
 from terrella.engines.configs import SftConfig, VerlConfig
-from terrella.engines.verl.sft import SftDataset, fit_examples
+from terrella.engines.verl.sft import SftDataset, _keys, fit_examples
 
 EXAMPLES = [
     TrainExample(prompt_ids=(1, 2), completion_ids=(3, 4, 5), mask=(True, False, True)),
@@ -30,3 +32,20 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 def test_too_few_examples_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(ConfigError, match="2 examples do not fill"):
         fit_examples(EXAMPLES, SftConfig(batch_size=4), VerlConfig(), tmp_path, tmp_path, seed=0)
+
+
+def keys(tmp_path, **changes):
+    run = SimpleNamespace(device="cpu", nnodes=1, n_gpus_per_node=2)
+    settings = SftConfig(**changes)
+    composed = SimpleNamespace(trainer=run)
+    return _keys(composed, settings, tmp_path / "rows", tmp_path, longest=9, seed=0)
+
+
+def test_the_gradient_is_clipped_as_on_trl_where_0_is_off(tmp_path):
+    assert keys(tmp_path, max_grad_norm=0.3)["optim.clip_grad"] == 0.3
+    assert keys(tmp_path, max_grad_norm=0.0)["optim.clip_grad"] == 1e9
+
+
+def test_trackers_are_added_to_the_file_that_losses_are_read_from(tmp_path):
+    assert keys(tmp_path)["trainer.logger"] == ["file"]
+    assert keys(tmp_path, report_to=("wandb", "file"))["trainer.logger"] == ["file", "wandb"]

@@ -108,6 +108,18 @@ def test_beliefs_are_the_models_own_words_and_nothing_else_changes(codec):
         assert row.completion_ids != true.completion_ids and kept[0] == kept[1]
 
 
+def test_every_episode_has_random_coordinates_of_its_own(codec):
+    _, _, episodes = play(codec, reply=lambda rng: codec.answer_action(["Down"]))
+    garbled = {**WHOLE, "states": "random_coordinates"}
+    rows = [shown_example(episode, codec, **garbled).completion_ids for episode in episodes]
+    again = [shown_example(episode, codec, **garbled).completion_ids for episode in episodes]
+    assert rows == again
+    # All replies are the same, so what differs are the states.
+    reply = len(codec.answer_action(["Down"]))
+    first = len(codec.inner.shown(show_text(episodes[0].record.transitions[0].next_observation)))
+    assert len({row[reply : reply + first] for row in rows}) > len(rows) / 2
+
+
 def test_a_base_sees_states_of_other_instances(codec):
     script = Script(max_turns=4, max_actions=1, truthful=False)
     wrong = script_of_form(WORLD, codec, script, count=30, seed=0).examples

@@ -32,6 +32,7 @@ from terrella.pipelines.spa.tagged_examples import (
     played_example,
     random_coordinates,
     scripted_examples,
+    turn_rng,
 )
 from terrella.rollout.reward_shaping import RewardShaping, shaped_rewards
 from terrella.rollout.rollout import Rollout
@@ -244,6 +245,35 @@ def test_random_coordinates_keep_the_words():
     assert len(drawn) > 10 and all(
         one.startswith("Size: 3x3\nPlayer: (") and len(one) == len(text) for one in drawn
     )
+
+
+def test_two_turns_of_any_episodes_share_no_random_coordinates():
+    codec = tagged()
+    episodes, _, _ = play(codec, 6)
+    drawn = [
+        tuple(turn_rng(episode, number).integers(10, size=12))
+        for episode in episodes  # two of each instance, with noise of their own
+        for number, _ in enumerate(turns(episode, codec, max_actions=2))
+    ]
+    assert len(drawn) > 12 and len(set(drawn)) == len(drawn)
+
+
+def test_every_episode_has_random_coordinates_of_its_own():
+    world = WORLD.replace(view="coordinates")
+    built = world.build()
+    built.reset(seed=0)
+    words = (*built.vocabulary(), *TAG_TOKENS)
+    codec = TaggedCodec(InterleavedCodec(character_tokenizer(words)), form="worldmodel")
+    reply = codec.answer(("Up",), ("Player: (0,1)", "Player: (0,1)"))[0]
+    rollout = Rollout(Rollout.Config(world=world, **{**LIMITS, "max_turns": 1}), codec)
+    tasks = [AgentTasks(split=Split.TRAIN, seed=0)(index) for index in range(20)]
+    episodes = rollout.run(ScriptedSampler(lambda rng: reply), tasks, group_size=1, seed=0)
+    options = {"max_actions": 1, "states": "random_coordinates", "loss": "reply"}
+    rows = [played_example(episode, codec, **options) for episode in episodes]
+    again = [played_example(episode, codec, **options) for episode in episodes]
+    assert [row.completion_ids for row in rows] == [row.completion_ids for row in again]
+    first = {codec.read_states(row.completion_ids)[0] for row in rows}
+    assert len(first) > 10  # of instances of one size: what else is there to tell them apart
 
 
 def test_fines_and_prices_are_paid_to_the_turn_that_earned_them():

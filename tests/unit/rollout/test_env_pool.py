@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -93,7 +95,6 @@ def test_a_world_that_raises_is_named_and_costs_one_episode(make_pool, place):
     )
 
 
-@RAY
 def test_a_pool_closes_its_worlds_and_can_be_used_again(monkeypatch):
     """A world with a browser holds an open page until it is closed."""
     closed = []
@@ -105,6 +106,7 @@ def test_a_pool_closes_its_worlds_and_can_be_used_again(monkeypatch):
     assert closed == [3, 3] and not pool.free
 
 
+@RAY
 def test_a_hung_world_is_named_and_left_behind(make_pool):
     pool = make_pool(troubled_worlds.Hanging.Config(), timeout=2.0)
     found = asyncio.run(episodes(pool, 8))
@@ -116,6 +118,55 @@ def test_a_hung_world_is_named_and_left_behind(make_pool):
     actors = pool.ray_pool.actors
     assert any(handle.hung for handle in actors.handles)
     assert actors.losses == []
+
+
+def test_waiting_for_a_thread_is_not_hanging(make_pool):
+    """Sixteen worlds that need 0.1 s for each answer, on two threads: the last wait for 0.7 s."""
+    pool = make_pool(troubled_worlds.Slow.Config(), "thread", workers=2, timeout=0.5)
+    found = asyncio.run(episodes(pool, 16))
+    assert not [result for result in found if isinstance(result, EnvWorkerError)]
+
+
+def test_hung_threads_are_replaced_and_their_seeds_named(make_pool):
+    """Two threads, two hung worlds: the calls that wait go on, and so do later episodes."""
+    pool = make_pool(troubled_worlds.Hanging.Config(), "thread", workers=2, timeout=0.3)
+    asyncio.run(one_episode(pool, 40))  # a hung world of before would be named by this seed
+    found = asyncio.run(episodes(pool, 8))
+    failed = [seed for seed, result in enumerate(found) if isinstance(result, EnvWorkerError)]
+    assert failed == [3, 7]
+    for seed in failed:
+        assert found[seed].stop is Stop.WORLD_TIMEOUT
+        assert str(found[seed]) == (
+            f"world hanging (seed {seed}, noise seed 6) did not answer 'act' within 0.3 s"
+        )
+    assert not isinstance(asyncio.run(one_episode(pool, 0)), EnvWorkerError)
+
+
+def test_a_world_that_hangs_at_its_start_is_named_by_its_own_seed(make_pool, monkeypatch):
+    pool = make_pool(Counter.Config(), "thread", timeout=0.2)
+    asyncio.run(one_episode(pool, 40))
+    monkeypatch.setattr(Counter, "reset", lambda *_, **__: time.sleep(3600))
+    lost = asyncio.run(one_episode(pool, 5))
+    assert "world counter (seed 5, noise seed 6) did not answer 'start'" in str(lost)
+
+
+@pytest.mark.parametrize("place", ["inline", "thread"])
+def test_a_timeout_of_the_world_itself_is_an_error_and_no_hang(make_pool, place):
+    lost = asyncio.run(one_episode(make_pool(troubled_worlds.Impatient.Config(), place), 3))
+    assert lost.stop is Stop.WORLD_ERROR
+    assert str(lost).endswith("raised TimeoutError: no answer from the page")
+
+
+def test_a_closed_pool_ends_its_threads(make_pool):
+    pool = make_pool(Counter.Config(), "thread", workers=3)
+    before = set(threading.enumerate())
+    asyncio.run(episodes(pool, 4))
+    mine = set(threading.enumerate()) - before
+    assert len(mine) == 3
+    pool.close()
+    for thread in mine:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in mine)
 
 
 @RAY

@@ -16,6 +16,23 @@ class Hanging(Counter):
         return super().step(action)
 
 
+class Slow(Counter):
+    """Answers after a tenth of a second."""
+
+    def step(self, action):
+        time.sleep(0.1)
+        return super().step(action)
+
+
+class Impatient(Counter):
+    """Gives up on something of its own in every fourth instance."""
+
+    def step(self, action):
+        if self.seed % 4 == 3:
+            raise TimeoutError("no answer from the page")
+        return super().step(action)
+
+
 class Deadly(Counter):
     """Takes its whole process along in every fourth instance: once, or whenever it is played."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from terrella.core.errors import EngineError
 from terrella.core.tokens import TokenRequest
 
 
@@ -28,10 +29,14 @@ def sample_tokens(
     logprobs = torch.log_softmax(logits / temperature, dim=-1)
     scores = _allow(logprobs, requests)
     cumulative = scores.double().exp().cumsum(-1)
-    target = (
-        torch.tensor(uniforms, dtype=torch.double, device=logits.device)[:, None]
-        * cumulative[:, -1:]
-    )
+    mass = cumulative[:, -1:]
+    if not mass.isfinite().all():
+        raise EngineError(
+            "sampler",
+            "the model's probabilities are nan, so no token can be sampled",
+            "training has diverged: lower learning_rate, and start from an earlier checkpoint",
+        )
+    target = torch.tensor(uniforms, dtype=torch.double, device=logits.device)[:, None] * mass
     drawn = (cumulative <= target).sum(-1).clamp(max=logits.shape[-1] - 1)
     greedy = torch.tensor([r.temperature == 0 for r in requests], device=logits.device)
     tokens = torch.where(greedy, scores.argmax(-1), drawn)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrella.algos.diagnostics import CollapseWatch, MaskWatch
+from terrella.algos.diagnostics import CollapseWatch, MaskWatch, check_mismatch
 from terrella.algos.episode_batch import (
     chosen_groups,
     informative_groups,
@@ -26,7 +26,6 @@ from terrella.algos.episode_batch import (
 )
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss
-from terrella.core.errors import EngineError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
@@ -207,13 +206,11 @@ class RlvrLoop:
 
     def _mismatch(self, now_M: Tensor, sampled_M: Tensor) -> dict[str, float]:
         gap = (now_M - sampled_M).abs()
-        if float(gap.mean()) > self.config.mismatch_limit:
-            raise EngineError(
-                "mismatch monitor",
-                f"sampler and trainer differ by {float(gap.mean()):.3f} in log-probability on "
-                "average",
-                "the endpoint's sampler has stale weights, or its numerics differ",
-            )
+        check_mismatch(
+            float(gap.mean()),
+            self.config.mismatch_limit,
+            remedy="the endpoint's sampler has stale weights, or its numerics differ",
+        )
         return {
             "mismatch/mean": float(gap.mean()),
             "mismatch/max": float(gap.max()),

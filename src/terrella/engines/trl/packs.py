@@ -218,7 +218,9 @@ def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tup
     """
     scores = torch.log_softmax(output.logits[0].float() / temperature, dim=-1)
     with torch.no_grad():
-        entropy = -(scores.exp() * scores).sum(-1)
+        # Finite, because a token that is never written adds 0, and 0 * -inf is nan.
+        finite = scores.clamp(min=torch.finfo(scores.dtype).min)
+        entropy = -(scores.exp() * finite).sum(-1)
     return scores.gather(-1, pack.targets_M[:, None])[:, 0], entropy
 
 

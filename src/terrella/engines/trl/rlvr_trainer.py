@@ -25,6 +25,7 @@ from trl import GRPOTrainer
 
 from terrella.algos.advantages import whiten
 from terrella.algos.auxiliary import world_token_loss
+from terrella.algos.diagnostics import check_mismatch, check_numbers
 from terrella.algos.episode_batch import (
     TokenCounts,
     chosen_groups,
@@ -133,7 +134,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         }
         if copied is None:
             return LocalSampler(self.policy, **settings)
-        return CopySampler(copied.to(self.accelerator.device).eval(), **settings)
+        copied = copied.to(self.accelerator.device).eval()
+        if self.rlvr.bf16:  # accelerate does so with the trained model, not with its copies
+            autocast = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
+            copied.forward = autocast(copied.forward)
+        return CopySampler(copied, **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """TRL's training loop under the watchdog."""
@@ -355,20 +360,23 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.totals.top("mismatch/max", gap)
 
     def _report(self, batch: Batch, *, watch_mismatch: bool) -> None:
-        """Add the step's metrics; stop before the optimizer steps if sampler and trainer differ."""
-        metrics = self.totals.gather(self.accelerator)
+        """Add the step's metrics.
+
+        Stops before the optimizer steps if sampler and trainer differ, or training has diverged.
+        """
+        # A step with nothing to train on has no entropy, which is not nan: it is left out.
+        metrics = self.totals.gather(self.accelerator, keep_empty=False)
         if not watch_mismatch:  # the weights changed since sampling: a difference is expected
             metrics = {
                 name: value for name, value in metrics.items() if not name.startswith("mismatch/")
             }
         self.add_metrics(**metrics, **efficiency(batch))
-        gap = metrics.get("mismatch/mean", 0.0)
-        if gap > self.rlvr.mismatch_limit:
-            raise EngineError(
-                "mismatch monitor",
-                f"sampler and trainer differ by {gap:.3f} in log-probability on average",
-                "the sampler's weights are stale, or its numerics differ",
-            )
+        check_numbers(metrics)
+        check_mismatch(
+            metrics.get("mismatch/mean", 0.0),
+            self.rlvr.mismatch_limit,
+            remedy="the sampler's weights are stale, or its numerics differ",
+        )
 
 
 def _unused_reward(**_: Any) -> list[float]:

@@ -23,7 +23,7 @@ from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.configs import SftConfig, VerlConfig
 from terrella.engines.verl.compose import compose
-from terrella.engines.verl.verl_keys import sft_keys
+from terrella.engines.verl.verl_keys import gradient_limit, sft_keys
 
 PACKAGE = "terrella.engines.verl"
 LOG_VARIABLE = "VERL_FILE_LOGGER_PATH"
@@ -119,12 +119,14 @@ def _keys(
         "optim.lr": settings.learning_rate,
         "optim.lr_warmup_steps": settings.warmup_steps,
         "optim.weight_decay": 0.0,
+        "optim.clip_grad": gradient_limit(settings.max_grad_norm),
         "optim.lr_scheduler_type": "cosine",
         "checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         "checkpoint.load_contents": ["model", "optimizer", "extra"],
         "trainer.total_epochs": settings.epochs,
         "trainer.seed": seed,
-        "trainer.logger": ["file"],
+        # `file` is ours: losses are read from it.
+        "trainer.logger": list(dict.fromkeys(["file", *settings.report_to])),
         "trainer.save_freq": settings.save_every or -1,
         "trainer.max_ckpt_to_keep": 2,
         "trainer.default_local_dir": str(folder),

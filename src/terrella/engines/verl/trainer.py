@@ -30,6 +30,7 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.utils.padding import response_to_nested
 
+from terrella.algos.diagnostics import check_mismatch, check_numbers
 from terrella.algos.episode_batch import EpisodeFacts
 from terrella.core.errors import EngineError
 from terrella.core.files import read_json_lines
@@ -186,13 +187,13 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
             metrics["staleness/mean"] = sum(ages) / max(len(ages), 1)
             metrics["staleness/max"] = float(max(ages, default=0))
         self.metrics.update(metrics)
-        gap = metrics.get("mismatch/mean", 0.0)
-        if gap > self.settings.mismatch_limit:
-            raise EngineError(
-                "mismatch monitor",
-                f"sampler and trainer differ by {gap:.3g} in log-probability on average",
-                "the servers' weights are stale, or their numerics differ",
-            )
+        # Of all rows: where older weights wrote every one, there is no mismatch to be nan.
+        check_numbers({"old_log_probs": float(columns.old_BT[columns.mask_BT].sum())})
+        check_mismatch(
+            metrics.get("mismatch/mean", 0.0),
+            self.settings.mismatch_limit,
+            remedy="the servers' weights are stale, or their numerics differ",
+        )
 
     def _add_metrics(
         self,

@@ -27,6 +27,8 @@ from terrella.rollout.rollout import Rollout
 PACKAGE = "terrella.engines.verl"
 PASS_TOKENS = 8192
 """verl's default of `max_num_batched_tokens`."""
+NO_LIMIT = 1e9
+"""A gradient's norm that none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +168,17 @@ def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
         f"{where}.lr": rlvr.learning_rate,
         f"{where}.lr_warmup_steps": rlvr.warmup_steps,
         f"{where}.weight_decay": 0.0,
-        f"{where}.clip_grad": rlvr.max_grad_norm,
+        f"{where}.clip_grad": gradient_limit(rlvr.max_grad_norm),
     }
+
+
+def gradient_limit(max_norm: float) -> float:
+    """The limit of a gradient's norm as verl reads it.
+
+    For us 0 is off, for verl it is a limit of 0, which learns nothing. Keys are JSON, which has no
+    infinity.
+    """
+    return max_norm or NO_LIMIT
 
 
 def _critic(job: Job) -> dict[str, Any]:

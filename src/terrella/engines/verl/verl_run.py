@@ -103,6 +103,7 @@ class VerlRun:
         from verl.trainer.main_ppo import run_ppo
         from verl.utils.config import validate_config
 
+        from terrella.algos.diagnostics import MONITOR
         from terrella.engines.verl.trainer import VerifiedRunner
 
         critic = self.job.rlvr.algorithm == "ppo"
@@ -112,9 +113,7 @@ class VerlRun:
             return True
         except ray.exceptions.RayError as error:
             cause = _cause(error)
-            if restarts_left == 0 or (
-                isinstance(cause, EngineError) and cause.where == "mismatch monitor"
-            ):
+            if restarts_left == 0 or (isinstance(cause, EngineError) and cause.where == MONITOR):
                 raise cause from error
             logger.warning(
                 "%s; starting again from %s", cause, self.last_checkpoint() or "the beginning"

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Sampler
-from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.tokens import Task, TokenEpisode, TrainExample
 from terrella.core.types import Situation, show_text
 from terrella.core.world import World
@@ -28,6 +29,7 @@ from terrella.pipelines.spa.tagged_examples import (
     WriteExample,
     random_coordinates,
     scripted_examples,
+    turn_rng,
 )
 from terrella.policies.basic import Random
 from terrella.rollout.rollout import Rollout
@@ -83,15 +85,16 @@ def shown_example(
     """A played episode: sampled replies, each followed by the true, predicted or garbled state."""
     builder = ExampleBuilder(codec, loss)
     for number, turn in enumerate(turns(episode, codec, max_actions=max_actions)):
-        state = predicted[number] if states == "believed" else _state(turn, states, seed=number)
+        if states == "believed":
+            state = predicted[number]
+        else:
+            state = _state(turn, states, turn_rng(episode, number))
         builder.turn(turn.reply, state)
     return builder.example(episode.prompt_ids)
 
 
-def _state(turn: Turn, states: States, *, seed: int) -> str:
-    if states == "true":
-        return turn.after
-    return random_coordinates(turn.after, stream(TASK_STREAM, seed))
+def _state(turn: Turn, states: States, rng: np.random.Generator) -> str:
+    return turn.after if states == "true" else random_coordinates(turn.after, rng)
 
 
 def predicted_states(

@@ -51,9 +51,10 @@ def played_example(
     ids: list[int] = []
     mask: list[bool] = []
     before = 0
-    for turn in turns(episode, codec, max_actions=max_actions):
+    for number, turn in enumerate(turns(episode, codec, max_actions=max_actions)):
         forced = episode.completion_ids[before : turn.start]
-        reply, spans = codec.with_states(turn.reply, _states_of(turn, states, seed=len(ids)))
+        shown = _states_of(turn, states, turn_rng(episode, number))
+        reply, spans = codec.with_states(turn.reply, shown)
         ids += [*forced, *reply]
         mask += [False] * len(forced) + [counts(span, loss) for span in spans]
         before = turn.end
@@ -67,13 +68,23 @@ def counts(span: Span, loss: Loss) -> bool:
     return loss == "reply" or (span is Span.TEXT) == (loss == "no_states")
 
 
-def _states_of(turn: Turn, states: States, *, seed: int) -> list[str] | None:
+def _states_of(turn: Turn, states: States, rng: np.random.Generator) -> list[str] | None:
     if states == "believed":
         return None
     if states == "true":
         return turn.states
-    rng = stream(TASK_STREAM, seed)
     return [random_coordinates(state, rng) for state in turn.states]
+
+
+def turn_rng(episode: TokenEpisode, number: int) -> np.random.Generator:
+    """Random numbers for turn `number` of an episode. No two episodes share them.
+
+    With equal numbers, all episodes would have the same coordinates at the same turn.
+    """
+    record = episode.record
+    if record is None:
+        raise ValueError("an episode without a record has no turns")
+    return stream(TASK_STREAM, record.seed, record.noise_seed, number)
 
 
 def random_coordinates(text: str, rng: np.random.Generator) -> str:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("playwright", reason="needs the extra: pip install 'terrella[web]'")
 
 from terrella.core.episode import play
-from terrella.core.errors import MissingExtraError, MissingProgramError
+from terrella.core.errors import MissingExtraError, MissingProgramError, WorldError
 from terrella.core.instances import instance_id, split_of
 from terrella.policies.basic import Expert
 from terrella.worlds.webarena import WebArena
@@ -19,7 +19,7 @@ from terrella.worlds.webarena.arena import SITES, Arena
 
 try:
     WebArena.Config().build()
-except (MissingExtraError, MissingProgramError) as missing:
+except (MissingExtraError, MissingProgramError, WorldError) as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 

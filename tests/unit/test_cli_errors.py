@@ -101,6 +101,21 @@ def test_every_optional_import_belongs_to_an_extra_that_exists():
     assert imported - always - others - set(sys.stdlib_module_names) - set(EXTRA_OF) == set()
 
 
+def test_every_missing_extra_is_named_as_pip_knows_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        f"{path.relative_to(SOURCE)}: {node.args[0].value}": node.args[0].value
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MissingExtraError"
+        if isinstance(node.args[0], ast.Constant)  # the others come from EXTRA_OF
+    }
+    assert len(named) > 10
+    assert [
+        place for place, extra in named.items() if extra not in project["optional-dependencies"]
+    ] == []
+
+
 def imported_by(node):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]

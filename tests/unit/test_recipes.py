@@ -1,6 +1,8 @@
 """Every recipe builds, survives disk, and says what it is."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from terrella.core.config import dump, rebuild
 from terrella.core.errors import ConfigError, MissingExtraError, WorldError
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.recipes import all_recipes, find_recipe, recipe_info
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", ["tiny_counter", "tiny_lake_agent", "tiny_lake_model"])
@@ -59,3 +63,17 @@ def test_every_recipe_says_what_to_expect():
     for name, function in all_recipes().items():
         info = recipe_info(function)
         assert "?" not in (info.hardware, info.time, info.expect), name
+
+
+def test_the_coverage_to_expect_is_that_measured():
+    worlds = json.loads((ROOT / "results/trust_coverage.json").read_text())["worlds"]
+    for name in ("counter", "sokoban", "lake_slip"):
+        expect = recipe_info(find_recipe(f"{name}_model")).expect
+        coverage, models = re.match(
+            r"coverage (\S+) of 0.9 promised \((\d+) model", expect
+        ).groups()
+        assert coverage == f"{worlds[name]['coverage']['mean']:.3f}"
+        assert int(models) == len(worlds[name]["models"])
+    certified = json.loads((ROOT / "results/trust_certificates.json").read_text())["models"]
+    steps = certified["lake"]["safe_horizon"]
+    assert recipe_info(find_recipe("lake_model")).expect.startswith(f"certified for {steps} steps")

@@ -13,11 +13,12 @@ from tyro.conf import EnumChoicesFromValues, Positional
 
 from terrella.cli.app import Assignments, app, console, print_config
 from terrella.core.config import Configurable, override
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, TerrellaError
 from terrella.core.types import Split
 
 if TYPE_CHECKING:
-    from terrella.commands.check import CheckResult
+    from terrella.commands.check import CheckResult, CheckStatus
+    from terrella.core.world import World
 
 
 @app.command(name="worlds")
@@ -48,9 +49,9 @@ def check(
         all: every world that ships, with every preset.
         assignments: config overrides.
     """
-    from terrella.commands.check import check_world
     from terrella.worlds import builtin_names, find_world, world_config
 
+    named = names
     if all:
         names += tuple(
             spec
@@ -59,20 +60,53 @@ def check(
         )
     if not names:
         raise ConfigError("check", "no world named", "terrella check NAME, or terrella check --all")
+    # A mistyped name or setting is refused before the first check.
+    configs = [(name, world_config(name, assignments)) for name in names]
     counts: Counter[str] = Counter()
-    for name in names:
-        results = check_world(world_config(name, assignments), name)
-        _show_checks(name, results)
-        counts.update(result.status for result in results)
-    console.print(
-        f"{len(names)} world{'s' * (len(names) > 1)}, {counts['BROKEN']} broken properties, "
-        f"{counts['n/a']} that do not apply",
-        highlight=False,
-    )
+    errors: dict[str, TerrellaError] = {}
+    for name, config in configs:
+        try:
+            counts.update(_check(name, config))
+        except TerrellaError as error:
+            errors[name] = error
+            _show_not_checked(name, error)
+    _show_counts(len(names), counts, len(errors))
+    for name in named:
+        if name in errors:
+            raise errors[name]
     sys.exit(1 if counts["BROKEN"] else 0)
 
 
 MARKS = {"ok": "[green]ok[/]", "BROKEN": "[bold red]BROKEN[/]", "n/a": "[dim]n/a[/]"}
+
+
+def _check(name: str, config: World.Config) -> list[CheckStatus]:
+    """Check a world and show the results; one that cannot be made here is an error."""
+    from terrella.commands.check import check_world
+
+    results = check_world(config, name)
+    _show_checks(name, results)
+    return [result.status for result in results]
+
+
+def _show_not_checked(name: str, error: TerrellaError) -> None:
+    remedy = f" -> {error.remedy}" if error.remedy else ""
+    console.print(
+        f"{name}: not checked: {error.what}{remedy}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _show_counts(worlds: int, counts: Counter[str], not_checked: int) -> None:
+    left_out = f", {not_checked} not checked" if not_checked else ""
+    console.print(
+        f"{worlds} world{'s' * (worlds > 1)}, {counts['BROKEN']} broken properties, "
+        f"{counts['n/a']} that do not apply{left_out}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _show_checks(label: str, results: list[CheckResult]) -> None:

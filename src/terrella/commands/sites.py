@@ -13,26 +13,27 @@ import time
 from typing import Literal
 
 from terrella.show.progress import show_lines, show_metrics
-from terrella.worlds.webarena.arena import SITES, Arena
+from terrella.worlds.webarena.arena import Arena, sites_named
 
 Verb = Literal["up", "reset", "down", "status"]
 
 
 def run(verb: Verb, names: tuple[str, ...]) -> None:
-    """Carry out the command, then show which sites are running."""
+    """Carry out the command for the named sites, all unless given; then show their state."""
+    sites = sites_named(names)
     arena = Arena()
     began = time.monotonic()
     if verb == "up":
         with show_lines("sites up") as report:
             arena.up(names, report)
     elif verb == "reset":
-        arena.reset()
+        arena.reset(names)
     elif verb == "down":
-        arena.down()
+        arena.down(names)
     seconds = time.monotonic() - began
     running = arena.running()
     rows = []
-    for site in SITES:
+    for site in sites:
         server = running.get(site.name)
         rows.append((site.name, f"http://127.0.0.1:{server.port}" if server else "down"))
     show_metrics(f"sites {verb}: {seconds:.2f} s", rows)

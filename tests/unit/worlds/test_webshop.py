@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from terrella.core.episode import play
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import WorldError
 from terrella.core.types import Split
 from terrella.policies.basic import Expert
 from terrella.worlds.webshop import WebShop
@@ -48,8 +48,10 @@ def test_type_reward_and_similarity():
 
 
 def test_the_error_for_missing_data_says_what_to_do(tmp_path):
-    with pytest.raises(MissingExtraError, match=r"webshop\.data"):
+    with pytest.raises(WorldError, match=r"holds no products_1000\.json\.xz") as refused:
         WebShop.Config(data=tmp_path).build()
+    assert str(tmp_path) in refused.value.what
+    assert "--set world.data=FOLDER (check and play: --set data=FOLDER)" in refused.value.remedy
 
 
 @needs_data

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
@@ -26,15 +26,18 @@ from terrella.rollout.source import EpisodeSource
 
 logger = logging.getLogger("terrella")
 
+INSTALL = (
+    "no extra brings it: in an environment of its own, run the two lines of docs/engines.md "
+    '("On a cluster: verl"), or build docker/verl.Dockerfile'
+)
+
 
 class VerlEngine:
     """See `engines.interface.Engine`."""
 
     def __init__(self, config: EngineConfig, work: Path) -> None:
         if importlib.util.find_spec("verl") is None:
-            raise MissingExtraError(
-                "verl", "engine=verl (see docs/design/0003-verl.md for the versions)"
-            )
+            raise EngineError("verl", "is not installed, and engine=verl needs it", INSTALL)
         keep_ray_on_loopback()
         self.config = config
         self.work = work

@@ -21,7 +21,8 @@ from terrella.worlds.bytesized32.sample import sample_games
 VARIABLE = "TERRELLA_BYTESIZED32"
 REMEDY = (
     "give the folder with train.jsonl and test.jsonl of the GPT-simulator repository "
-    f"(or packed GAME.json.xz): --set world.path=FOLDER, or ${VARIABLE}"
+    f"(or packed GAME.json.xz): --set world.path=FOLDER (check and play: --set path=FOLDER), "
+    f"or ${VARIABLE}"
 )
 
 

@@ -31,7 +31,7 @@ from urllib.error import URLError
 
 from terrella.browser.guard import Allow
 from terrella.core.config import record_from_json
-from terrella.core.errors import MissingExtraError, WorldError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.core.files import read_json
 from terrella.worlds.webarena.install import Report, bare_environment, install
 
@@ -87,6 +87,15 @@ class Running:
     """Login (the site name in tasks) -> cookie name -> value."""
 
 
+def sites_named(names: tuple[str, ...] = ()) -> list[Site]:
+    """The sites of these names, all without one; an unknown name is refused."""
+    known = [site.name for site in SITES]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(", ".join(unknown), "no such site", f"sites: {', '.join(known)}")
+    return [site for site in SITES if not names or site.name in names]
+
+
 def default_folder() -> Path:
     """The folder of the sites, below the cache folder."""
     return Path(os.environ.get("TERRELLA_CACHE", "~/.cache/terrella")).expanduser() / "sites"
@@ -119,8 +128,8 @@ class Arena:
 
         `report` is told what is done.
         """
-        for site in SITES:
-            if (not names or site.name in names) and site.name not in self.running():
+        for site in sites_named(names):
+            if site.name not in self.running():
                 self.home(site).mkdir(parents=True, exist_ok=True)
                 install(site.name, self.home(site), report)
                 report(f"{site.name}: filling its database")
@@ -179,21 +188,24 @@ class Arena:
                     alive[site.name] = state
         return alive
 
-    def down(self) -> list[str]:
-        """Stop all servers; changes to their databases stay until the next reset."""
+    def down(self, names: tuple[str, ...] = ()) -> list[str]:
+        """Stop servers; changes to their databases stay until the next reset."""
         stopped = []
-        for name, state in self.running().items():
+        running = self.running()
+        for site in sites_named(names):
+            if site.name not in running:
+                continue
             with contextlib.suppress(ProcessLookupError):
-                os.kill(state.pid, signal.SIGTERM)
-            (self.folder / name / "running.json").unlink()
-            stopped.append(name)
+                os.kill(running[site.name].pid, signal.SIGTERM)
+            (self.home(site) / "running.json").unlink()
+            stopped.append(site.name)
         return stopped
 
     # --- reset ------------------------------------------------------------------------------------
 
-    def reset(self) -> None:
-        """Restore every site to its state after the build."""
-        for site in SITES:
+    def reset(self, names: tuple[str, ...] = ()) -> None:
+        """Restore sites to their state after the build."""
+        for site in sites_named(names):
             if self.snapshot(site).exists():
                 source = sqlite3.connect(self.snapshot(site))
                 target = sqlite3.connect(self.live(site), timeout=10)
@@ -227,9 +239,8 @@ class Arena:
         up = self.running()
         missing = needed - up.keys()
         if missing:
-            raise MissingExtraError(
-                "web", f"the sites {', '.join(sorted(missing))} (then: terrella sites up)"
-            )
+            names = ", ".join(sorted(missing))
+            raise WorldError("webarena", f"the sites {names} are not running", "terrella sites up")
         return up
 
     def allow(self) -> tuple[Allow, ...]:

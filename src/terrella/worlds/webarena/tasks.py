@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from terrella.core.errors import ConfigError, MissingExtraError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.core.untrusted import CONTENT_ERRORS, read_json
 
 Dialect = Literal["webarena", "vab", "verified"]
@@ -127,7 +127,9 @@ def load_tasks(name: str) -> list[WebTask]:
         module, path, dialect, package = SOURCES[name]
         folder = _find_module(module)
         if folder is None:
-            raise MissingExtraError("web", f"the tasks of {name} (pip install --no-deps {package})")
+            raise WorldError(
+                "webarena", f"the tasks of {name} are missing", f"pip install --no-deps {package}"
+            )
         return [read_task(row, dialect) for row in _read_rows(folder / path)]
     file = Path(name)
     if not file.is_file():

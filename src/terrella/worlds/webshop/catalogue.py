@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from terrella.core.errors import MissingExtraError
+from terrella.core.errors import WorldError
 from terrella.core.untrusted import parse_json, read_xz, reading
 
 K1, B = 0.9, 0.4
@@ -98,9 +98,12 @@ def load_catalogue(folder: Path) -> Catalogue:
     """Read the catalogue of a folder, once per process."""
     products_file = folder / "products_1000.json.xz"
     goals_file = folder / "instructions_1000.json.xz"
-    if not products_file.is_file() or not goals_file.is_file():
-        raise MissingExtraError(
-            "web", f"WebShop's data (looked in {folder}; set webshop.data to the folder)"
+    missing = [file.name for file in (products_file, goals_file) if not file.is_file()]
+    if missing:
+        raise WorldError(
+            "webshop",
+            f"{folder} holds no {' and no '.join(missing)}",
+            "--set world.data=FOLDER (check and play: --set data=FOLDER), or set TERRELLA_WEBSHOP",
         )
     rows = parse_json(read_xz(products_file), str(products_file))
     instructions: Mapping[str, Any] = parse_json(read_xz(goals_file), str(goals_file))

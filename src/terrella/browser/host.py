@@ -28,7 +28,7 @@ from terrella.browser.guard import Allow, NetworkGuard
 from terrella.browser.launch import confinement_of, find_chromium
 from terrella.browser.self_test import check_for_leaks
 from terrella.browser.tab import Tab
-from terrella.core.errors import ConfigError, MissingExtraError, WorldError
+from terrella.core.errors import MissingExtraError, WorldError
 
 T = TypeVar("T")
 START_SECONDS = 60.0
@@ -75,6 +75,7 @@ class BrowserHost:
         self.executable = find_chromium(settings.executable)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.guard: NetworkGuard | None = None
+        self.playwright: Any = None
         self.browser: Any = None
         self.pid = 0
         """Process id of the browser; 0 when none is running."""
@@ -92,7 +93,7 @@ class BrowserHost:
                 self._dispose_browser()
                 try:
                     self._run(self._start(), START_SECONDS)
-                except ConfigError:  # it leaks: nobody may use it
+                except BaseException:  # it did not start, or it leaks: nobody may use it
                     self._dispose_browser()
                     raise
         return self.run(self._open(cookies, context), START_SECONDS)
@@ -188,16 +189,17 @@ class BrowserHost:
                     os.kill(pid, signal.SIGKILL)
 
     def _dispose_browser(self) -> None:
-        """Clean up after a browser that may be alive, dead or hanging."""
-        if self.browser is None:
-            return
+        """Clean up after a browser that may be alive, dead, hanging or never have started."""
         self.kill()
-        if self.guard is not None:
-            self._run(self.guard.stop(), 5.0)
-        # The driver has lost its browser, so its errors no longer matter.
-        with contextlib.suppress(Exception):
-            self._run(self.playwright.stop(), 5.0)
         self.browser = None
+        playwright, self.playwright = self.playwright, None
+        guard, self.guard = self.guard, None
+        if playwright is not None:
+            # The driver has lost its browser, so its errors no longer matter.
+            with contextlib.suppress(Exception):
+                self._run(playwright.stop(), 5.0)
+        if guard is not None:
+            self._run(guard.stop(), 5.0)
 
     def close(self) -> None:
         """Stop the browser, the guard and the thread."""

@@ -10,6 +10,7 @@ worlds (browsers) are stepped beside each other in threads.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from terrella.core.world import World
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
 
+logger = logging.getLogger("terrella")
 MAX_IDLE = 48
 """Worlds kept open between episodes: a web page is slow to open, but costs memory while open."""
 
@@ -201,7 +203,9 @@ class BatchRollout:
                 policy="actor",
                 written=task.written,
             )
-        except Exception:  # noqa: BLE001  a world that cannot be reset masks its attempt, not the phase
+        except Exception as error:  # noqa: BLE001  it masks its attempt, not the phase
+            kind = type(error).__name__
+            logger.warning("the world %s cannot be reset: %s: %s", world.name, kind, error)
             return WorldSlot(index, task, world, None)
         return WorldSlot(index, task, world, run)
 

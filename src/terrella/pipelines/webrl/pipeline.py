@@ -78,6 +78,10 @@ class WebRl(ModelPipeline[WebRlResult]):
     result_type = WebRlResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache", "phases")
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        config.check_together()
+
     def is_finished(self, manifest: Manifest) -> bool:
         return bool(manifest.config["phases"] == self.config.phases)
 

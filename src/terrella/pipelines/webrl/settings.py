@@ -82,8 +82,29 @@ class WebRlSettings(ModelPipeline.Config):
     def __post_init__(self) -> None:
         if not self.families or self.test < 1:
             raise ConfigError("webrl", "needs at least one family and one test instance of it")
+        if self.imitation_updates < 1:
+            raise ConfigError(
+                "webrl.imitation_updates",
+                f"is {self.imitation_updates}: the first policy would not have learnt anything",
+                "set it to 1 or more",
+            )
         if self.model != POINTER:
             check_model_name(self.model)
+
+    def check_together(self) -> None:
+        """Refuse settings that do not go together; they are set one by one, so not before a run."""
+        if self.loss == "grpo" and self.group_size < 2:
+            raise ConfigError(
+                "webrl.group_size",
+                f"is {self.group_size}: grpo compares attempts at one task, and trains nothing",
+                "set it to 2 or more, such as group_size=4, or choose another loss",
+            )
+        if self.traces and self.model == POINTER:
+            raise ConfigError(
+                "webrl.traces",
+                "hold actions in words, and the pointer network only points at what is offered",
+                "set `model` to a language model, or leave traces out",
+            )
 
     @property
     def world(self) -> World.Config:

@@ -152,7 +152,9 @@ def certify(
     """
     from terrella.cli.worlds import policy_config
     from terrella.pipelines.certify.pipeline import Certify, run
+    from terrella.show.runs import require_world_model
 
+    require_world_model(model)
     config = Certify.Config(
         world=world_of(model, world),
         folder=model,

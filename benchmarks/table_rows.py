@@ -343,6 +343,9 @@ def unseen_games(record):
     return [(what, "; ".join(cells))]
 
 
+EARLIER_REWARD = "the earlier reward 1 - (MAE + LPIPS) / 2; not measured with today's"
+
+
 def video(record):
     cell = ", ".join(
         f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
@@ -356,7 +359,11 @@ def video(record):
     )
     seeds = len(record["seeds"])
     return [
-        (f"video on the tabletop, 7 frames ahead: RLVR minus SFT, {seeds} seeds", cell),
+        (
+            f"video on the tabletop, 7 frames ahead, {seeds} seeds: RLVR minus SFT, with "
+            f"{EARLIER_REWARD}",
+            cell,
+        ),
         ("the same, after RLVR", beside),
     ]
 

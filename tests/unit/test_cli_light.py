@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from terrella.recipes import all_recipes
+
 CPU_SECONDS = 2.0
 TRIES = 8
 """The same command costs 1.3 to 2.5 s on a virtual machine whose host is busy."""
@@ -26,12 +28,12 @@ main()
 """
 
 
-def terrella(*arguments, code=0):
+def terrella(*arguments, code=0, columns=250):
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "COLUMNS": "250"},
+        env={**os.environ, "COLUMNS": str(columns)},
     )
     assert done.returncode == code, done.stdout + done.stderr
     *shown, probe = done.stderr.splitlines()
@@ -133,6 +135,18 @@ def test_recipes_are_listed_by_command_with_what_to_expect():
     for title in ("terrella rlvr", "terrella train-world-model", "terrella reproduce"):
         assert title in shown
     assert "tiny_lake_model" in shown and "spa_sokoban" in shown
+
+
+def test_names_of_recipes_are_whole_in_a_narrow_terminal():
+    shown, _, _ = terrella("recipes", columns=80)
+    assert [name for name in all_recipes() if f" {name} " not in shown] == []
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_a_filter_that_no_recipe_matches_is_an_error():
+    shown, _, heavy = terrella("recipes", "tiny_conter", code=2)
+    assert "tiny_conter: no recipe's name contains this" in shown and heavy == "none"
+    assert "did you mean tiny_counter" in shown
 
 
 def test_the_version_is_shown():

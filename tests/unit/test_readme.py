@@ -134,7 +134,7 @@ def test_the_first_commands_work_as_written(tmp_path):
         for command in of_notebook:
             code, shown = run(command, tmp_path)
             assert code == 0, shown
-    assert (tmp_path / "runs/lake/manifest.json").exists()
+    assert (tmp_path / "runs/episodes/manifest.json").exists()
 
 
 # --- every page -----------------------------------------------------------------------------------
@@ -156,6 +156,18 @@ def test_every_command_of_a_page_exists(page):
             assert known_recipe(words[2]), line
         if name in ("collect", "check", "play") and len(words) > 2:
             assert known_world(words[2]), line
+
+
+def test_a_folder_is_written_by_one_command_on_all_pages():
+    """A reader of two pages does not meet a folder that the other page filled."""
+    written = {}
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for line in [*commands(text), *re.findall(r"`(terrella [^`\n]+)`", text)]:
+            if out := re.search(r"--out (runs/\S+)", line):
+                written.setdefault(out[1], set()).add(" ".join(line.split()[1:3]))
+    assert len(written) > 10
+    assert {folder: told for folder, told in written.items() if len(told) > 1} == {}
 
 
 def known_recipe(name):

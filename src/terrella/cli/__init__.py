@@ -2,7 +2,7 @@
 
 A command parses its arguments, calls one pipeline or command and shows the result. Settings belong
 in configs (`--set a.b=c`), not in options.
-    terrella collect frozen_lake:6x6 --policy random --transitions 100000 --out runs/lake
+    terrella collect frozen_lake:6x6 --policy random --transitions 100000 --out runs/episodes
 """
 
 from __future__ import annotations

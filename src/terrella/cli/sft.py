@@ -69,11 +69,11 @@ def _world(data: Path, learn: str | None, name: str | None) -> World.Config | No
     from terrella.pipelines.sft.pipeline import is_store
 
     if not is_store(data):
+        chat_files(data)  # a mistyped path or another kind of file is refused here
         if learn is not None or name is not None:
             raise ConfigError(
                 str(data), "holds conversations", "leave --as and --world out: they are for stores"
             )
-        chat_files(data)  # a mistyped path or another kind of file is refused here
         return None
     if learn is None:
         raise ConfigError(

@@ -79,7 +79,9 @@ def serve(
         assignments: config overrides, such as limits.port=8800 or sampler=vllm.
     """
     from terrella.commands.serve import Serve
+    from terrella.show.runs import require_world_model
 
+    require_world_model(model)
     config = Serve.Config(folder=model, world=world_of(model, world) if world else None)
     Serve(override(config, assignments)).run(
         lambda line: console.print(line, highlight=False, soft_wrap=True)

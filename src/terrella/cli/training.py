@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import Positional
 
 from terrella.cli.app import (
@@ -19,6 +20,7 @@ from terrella.cli.app import (
     world_of,
 )
 from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
+from terrella.core.errors import ConfigError
 
 
 @app.command(name="recipes")
@@ -30,24 +32,32 @@ def recipes(filter: Positional[str] = "", /) -> None:
     """
     from terrella.recipes import all_recipes, recipe_info
 
+    known = all_recipes()
     commands: dict[str, list[tuple[str, ...]]] = {}
-    for name, function in sorted(all_recipes().items()):
+    for name, function in sorted(known.items()):
         if filter in name:
             info = recipe_info(function)
             row: tuple[str, ...] = (name, info.hardware, info.time, info.expect)
             commands.setdefault(command_of(function()), []).append(row)
-    for command, rows in sorted(commands.items()):
-        table = Table(
-            "recipe",
-            "hardware",
-            "time",
-            "expect",
-            title=f"terrella {command}",
-            title_justify="left",
+    if not commands:
+        near = difflib.get_close_matches(filter, known, n=3)
+        start = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(
+            filter, "no recipe's name contains this", f"{start}`terrella recipes` lists all"
         )
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
+    for command, rows in sorted(commands.items()):
+        _show_recipes(f"terrella {command}", rows)
+
+
+def _show_recipes(title: str, rows: list[tuple[str, ...]]) -> None:
+    # A name is typed or copied, so it stays whole; the other columns share the rest.
+    longest = max(len(row[0]) for row in rows)
+    names = Column("recipe", no_wrap=True, min_width=longest)
+    others = [Column(head, overflow="fold") for head in ("hardware", "time", "expect")]
+    table = Table(names, *others, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
 def command_of(config: object) -> str:
@@ -152,7 +162,9 @@ def certify(
     """
     from terrella.cli.worlds import policy_config
     from terrella.pipelines.certify.pipeline import Certify, run
+    from terrella.show.runs import require_world_model
 
+    require_world_model(model)
     config = Certify.Config(
         world=world_of(model, world),
         folder=model,

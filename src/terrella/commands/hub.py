@@ -9,9 +9,11 @@ other kind, with names that could leave the folder or with code behind a model i
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +44,7 @@ BESIDE = (".gitattributes", ".gitignore", "LICENSE", "LICENSE.txt", "NOTICE")
 """Files that hubs and people put into a repository; they are not downloaded."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ =+-]*")
 """A part of a path: no other separators, no drives, nothing hidden, no control characters."""
+REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 Kind = Literal["model", "dataset"]
 
 
@@ -50,12 +53,13 @@ def push(folder: Path, repo: str, *, private: bool = True, message: str = "") ->
 
     The token is `HF_TOKEN`, or that of your login.
     """
+    _check_name(repo)
     run = read_run(folder)
     api = _hub().HfApi()
     kind: Kind = "dataset" if run.kind == "store" else "model"
-    api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _asking(repo):
         staged = _stage(folder, Path(scratch), card(run))
+        api.create_repo(repo, repo_type=kind, private=private, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repo,
             repo_type=kind,
@@ -91,15 +95,19 @@ def _is_uploaded(path: Path, folder: Path) -> bool:
 
 def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None = None) -> str:
     """Download a run into a new folder; return the commit that it is pinned to."""
+    _check_name(repo)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(str(folder), "is not empty", "choose a new folder")
     hub = _hub()
-    info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    with _asking(repo):
+        info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
     _refuse_others(repo, [file.rfilename for file in info.siblings or ()])
+    allowed = list(ALLOWED)
     with locked(folder):
-        hub.snapshot_download(
-            repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=list(ALLOWED)
-        )
+        with _asking(repo):
+            hub.snapshot_download(
+                repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=allowed
+            )
         _verify(folder)
         write_json(folder / "pulled.json", {"repo": repo, "commit": str(info.sha)})
     return str(info.sha)
@@ -146,6 +154,40 @@ def _verify(folder: Path) -> None:
         run.store.verify()
     elif run.kind == "world model":
         raise StoreError(str(folder), "the model's data is missing from the download", "pull again")
+
+
+def _check_name(repo: str) -> None:
+    if not REPO_NAME.fullmatch(repo):
+        raise ConfigError(repo, "is not the name of a repository", "write owner/name")
+
+
+@contextlib.contextmanager
+def _asking(repo: str) -> Iterator[None]:
+    """Turn errors of the hub and of the way to it into ours."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except errors.HfHubHTTPError as error:  # the hub answered
+        raise ConfigError(
+            repo,
+            f"{constants.ENDPOINT} refused: {_first_line(error)}",
+            "check the name, the revision, and that HF_TOKEN may do this",
+        ) from error
+    except (
+        errors.HTTPError,  # of the library beneath, whose name changes with the hub's version
+        errors.OfflineModeIsEnabled,
+        errors.LocalEntryNotFoundError,
+    ) as error:
+        raise ConfigError(
+            constants.ENDPOINT,
+            f"cannot be reached ({_first_line(error)})",
+            "check the network, HF_ENDPOINT and HF_TOKEN",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _hub() -> Any:

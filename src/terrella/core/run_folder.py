@@ -298,12 +298,29 @@ def check_spec(folder: Path, spec: Mapping[str, Any], *, ignore: Sequence[str] =
         _refuse_foreign(folder)
         write_sealed(path, wanted)
     wait_for(path)
-    lines = differences(read_sealed(path), plain(wanted))
+    known = read_sealed(path)
+    _refuse_another_kind(folder, known, wanted)
+    lines = differences(known, plain(wanted))
     changed = [line for line in lines if line.split(".")[0].split(" ")[0] not in ignore]
     if changed:
         what = "was started with other settings: " + "; ".join(changed)
         raise StoreError(str(folder), what, "choose another folder, or use the same settings")
     return content_sha256(spec)
+
+
+def _refuse_another_kind(folder: Path, known: Any, asked: Mapping[str, Any]) -> None:
+    """A run of another class differs in nearly every setting; its name says enough."""
+    there, here = _kind(known), _kind(asked)
+    if there and here and there != here:
+        what = f"was written by another command ({there} there, {here} here)"
+        raise StoreError(str(folder), what, "choose another folder with --out")
+
+
+def _kind(spec: Any) -> str:
+    """The name of the class of a spec's config; empty for a spec without one."""
+    config = spec.get("config") if isinstance(spec, Mapping) else None
+    name = config.get("class", "") if isinstance(config, Mapping) else ""
+    return str(name).rpartition(":")[2]
 
 
 def _refuse_foreign(folder: Path) -> None:

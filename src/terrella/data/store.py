@@ -5,7 +5,7 @@ complete. `spec.json` is written first and says what the episodes are a function
 `manifest.json` is written last, so a store with a manifest is complete. No file contains a time, a
 host or a worker count: the same spec gives the same bytes. A part is compared with its hash when it
 is first read, the manifest whenever it is read.
-    store = EpisodeStore.open("runs/lake")
+    store = EpisodeStore.open("runs/episodes")
     for episode in store.episodes(): ...        # one row group in memory at a time
     store.verify()                              # compares all parts with their hashes
 """

@@ -25,7 +25,7 @@ from terrella.core.world import World
 from terrella.data.row_journal import read_rows, row_files
 from terrella.data.store import EpisodeStore, read_store_manifest
 from terrella.trust.certificate import Certificate
-from terrella.world_models.certified import read_certificate
+from terrella.world_models.certified import DATA, read_certificate
 
 Kind = Literal[
     "store", "rlvr", "world model", "video model", "arm", "evaluation", "reproduction", "run"
@@ -155,6 +155,8 @@ def read_json(path: Path) -> Any:
 
 def read_run(folder: Path) -> Run:
     """Read the run in a folder; one that is unfinished or from before run schema 2 is refused."""
+    if not folder.is_dir():
+        raise ConfigError(str(folder), "there is no such folder", "check the path")
     if (folder / "table.json").exists():
         return Run(folder, "reproduction", read_sealed(folder / "table.json", TABLE_AGAIN))
     if not (folder / MANIFEST).exists():
@@ -173,3 +175,17 @@ def read_run(folder: Path) -> Run:
         )
     kind = "store" if "parts" in manifest else KIND_BY_CLASS.get(class_name, "run")
     return Run(folder, kind, manifest)
+
+
+def require_world_model(folder: Path) -> None:
+    """Refuse a folder that `train-world-model` did not write, by what it is."""
+    run = read_run(folder)
+    if run.kind == "world model" or (folder / DATA).is_dir():
+        return
+    names = {"store": "an episode store", "reproduction": "a comparison"}
+    class_name = str(run.config.get("class", "")).rpartition(":")[2]
+    raise ConfigError(
+        str(folder),
+        f"is {names.get(run.kind, f'a run of {class_name}')}, not a world model",
+        "name the folder that train-world-model wrote",
+    )

@@ -1,6 +1,7 @@
 """Push and pull against a hub on loopback, and the cards of models and datasets."""
 
 import json
+import socket
 
 import pytest
 
@@ -134,6 +135,48 @@ def test_code_and_tampering_are_refused(hub, tmp_path):
     (tmp_path / "full/x").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
         pull("me/eps", tmp_path / "full")
+
+
+@pytest.mark.parametrize("name", ["lake", "me/lake/model", "me/", "/lake", "me/la ke", "../lake"])
+def test_a_name_that_is_no_repository_is_refused_first(name, tmp_path):
+    for ask in (lambda: push(tmp_path / "nowhere", name), lambda: pull(name, tmp_path)):
+        with pytest.raises(ConfigError, match="is not the name of a repository\n  -> write owner"):
+            ask()
+
+
+def test_a_hub_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    real = hub_library.HfApi
+    monkeypatch.setattr(hub_library, "HfApi", lambda: real(endpoint=nobody))
+    monkeypatch.setattr(constants, "ENDPOINT", nobody)
+    folder = store(tmp_path / "store")
+    for ask in (lambda: push(folder, "me/eps"), lambda: pull("me/eps", tmp_path / "again")):
+        with pytest.raises(ConfigError, match=r"cannot be reached \(.*refused\)") as error:
+            ask()
+        assert error.value.where == nobody and "HF_ENDPOINT" in error.value.remedy
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_hub_that_lost_the_way_to_its_files_is_named(hub, tmp_path, monkeypatch):
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def lost(*_, **__):
+        raise LocalEntryNotFoundError("the line was cut\nand more")
+
+    push(store(tmp_path / "store"), "me/eps")
+    monkeypatch.setattr(hub_library, "snapshot_download", lost)
+    with pytest.raises(ConfigError, match=r"cannot be reached \(the line was cut\)"):
+        pull("me/eps", tmp_path / "again", kind="dataset")
+
+
+def test_what_the_hub_refuses_is_said_in_one_line(hub, tmp_path):
+    with pytest.raises(ConfigError, match=r"me/nothing: http.* refused: 404") as error:
+        pull("me/nothing", tmp_path / "again")
+    assert "\n" not in error.value.what and "HF_TOKEN" in error.value.remedy
 
 
 def test_a_model_card_shows_what_was_measured_and_that_there_is_no_certificate(tmp_path):

@@ -1,0 +1,24 @@
+"""A folder that another command wrote is refused by what it holds, not by every setting."""
+
+import pytest
+
+from terrella.core.errors import StoreError
+from terrella.core.run_folder import check_spec
+
+
+def spec(name, **settings):
+    return {"config": {"class": f"terrella.pipelines.{name.lower()}:{name}", **settings}}
+
+
+def test_a_run_of_another_command_is_named_by_its_kind(tmp_path):
+    check_spec(tmp_path, spec("Collect", seed=0, world={"size": 3}))
+    with pytest.raises(StoreError) as refused:
+        check_spec(tmp_path, spec("Rlvr", seed=1, model="tiny"))
+    assert refused.value.what == "was written by another command (Collect there, Rlvr here)"
+    assert refused.value.remedy == "choose another folder with --out"
+
+
+def test_other_settings_of_the_same_command_are_named_one_by_one(tmp_path):
+    check_spec(tmp_path, spec("Rlvr", seed=0))
+    with pytest.raises(StoreError, match=r"other settings: config\.seed is 0 there, 1 here"):
+        check_spec(tmp_path, spec("Rlvr", seed=1))

@@ -1,0 +1,64 @@
+"""A folder that is missing, or of another kind, is refused for that reason."""
+
+import pytest
+
+from terrella.cli.plan import plan
+from terrella.cli.sft import sft
+from terrella.cli.showing import serve
+from terrella.cli.training import certify
+from terrella.core.errors import ConfigError, StoreError
+from terrella.core.integrity import write_sealed
+from terrella.core.run_folder import FORMAT, MANIFEST, SCHEMA
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.policies.basic import Random
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+
+COMMANDS = {
+    "certify": certify,
+    "serve": serve,
+    "plan": lambda folder: plan(str(folder)),
+    "plan a page": lambda folder: plan(str(folder), "counter", proposer="random"),
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    config = Collect.Config(
+        world=Counter.Config(), policy=Random.Config(), episodes=2, out=tmp_path / "store"
+    )
+    Collect(config).run(SilentProgress())
+    return config.out
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_missing_folder_is_called_missing(tmp_path, command):
+    with pytest.raises(ConfigError, match="nowhere: there is no such folder\n  -> check the path"):
+        command(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_store_is_not_a_world_model(store, command):
+    with pytest.raises(ConfigError, match="store: is an episode store, not a world model") as no:
+        command(store)
+    assert no.value.remedy == "name the folder that train-world-model wrote"
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_an_agent_is_not_a_world_model(tmp_path, command):
+    plain = {"metrics": {}, "versions": {}, "seconds": 0.0, "files": {}}
+    config = {"class": "terrella.pipelines.rlvr:Rlvr"}
+    manifest = {"format": FORMAT, "schema": SCHEMA, "config": config, **plain}
+    write_sealed(tmp_path / MANIFEST, manifest)
+    with pytest.raises(ConfigError, match="is a run of Rlvr, not a world model"):
+        command(tmp_path)
+
+
+def test_sft_looks_for_the_data_before_it_judges_the_options(tmp_path):
+    with pytest.raises(StoreError, match="nowhere: is neither a file nor a folder"):
+        sft(tmp_path / "nowhere", learn="agent")
+    with pytest.raises(StoreError, match="has no file that ends with"):
+        sft(tmp_path, learn="agent")
+    (tmp_path / "chats.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match="holds conversations"):
+        sft(tmp_path, learn="agent")

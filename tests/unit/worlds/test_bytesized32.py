@@ -54,8 +54,9 @@ def test_both_data_formats_give_identical_records(tmp_path):
 
 
 def test_the_error_for_a_folder_without_data_says_where_to_get_it(tmp_path):
-    with pytest.raises(WorldError, match=r"train\.jsonl"):
+    with pytest.raises(WorldError, match=r"train\.jsonl") as refused:
         ByteSized32.Config(path=tmp_path).build()
+    assert "--set world.path=FOLDER (check and play: --set path=FOLDER)" in refused.value.remedy
     (tmp_path / "train.jsonl").write_text('{"game": "x"}')
     with pytest.raises(WorldError, match="cannot be read"):
         ByteSized32.Config(path=tmp_path).build()

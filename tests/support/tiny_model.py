@@ -1,4 +1,4 @@
-"""An untrained Llama of 20k parameters; its replies are random characters."""
+"""An untrained model of 20k parameters, a Llama by default; its replies are random characters."""
 
 import os
 
@@ -7,17 +7,44 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from terrella.models.characters import character_tokenizer
 
 torch.set_num_threads(1)
 
 
-def tiny_model(seed: int = 0, *, width: int = 32, layers: int = 2) -> tuple[Any, Any]:
+KINDS = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+}
+WINDOWS = {
+    "llama": {},
+    "gemma3": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 4,
+        "head_dim": 16,
+    },
+    "mistral": {"sliding_window": 4},
+}
+"""Layers of one kind; of two kinds, one with a window; all with a window."""
+
+
+def tiny_model(
+    seed: int = 0, *, width: int = 32, layers: int = 2, kind: str = "llama"
+) -> tuple[Any, Any]:
     """Model and tokenizer. Initial weights are wide: replies differ and gradients are large."""
     tokenizer = character_tokenizer(("up", "down"))
-    config = LlamaConfig(
+    make_config, make_model = KINDS[kind]
+    config = make_config(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=2 * width,
@@ -30,7 +57,8 @@ def tiny_model(seed: int = 0, *, width: int = 32, layers: int = 2) -> tuple[Any,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
         initializer_range=0.2,
+        **WINDOWS[kind],
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config), tokenizer
+        return make_model(config), tokenizer

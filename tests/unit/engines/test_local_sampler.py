@@ -53,6 +53,31 @@ def test_same_seed_same_sample_whatever_the_batch():
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mistral"])
+def test_log_probabilities_are_those_of_the_model_itself(kind: str, monkeypatch):
+    """Also where layers have a window, which is shorter than the prompts and than a turn."""
+    model, _ = tiny_model(kind=kind)
+    sampler = LocalSampler(model)
+    monkeypatch.setattr(rows, "READ_LENGTH", 7)  # long prompts are read in pieces
+    prompts = [tuple(range(5, 5 + length)) for length in (3, 6, 9, 20)]
+    for _ in range(2):
+        requests = [request(each, seed=n, session=str(n)) for n, each in enumerate(prompts)]
+        sampled = sample(requests, sampler)
+        for prompt, each in zip(prompts, sampled, strict=True):
+            assert each.logprobs == pytest.approx(alone(model, prompt, each.token_ids), abs=1e-5)
+        # The next turn continues what is cached.
+        pairs = zip(prompts, sampled, strict=True)
+        prompts = [(*prompt, *each.token_ids, 7, 8) for prompt, each in pairs]
+
+
+def alone(model: Any, prompt: tuple[int, ...], completion: tuple[int, ...]) -> list[float]:
+    """The plain path: one sequence, no cache, masks of transformers."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *completion]]), use_cache=False).logits[0]
+    scores = torch.log_softmax(logits.float(), -1)
+    return [float(scores[len(prompt) + n - 1, token]) for n, token in enumerate(completion)]
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_no_token_is_drawn_from_nan(temperature: float):
     requests = [request((1,), temperature=temperature)] * 2

@@ -184,8 +184,21 @@ def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
     expected = _sample(local_sampler(tiny_model()[0]))
     trainer = tiny_trainer(tmp_path, attention="flex_attention")
     with sampling_mode(trainer.policy):
-        assert trainer.attention == "sdpa" and _sample(trainer.sampler) == expected
-    assert trainer.attention == "flex_attention"
+        assert trainer.attention.implementation == "sdpa"
+        assert _sample(trainer.sampler) == expected
+    assert trainer.attention.implementation == "flex_attention"
+
+
+@pytest.mark.parametrize("changes", [{"lora_rank": 2}, {"algorithm": "ppo", "critic": "separate"}])
+def test_a_model_with_windows_is_sampled_and_trained_alike(changes: Any, tmp_path: Path):
+    """Its masks differ by layer: they reach the layers of adapters, critics and checkpoints."""
+    model, _ = tiny_model(kind="gemma3")
+    settings = {"steps": 1, "gradient_checkpointing": True, **changes}
+    trainer = tiny_trainer(tmp_path, model=model, **settings)
+    before = weights(trainer.policy).clone()
+    trainer.train()
+    assert curve(trainer, "mismatch/max")[0][0] < 1e-4
+    assert not torch.equal(weights(trainer.policy), before)
 
 
 def test_the_mass_outside_the_mask_is_reported(tmp_path: Path):

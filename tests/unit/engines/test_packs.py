@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
+from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
+from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl.packs import (
     Pack,
     mass_outside,
@@ -18,7 +20,15 @@ from terrella.engines.trl.packs import (
     target_logprobs,
     token_logprobs,
 )
-from terrella.engines.trl.tree_attention import TREE, block_mask, dense_mask, use_attention
+from terrella.engines.trl.tree_attention import (
+    TREE,
+    Attention,
+    attention_of,
+    block_mask,
+    dense_mask,
+    use_attention,
+)
+from terrella.models.attention_masks import LayerWindows
 
 
 def random_examples(count: int, *, seed: int = 0, group: int = 4) -> list[TrainExample]:
@@ -56,10 +66,10 @@ def alone(model: object, example: TrainExample) -> torch.Tensor:
     )
 
 
-def gradients(model: object, packs: list[Pack], attention: str = "sdpa") -> torch.Tensor:
+def gradients(model: object, packs: list[Pack]) -> torch.Tensor:
     model.zero_grad()
     for pack in packs:
-        logprobs, _ = token_logprobs(model, pack, attention=attention)
+        logprobs, _ = token_logprobs(model, pack)
         (logprobs * pack.columns["place"].cos()).sum().backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
@@ -89,8 +99,12 @@ def test_targets_are_the_models_tokens_verbatim_and_in_order(max_tokens: int, se
             assert pack.positions_N[place] == position - 1
 
 
-def test_log_probabilities_are_what_they_would_be_alone():
-    model, _ = tiny_model()
+@pytest.mark.parametrize("attention", ["sdpa", TREE])
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mistral"])
+def test_log_probabilities_are_what_they_would_be_alone(kind: str, attention: str):
+    """With and without layers whose window is shorter than most prompts."""
+    model, _ = tiny_model(kind=kind)
+    model.set_attn_implementation(attention)
     examples = random_examples(8)
     with torch.no_grad():
         (pack,) = pack_episodes(examples, max_tokens=10_000)
@@ -99,14 +113,15 @@ def test_log_probabilities_are_what_they_would_be_alone():
     assert torch.allclose(logprobs, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
 @pytest.mark.parametrize("attention", ["sdpa", TREE])
 @pytest.mark.parametrize(
     ("share_prefix", "max_tokens"), [(False, 10_000), (True, 10_000), (True, 30), (False, 1)]
 )
 def test_gradients_do_not_depend_on_packing_sharing_or_attention(
-    share_prefix: bool, max_tokens: int, attention: str
+    share_prefix: bool, max_tokens: int, attention: str, kind: str
 ):
-    model, _ = tiny_model()
+    model, _ = tiny_model(kind=kind)
     if attention == TREE:
         use_attention(model, "sdpa")
     examples = random_examples(8)
@@ -116,7 +131,7 @@ def test_gradients_do_not_depend_on_packing_sharing_or_attention(
         (alone(model, example) * torch.tensor(places).cos()).sum().backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     packs = pack_episodes(examples, max_tokens=max_tokens, share_prefix=share_prefix)
-    packed = gradients(model, packs, attention)
+    packed = gradients(model, packs)
     assert (packed - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
 
 
@@ -147,7 +162,8 @@ def test_attention_of_a_pack_costs_its_groups_only():
         TrainExample(prompt_ids=(number, 1, 2), completion_ids=(3, 4, 5), mask=[True] * 3)
         for number in range(16)
     ]
-    ((count, length, mask),) = pack_episodes(examples, max_tokens=9999)[0].attention(TREE)["tree"]
+    (pack,) = pack_episodes(examples, max_tokens=9999)
+    ((count, length, mask),) = pack.attention(Attention(TREE, LayerWindows()))["tree"]
     assert (count, length, tuple(mask.shape)) == (16, 5, (16, 1, 5, 5))
 
 
@@ -198,10 +214,11 @@ def test_a_world_token_that_nothing_follows_changes_no_loss():
     assert torch.equal(*logprobs)
 
 
-def test_the_block_mask_of_flex_attention_is_the_same_rule():
+@pytest.mark.parametrize("window", [None, 4])
+def test_the_block_mask_of_flex_attention_is_the_same_rule(window: int | None):
     (pack,) = pack_episodes(random_examples(8), max_tokens=10_000)
-    dense = dense_mask(pack.segments_N, pack.prefixes_N)
-    blocks = block_mask(pack.segments_N, pack.prefixes_N)
+    dense = dense_mask(pack.places, window)
+    blocks = block_mask(pack.places, window)
     indices = torch.arange(len(pack.ids_N))
     rule = blocks.mask_mod(torch.tensor(0), torch.tensor(0), indices[:, None], indices)
     assert torch.equal(rule, dense)
@@ -216,9 +233,34 @@ def test_flex_attention_computes_what_the_dense_mask_does():
     (pack,) = pack_episodes(random_examples(4), max_tokens=10_000)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, len(pack.ids_N), 16) for _ in range(3))
-    output = flex_attention(q, k, v, block_mask=pack.attention("flex_attention")["attention_mask"])
-    masked = {"attn_mask": pack.attention("sdpa")["attention_mask"]}
+    blocks, dense = (
+        pack.attention(Attention(name, LayerWindows()))["attention_mask"]
+        for name in ("flex_attention", "sdpa")
+    )
+    output = flex_attention(q, k, v, block_mask=blocks)
+    masked = {"attn_mask": dense}
     assert torch.allclose(output, scaled_dot_product_attention(q, k, v, **masked), atol=1e-5)
+
+
+def test_every_kind_of_layer_gets_a_mask_of_its_own():
+    (pack,) = pack_episodes(random_examples(8), max_tokens=10_000)
+    kinds = {"full_attention", "sliding_attention"}
+    windows = attention_of(tiny_model(kind="gemma3")[0]).windows
+    for name, argument in (("flex_attention", "attention_mask"), (TREE, "tree")):
+        assert set(pack.attention(Attention(name, windows))[argument]) == kinds
+    dense = pack.attention(Attention("sdpa", windows))["attention_mask"]
+    distances = pack.positions_N[:, None] - pack.positions_N
+    assert distances[dense["full_attention"][0, 0]].max() > 3
+    assert distances[dense["sliding_attention"][0, 0]].max() == 3  # a window of 4
+
+
+def test_layers_that_packs_do_not_know_are_refused_by_name():
+    model, _ = tiny_model(kind="gemma3")
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ConfigError, match="layers of gemma3_text compute linear_attention"):
+        use_attention(model, "auto")
+    with pytest.raises(ConfigError, match="linear_attention"):
+        LocalSampler(model)
 
 
 def test_the_mass_outside_the_allowed_ids_is_measured():

@@ -5,6 +5,7 @@ What was sampled is what is trained, true states go in, and masks cover what the
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,6 +124,7 @@ class Table(torch.nn.Module):
     def __init__(self, length, vocabulary):
         super().__init__()
         self.table = torch.nn.Parameter(torch.randn(1, length, vocabulary))
+        self.config = SimpleNamespace(_attn_implementation="sdpa")
 
     def forward(self, *, input_ids, logits_to_keep, **_):
         return transformers.modeling_outputs.CausalLMOutput(logits=self.table[:, logits_to_keep])

@@ -25,6 +25,7 @@ from terrella.engines.trl.rlvr_batch import (
     scored_episodes,
     train_example,
 )
+from terrella.engines.trl.tree_attention import attention_of
 from terrella.models.video_lm import make_video_lm
 from terrella.pipelines.video.clips import ClipExamples, ClipTasks, clip_task, with_actions_of
 from terrella.pipelines.video.pipeline import generated_frames
@@ -131,7 +132,9 @@ def test_sampled_tokens_are_trained_tokens_and_forced_ones_have_no_gradient():
     assert len(pack.predictors_M) + forced == sum(len(e.completion_ids) for e in episodes)
     hidden = model.get_input_embeddings()(pack.ids_N).detach().requires_grad_()
     logits = model(
-        inputs_embeds=hidden[None], position_ids=pack.positions_N[None], **pack.attention("sdpa")
+        inputs_embeds=hidden[None],
+        position_ids=pack.positions_N[None],
+        **pack.attention(attention_of(model)),
     ).logits[0]
     logits.retain_grad()
     torch.log_softmax(logits[pack.predictors_M], -1).gather(

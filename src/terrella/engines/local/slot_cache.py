@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from terrella.models.attention_masks import LayerWindows
+
 BLOCK = 64
 """Columns are added in blocks: growing copies the cache, and a token at a time would be slow."""
 
@@ -25,6 +27,7 @@ class SlotCache:
 
     def __init__(self, config: Any, *, device: torch.device, dtype: torch.dtype) -> None:
         """Starts empty; `reserve` grows it."""
+        self.windows = LayerWindows.of(config)
         heads = config.num_key_value_heads
         # Qwen2's config has no head_dim, and Llama's may be None.
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -67,11 +70,15 @@ class SlotCache:
         self.columns = columns
         self.width = int(columns.max()) + 1
 
-    def mask(self) -> Tensor:
-        """The attention mask of the next pass: each token attends to columns up to its own."""
-        return (
-            torch.arange(self.width, device=self.columns.device) <= self.columns[:, None, :, None]
-        )
+    def mask(self) -> Tensor | dict[str, Tensor]:
+        """The attention mask of the next pass, by kind of layer if there are two."""
+        return self.windows.by_layer(self._mask)
+
+    def _mask(self, window: int | None) -> Tensor:
+        """Each token attends to columns up to its own, and to none before its window."""
+        own = self.columns[:, None, :, None]
+        columns = torch.arange(self.width, device=self.columns.device)
+        return columns <= own if window is None else (columns <= own) & (columns > own - window)
 
     def update(
         self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any

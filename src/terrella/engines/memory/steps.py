@@ -122,7 +122,7 @@ def _follow_training(spec: ModelSpec, step: TrainStep) -> TrainBytes:
         with live:
             live.follow(model)
             with torch.autocast("cpu", torch.bfloat16, enabled=step.bf16):
-                output = read_pack(model, pack, attention=model.config._attn_implementation)
+                output = read_pack(model, pack)
             logprobs, entropy = target_logprobs(output, pack)
             loss = logprobs.sum() + (output["values"].sum() if step.critic else 0.0)
             del output, logprobs

@@ -34,7 +34,6 @@ from terrella.engines.trl.arguments import freeze_below, lora, one_gpu_per_proce
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.pack_passes import (
-    attention_of,
     backward_over,
     export_policy,
     packed,
@@ -43,7 +42,7 @@ from terrella.engines.trl.pack_passes import (
 )
 from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.sampling_mode import resharded, sampling_mode
-from terrella.engines.trl.tree_attention import use_attention
+from terrella.engines.trl.tree_attention import attention_of, use_attention
 from terrella.engines.trl.value_head import attach_value_head, chosen_values, head_weights
 
 

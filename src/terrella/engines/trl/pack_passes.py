@@ -19,12 +19,8 @@ from torch import Tensor
 from terrella.core.tokens import TrainExample
 from terrella.engines.trl.critic import NAME as CRITIC
 from terrella.engines.trl.packs import Pack, pack_episodes
+from terrella.engines.trl.tree_attention import attention_of
 from terrella.models.export import MergedWeights, write_folder
-
-
-def attention_of(model: Any) -> str:
-    """The model's attention implementation, which decides how packs are masked."""
-    return str(model.config._attn_implementation)
 
 
 def packed(
@@ -37,7 +33,8 @@ def packed(
 ) -> list[Pack]:
     """Examples as packs on a device. Prompts are shared where that is faster for this model."""
     # Flex attention skips masked blocks, so sharing a prompt always pays there.
-    width = None if attention_of(model) == "flex_attention" else model.config.hidden_size
+    flex = attention_of(model).implementation == "flex_attention"
+    width = None if flex else model.config.hidden_size
     packs = pack_episodes(examples, max_tokens=max_tokens, share_prefix=share_prefix, width=width)
     return [pack.to(device) for pack in packs]
 

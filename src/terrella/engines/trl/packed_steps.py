@@ -18,6 +18,7 @@ from terrella.core.tokens import TrainExample
 from terrella.engines.trl import pack_passes
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
 from terrella.engines.trl.packs import Pack
+from terrella.engines.trl.tree_attention import Attention, attention_of
 from terrella.models.export import MergedWeights
 
 
@@ -46,8 +47,8 @@ class PackedSteps(AtomicCheckpoints):
         pack_passes.export_policy(self.accelerator, self.policy, self.processing_class, folder)
 
     @property
-    def attention(self) -> str:
-        return pack_passes.attention_of(self.model)
+    def attention(self) -> Attention:
+        return attention_of(self.model)
 
     def packed(
         self, examples: Sequence[TrainExample], *, max_tokens: int, share_prefix: bool = True

@@ -18,7 +18,12 @@ import torch
 from torch import Tensor
 
 from terrella.core.tokens import TrainExample
-from terrella.engines.trl.tree_attention import attention_arguments
+from terrella.engines.trl.tree_attention import (
+    Attention,
+    TokenPlaces,
+    attention_arguments,
+    attention_of,
+)
 
 GROUP_TOKENS = 8192
 """A group that shares a prompt is kept together up to this size, even in smaller packs.
@@ -80,12 +85,16 @@ class Pack:
         )
         return pack.to(device)
 
-    def attention(self, implementation: str) -> dict[str, Any]:
+    @property
+    def places(self) -> TokenPlaces:
+        return TokenPlaces(self.segments_N, self.prefixes_N, self.positions_N)
+
+    def attention(self, attention: Attention) -> dict[str, Any]:
         """Arguments of a forward pass for the pack's attention.
 
         A token attends causally within its segment and to its prompt.
         """
-        return attention_arguments(self.segments_N, self.prefixes_N, self.groups, implementation)
+        return attention_arguments(self.places, self.groups, attention)
 
 
 class _Builder:
@@ -200,14 +209,17 @@ def _group_tokens(group: Sequence[TrainExample]) -> int:
     return len(group[0].prompt_ids) + sum(len(example.completion_ids) - 1 for example in group)
 
 
-def read_pack(model: Any, pack: Pack, *, attention: str = "sdpa") -> Any:
-    """The model's output at the tokens that predict a target; `logits` are [1, M, V]."""
+def read_pack(model: Any, pack: Pack, *, attention: Attention | None = None) -> Any:
+    """The model's output at the tokens that predict a target; `logits` are [1, M, V].
+
+    A model inside a wrapper without a config needs to be told its attention.
+    """
     return model(
         input_ids=pack.ids_N[None],
         position_ids=pack.positions_N[None],
         logits_to_keep=pack.predictors_M,
         use_cache=False,
-        **pack.attention(attention),
+        **pack.attention(attention or attention_of(model)),
     )
 
 
@@ -233,7 +245,7 @@ def mass_outside(output: Any, allowed: Tensor, *, temperature: float = 1.0) -> T
 
 
 def token_logprobs(
-    model: Any, pack: Pack, *, temperature: float = 1.0, attention: str = "sdpa"
+    model: Any, pack: Pack, *, temperature: float = 1.0, attention: Attention | None = None
 ) -> tuple[Tensor, Tensor]:
     """Forward pass over a pack: log-probabilities and entropies of its targets."""
     return target_logprobs(

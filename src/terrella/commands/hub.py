@@ -164,8 +164,10 @@ def _check_name(repo: str) -> None:
 @contextlib.contextmanager
 def _asking(repo: str) -> Iterator[None]:
     """Turn errors of the hub and of the way to it into ours."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants
+    from huggingface_hub import errors as hub_errors
 
+    errors: Any = hub_errors  # its HTTPError is there, but not exported by name
     try:
         yield
     except errors.HfHubHTTPError as error:  # the hub answered

@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from terrella.core.errors import ConfigError
-from terrella.models.attention_masks import LayerWindows
+from terrella.models.attention_masks import LayerWindows, finished_mask
 
 TREE = "terrella_tree"
 Run = tuple[int, int, Tensor]
@@ -131,15 +131,16 @@ def attention_arguments(
     places: TokenPlaces, groups: Sequence[int], attention: Attention
 ) -> dict[str, Any]:
     """Arguments of a forward pass over a pack, for a model with this attention."""
-    by_layer = attention.windows.by_layer
-    if attention.implementation == "flex_attention":
+    name, by_layer = attention.implementation, attention.windows.by_layer
+    if name == "flex_attention":
         return {"attention_mask": by_layer(lambda window: block_mask(places, window))}
-    if attention.implementation != TREE:
-        return {"attention_mask": by_layer(lambda window: dense_mask(places, window)[None, None])}
-    # The four-dimensional mask only keeps transformers from building one of its own.
-    unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=places.segments_N.device)
-    tree = by_layer(lambda window: _runs(places, groups, window))
-    return {"attention_mask": unused, "tree": tree}
+    if name == TREE:
+        # The four-dimensional mask only keeps transformers from building one of its own.
+        unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=places.segments_N.device)
+        tree = by_layer(lambda window: _runs(places, groups, window))
+        return {"attention_mask": unused, "tree": tree}
+    masks = by_layer(lambda window: finished_mask(dense_mask(places, window)[None, None], name))
+    return {"attention_mask": masks}
 
 
 def _runs(places: TokenPlaces, groups: Sequence[int], window: int | None) -> list[Run]:

@@ -45,7 +45,7 @@ class LayerWindows:
                 "in-process sampler know full and sliding attention",
                 "use engine=verl, and sampler=vllm to evaluate, or another model",
             )
-        return cls(kinds, window if SLIDING in kinds else 0)
+        return cls(kinds, int(config.sliding_window) if SLIDING in kinds else 0)
 
     def by_layer(self, make: Callable[[int | None], T]) -> T | dict[str, T]:
         """What `make` returns for a window: by kind of layer, or itself if there is one kind."""

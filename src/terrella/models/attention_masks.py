@@ -1,6 +1,7 @@
 """Which layers of a model attend to a window of recent tokens only, and the masks of its layers.
 
-Transformers drops the windows when it is given finished masks, so ours hold them.
+Transformers uses a finished mask as it is, so ours hold the windows, in the form that the model's
+attention takes.
     windows = LayerWindows.of(model.config)
     model(ids, attention_mask=windows.by_layer(make_mask))  # make_mask(window), None for no window
 """
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from terrella.core.errors import ConfigError
 
@@ -41,9 +45,21 @@ class LayerWindows:
                 "in-process sampler know full and sliding attention",
                 "use engine=verl, and sampler=vllm to evaluate, or another model",
             )
-        return cls(kinds, window if SLIDING in kinds else 0)
+        return cls(kinds, int(config.sliding_window) if SLIDING in kinds else 0)
 
     def by_layer(self, make: Callable[[int | None], T]) -> T | dict[str, T]:
         """What `make` returns for a window: by kind of layer, or itself if there is one kind."""
         made = {kind: make(self.size if kind == SLIDING else None) for kind in sorted(self.kinds)}
         return made if len(made) > 1 else next(iter(made.values()))
+
+
+def finished_mask(mask: Tensor, implementation: str) -> Tensor:
+    """A mask of bool (True: attends) as this implementation of attention takes it.
+
+    Eager attention adds its mask to the scores. Of a mask of bool it would add 1 or 0, and mask
+    nothing.
+    """
+    if implementation != "eager":
+        return mask
+    lowest = torch.finfo(torch.float32).min
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, lowest)

@@ -53,10 +53,12 @@ def test_same_seed_same_sample_whatever_the_batch():
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "mistral"])
-def test_log_probabilities_are_those_of_the_model_itself(kind: str, monkeypatch):
+def test_log_probabilities_are_those_of_the_model_itself(kind: str, attention: str, monkeypatch):
     """Also where layers have a window, which is shorter than the prompts and than a turn."""
     model, _ = tiny_model(kind=kind)
+    model.set_attn_implementation(attention)
     sampler = LocalSampler(model)
     monkeypatch.setattr(rows, "READ_LENGTH", 7)  # long prompts are read in pieces
     prompts = [tuple(range(5, 5 + length)) for length in (3, 6, 9, 20)]

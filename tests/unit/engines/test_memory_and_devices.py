@@ -187,6 +187,9 @@ def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
         assert trainer.attention.implementation == "sdpa"
         assert _sample(trainer.sampler) == expected
     assert trainer.attention.implementation == "flex_attention"
+    playing = tiny_trainer(tmp_path, attention="flex_attention", schedule="async")
+    assert playing.attention.implementation == "flex_attention"
+    assert _sample(playing.sampler) == expected
 
 
 @pytest.mark.parametrize("changes", [{"lora_rank": 2}, {"algorithm": "ppo", "critic": "separate"}])

@@ -99,7 +99,7 @@ def test_targets_are_the_models_tokens_verbatim_and_in_order(max_tokens: int, se
             assert pack.positions_N[place] == position - 1
 
 
-@pytest.mark.parametrize("attention", ["sdpa", TREE])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", TREE])
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "mistral"])
 def test_log_probabilities_are_what_they_would_be_alone(kind: str, attention: str):
     """With and without layers whose window is shorter than most prompts."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from terrella.models.attention_masks import LayerWindows
+from terrella.models.attention_masks import LayerWindows, finished_mask
 
 BLOCK = 64
 """Columns are added in blocks: growing copies the cache, and a token at a time would be slow."""
@@ -27,6 +27,7 @@ class SlotCache:
 
     def __init__(self, config: Any, *, device: torch.device, dtype: torch.dtype) -> None:
         """Starts empty; `reserve` grows it."""
+        self.config = config
         self.windows = LayerWindows.of(config)
         heads = config.num_key_value_heads
         # Qwen2's config has no head_dim, and Llama's may be None.
@@ -78,7 +79,10 @@ class SlotCache:
         """Each token attends to columns up to its own, and to none before its window."""
         own = self.columns[:, None, :, None]
         columns = torch.arange(self.width, device=self.columns.device)
-        return columns <= own if window is None else (columns <= own) & (columns > own - window)
+        mask = columns <= own
+        if window is not None:
+            mask &= columns > own - window
+        return finished_mask(mask, self.config._attn_implementation)
 
     def update(
         self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any

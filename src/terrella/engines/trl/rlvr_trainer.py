@@ -138,6 +138,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         if self.rlvr.bf16:  # accelerate does so with the trained model, not with its copies
             autocast = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
             copied.forward = autocast(copied.forward)
+        if self.attention.implementation == "flex_attention":  # as in `sampling_mode`
+            copied.set_attn_implementation("sdpa")
         return CopySampler(copied, **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:

@@ -13,7 +13,7 @@ attention implementation decides which of them is used.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from terrella.core.errors import ConfigError
-from terrella.models.attention_masks import LayerWindows
+from terrella.models.attention_masks import LayerWindows, finished_mask
 
 TREE = "terrella_tree"
 Run = tuple[int, int, Tensor]
@@ -32,6 +32,8 @@ Run = tuple[int, int, Tensor]
 
 The mask is a bool tensor [count, 1, n, n].
 """
+MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Whether a token may attend to another: (batch, head, query, key), as flex attention asks it."""
 Tree = Sequence[Run] | Mapping[str, Sequence[Run]]
 """The runs of a pack; by kind of layer, if a model has layers of two kinds."""
 
@@ -131,15 +133,16 @@ def attention_arguments(
     places: TokenPlaces, groups: Sequence[int], attention: Attention
 ) -> dict[str, Any]:
     """Arguments of a forward pass over a pack, for a model with this attention."""
-    by_layer = attention.windows.by_layer
-    if attention.implementation == "flex_attention":
+    name, by_layer = attention.implementation, attention.windows.by_layer
+    if name == "flex_attention":
         return {"attention_mask": by_layer(lambda window: block_mask(places, window))}
-    if attention.implementation != TREE:
-        return {"attention_mask": by_layer(lambda window: dense_mask(places, window)[None, None])}
-    # The four-dimensional mask only keeps transformers from building one of its own.
-    unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=places.segments_N.device)
-    tree = by_layer(lambda window: _runs(places, groups, window))
-    return {"attention_mask": unused, "tree": tree}
+    if name == TREE:
+        # The four-dimensional mask only keeps transformers from building one of its own.
+        unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=places.segments_N.device)
+        tree = by_layer(lambda window: _runs(places, groups, window))
+        return {"attention_mask": unused, "tree": tree}
+    masks = by_layer(lambda window: finished_mask(dense_mask(places, window)[None, None], name))
+    return {"attention_mask": masks}
 
 
 def _runs(places: TokenPlaces, groups: Sequence[int], window: int | None) -> list[Run]:
@@ -164,25 +167,31 @@ def dense_mask(places: TokenPlaces, window: int | None = None) -> Tensor:
 
 def block_mask(places: TokenPlaces, window: int | None = None) -> Any:
     """The same rule as a `BlockMask` of flex attention."""
-    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import and_masks, create_block_mask
 
     segments_N, prefixes_N, positions_N = places.segments_N, places.prefixes_N, places.positions_N
 
-    def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def in_episode(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = segments_N[query] == segments_N[key]
         prompt = prefixes_N[query] == segments_N[key]
         return (same | prompt) & (key <= query)
 
-    def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        near = positions_N[query] - positions_N[key] < window
-        return may_attend(batch, head, query, key) & near
-
+    rules: list[MaskRule] = [in_episode]
+    if window is not None:
+        rules.append(_within(positions_N, window))
     length = len(segments_N)
     return create_block_mask(
-        may_attend if window is None else in_window,
+        and_masks(*rules),
         B=None,
         H=None,
         Q_LEN=length,
         KV_LEN=length,
         device=str(segments_N.device),
     )
+
+
+def _within(positions_N: Tensor, window: int) -> MaskRule:
+    def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return positions_N[query] - positions_N[key] < window
+
+    return is_near

@@ -168,14 +168,19 @@ def load_certified_model(
     engine: EngineConfig | None = None,
 ) -> CertifiedModel:
     """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
+    return _load(folder, certified_stamp(folder), samples, cache_limit, engine)
+
+
+def certified_stamp(folder: Path) -> object:
+    """Changes with the model, the data or the certificate of a folder: a key for caches."""
     parts = (folder / MODEL, folder / DATA, (folder / CERTIFICATE).parent)
-    return _load(folder, tuple(map(folder_stamp, parts)), samples, cache_limit, engine)
+    return tuple(map(folder_stamp, parts))
 
 
 @lru_cache(maxsize=4)
 def _load(
     folder: Path,
-    stamps: object,
+    stamp: object,
     samples: int,
     cache_limit: int,
     engine: EngineConfig | None,

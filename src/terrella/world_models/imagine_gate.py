@@ -24,16 +24,27 @@ from terrella.trust.certificate import Trust
 from terrella.trust.gate import Gate, audit_error
 from terrella.trust.predictive import certain
 from terrella.trust.truth import TrueModel
-from terrella.world_models.certified import CertifiedModel, load_certified_model
+from terrella.world_models.certified import (
+    CertifiedModel,
+    certified_stamp,
+    load_certified_model,
+)
 from terrella.world_models.imagine import ImaginedWorld
 
 WorldStep = tuple[Observation, float, bool, bool, dict[str, Any]]
 """What `World.step` returns."""
 
 
-@lru_cache(maxsize=4)
 def load_gate(folder: Path, samples: int, config: Gate.Config) -> Gate:
-    """One gate per folder and config: all worlds of a rollout share its ledger."""
+    """One gate per folder and config: all worlds of a rollout share its ledger.
+
+    A folder that was certified again has a gate of its own.
+    """
+    return _load_gate(folder, certified_stamp(folder), samples, config)
+
+
+@lru_cache(maxsize=4)
+def _load_gate(folder: Path, stamp: object, samples: int, config: Gate.Config) -> Gate:
     return Gate(config, load_certified_model(folder, samples).certificate)
 
 

@@ -1,5 +1,7 @@
 """The gate in a world: which steps are imagined or real, audits, and drift."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tests.support.made_models import Doubting, Lying, by_chance, certified_model_of, data_of
@@ -15,6 +17,7 @@ from terrella.trust.gate import Gate
 from terrella.trust.predictive import certain
 from terrella.trust.truth import TrueModel
 from terrella.verify.state import StateDiff
+from terrella.world_models import imagine_gate
 from terrella.world_models.imagine_gate import gated
 from terrella.worlds.counter import Counter
 
@@ -190,3 +193,15 @@ def test_an_audit_does_not_replay_past_the_end_of_the_real_episode(cliff):
     assert ledger.imagined == ledger.audited == 14
     assert ledger.disagreed == 2  # about the end, and about the step after it
     assert ledger.real == sum(range(13)) + 12
+
+
+def test_worlds_share_a_gate_until_their_folder_is_certified_again(tmp_path, monkeypatch):
+    certificate = tmp_path / "certificate/certificate.json"
+    certificate.parent.mkdir()
+    certificate.write_text("{}")
+    loaded = SimpleNamespace(certificate=None)
+    monkeypatch.setattr(imagine_gate, "load_certified_model", lambda folder, samples: loaded)
+    first = imagine_gate.load_gate(tmp_path, 8, Gate.Config())
+    assert imagine_gate.load_gate(tmp_path, 8, Gate.Config()) is first
+    certificate.write_text('{"certified": true}')
+    assert imagine_gate.load_gate(tmp_path, 8, Gate.Config()) is not first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from terrella.cli.app import (
     world_of,
 )
 from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
+from terrella.core.config import near_names
 from terrella.core.errors import ConfigError
 
 
@@ -40,11 +40,8 @@ def recipes(filter: Positional[str] = "", /) -> None:
             row: tuple[str, ...] = (name, info.hardware, info.time, info.expect)
             commands.setdefault(command_of(function()), []).append(row)
     if not commands:
-        near = difflib.get_close_matches(filter, known, n=3)
-        start = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(
-            filter, "no recipe's name contains this", f"{start}`terrella recipes` lists all"
-        )
+        remedy = f"{near_names(filter, known)}`terrella recipes` lists all"
+        raise ConfigError(filter, "no recipe's name contains this", remedy)
     for command, rows in sorted(commands.items()):
         _show_recipes(f"terrella {command}", rows)
 

@@ -319,9 +319,13 @@ def _parse_field(text: str, hint: Any, where: str, named: Named) -> Any:
 def known_names(wrong: str, known: Iterable[str]) -> str:
     """A remedy for a mistyped name: the nearest names, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(wrong, names, n=3)
-    listed = f"known keys: {', '.join(names) or 'none'}"
-    return f"did you mean {' or '.join(near)}? {listed}" if near else listed
+    return f"{near_names(wrong, names)}known keys: {', '.join(names) or 'none'}"
+
+
+def near_names(wrong: str, known: Iterable[str]) -> str:
+    """`did you mean A or B? `, to begin a remedy with; empty if no name is near."""
+    near = difflib.get_close_matches(wrong, list(known), n=3)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:

@@ -7,7 +7,6 @@ by its dotted path. `@recipe` says what to expect; `terrella recipes` shows it.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, near_names
 from terrella.core.errors import ConfigError
 from terrella.core.local_modules import import_local
 
@@ -74,11 +73,9 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _suggestion(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
-    start = f"did you mean {' or '.join(near)}? " if near else ""
     return (
-        f"{start}`terrella recipes` lists them; a recipe of yours is named module.function, "
-        "in this folder or installed"
+        f"{near_names(name, known)}`terrella recipes` lists them; a recipe of yours is named "
+        "module.function, in this folder or installed"
     )
 
 

@@ -5,6 +5,7 @@
 The form `steps` of SPA for language models. An episode is one short reply: the model states the
 result of each action as it goes, as a forward model does, and only the lines of a state that the
 action changes. `steps_predicted` puts the prediction in front of the action, as SPA published it.
+A reply that was cut off has no actions: if it had, RL would learn to write up to the limit.
 Prompts are the state alone, without rules: length decides what a CPU can train.
     codec = StepsCodec(BriefChatCodec(tokenizer))
     ids, spans = codec.answer(("Up",), ["P31\nG10", "P21\nG10"])    # Up > P21
@@ -95,7 +96,7 @@ class StepsCodec(TaggedCodec):
         return (*ids, self.stop_ids[0]), (*spans, Span.TEXT)
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """The actions of the lines up to the first one that is not of the form."""
+        """The actions of a finished reply, up to the first line that is not of the form."""
         return tuple(action for action, _ in self._lines(token_ids))
 
     def true_states(self, token_ids: Sequence[int], states: Sequence[str]) -> TrueStates:
@@ -111,16 +112,17 @@ class StepsCodec(TaggedCodec):
 
     def well_formed(self, token_ids: Sequence[int]) -> bool:
         """Whether the reply has ended, and each of its lines is an action with its change."""
-        if not token_ids or token_ids[-1] not in self.stop_ids:
-            return False
         lines = self._lines(token_ids)
         return bool(lines) and len(lines) == self.inner.text(token_ids).count("\n") + 1
 
     def with_states(
         self, token_ids: Sequence[int], states: Sequence[str] | None
     ) -> tuple[tuple[int, ...], tuple[Span, ...]]:
-        """Put the true changes in; lines after the episode's end are left out."""
-        if states is None:
+        """Put the true changes in; lines after the episode's end are left out.
+
+        A reply that was cut off did nothing: it stays as it is.
+        """
+        if states is None or not self._ended(token_ids):
             return super().with_states(token_ids, None)
         ids, spans = super().with_states(token_ids, states)
         lines = self._ranges(self.inner.text(self._without_stop(ids)[0]))
@@ -145,7 +147,9 @@ class StepsCodec(TaggedCodec):
         return found
 
     def _lines(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
-        """Each action with the change that the reply states after it."""
+        """Each action of a finished reply with the change that is stated after it."""
+        if not self._ended(token_ids):
+            return []
         text = self.inner.text(self._without_stop(token_ids)[0])
         return [
             (
@@ -154,6 +158,9 @@ class StepsCodec(TaggedCodec):
             )
             for line in self._ranges(text)
         ]
+
+    def _ended(self, token_ids: Sequence[int]) -> bool:
+        return bool(token_ids) and token_ids[-1] in self.stop_ids
 
     def _ranges(self, text: str) -> list[_Line]:
         """The lines up to the first one that is not of the form."""

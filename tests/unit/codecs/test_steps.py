@@ -103,6 +103,14 @@ def test_a_reply_is_read_up_to_its_first_broken_line(codec, reply, actions):
     assert not codec.well_formed(ids[:-1])
 
 
+def test_a_reply_that_was_cut_off_does_nothing(codec):
+    cut_off = codec.answer(ACTIONS, STATES)[0][:-1]
+    assert codec.read_actions(cut_off) == () and not codec.well_formed(cut_off)
+    assert codec.with_states(cut_off, STATES[:1] * 2)[0] == cut_off
+    unmoved = (*codec.inner.write("Left > same"),)
+    assert codec.true_states(unmoved, STATES[:1] * 2).predictions == (False,)
+
+
 def test_a_reply_without_an_action_states_nothing_true(codec):
     ids = (*codec.inner.write("hello"), codec.stop_ids[0])
     assert codec.true_states(ids, STATES[:2]).predictions == (False,)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from terrella.browser.guard import GUARD_HEADER, NetworkGuard, RefusedError
-from terrella.core.errors import ConfigError, MissingExtraError, WorldError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.core.untrusted import read_json
 from terrella.worlds.webarena import env
 from terrella.worlds.webarena.env import WebArena, _allowed
@@ -138,7 +138,7 @@ AUTO_LOGIN_WRITES = {
 def test_every_public_task_names_the_login_that_its_file_names(name):
     try:
         tasks = load_tasks(name)
-    except MissingExtraError as missing:
+    except WorldError as missing:
         pytest.skip(str(missing))
     module, path, dialect, _ = SOURCES[name]
     rows = read_json(_find_module(module) / path)
@@ -155,7 +155,7 @@ def test_verified_tasks_log_in_as_those_of_webarena_do():
     """They have the same ids. WebArena's two tasks of map and administration log in nowhere."""
     try:
         before, after = load_tasks("webarena"), load_tasks("webarena_verified")
-    except MissingExtraError as missing:
+    except WorldError as missing:
         pytest.skip(str(missing))
     logins = {task.task_id: task.login for task in before}
     other = [task for task in after if logins[task.task_id] != task.login]

@@ -92,7 +92,7 @@ def bytesized32_smollm2() -> Reproduce.Config:
             focus="varying", prompt="terse", splits="held_out_games", gold_share=0.6
         ),
         model="smollm2",
-        states=400,
+        states=200,
         actions=12,
         max_invalid=0.05,
         sft_rounds=3,
@@ -102,13 +102,13 @@ def bytesized32_smollm2() -> Reproduce.Config:
         ),
     )
     rlvr = RlvrConfig(
-        steps=60,
+        steps=20,
         groups=8,
         group_size=8,
         refill=3,
         learning_rate=1e-5,
         warmup_steps=3,
-        save_every=10,
+        save_every=5,
         pack_tokens=PACK,
     )
     arms = {

@@ -222,6 +222,16 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class BoundedSampler(Protocol):
+    """A sampler that knows how much its model can read."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a prompt and its continuation together; 0 for no bound."""
+        ...
+
+
+@runtime_checkable
 class Learner(Protocol):
     """A model in training: a policy, a critic or an outcome model. The verbs are Tinker's.
 

@@ -1,6 +1,7 @@
 """Where models sit, in which precision they compute, and what memory they hold."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
-from terrella.engines.configs import SftConfig
+from terrella.engines.configs import SftConfig, warmup_within
 from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.trl.arguments import one_gpu_per_process
@@ -217,3 +218,27 @@ def test_the_mass_outside_the_mask_is_reported(tmp_path: Path):
     ((outside, mismatch),) = curve(trainer, "mask/outside", "mismatch/max")
     assert 0.2 < outside < 0.8  # an untrained model does not know the mask
     assert mismatch < 1e-4  # log-probs are those before the mask, on both sides
+
+
+def fitted(tmp_path: Path, examples: Any, **changes: Any) -> tuple[list[float], bool]:
+    """Losses of a fit, and whether a weight has changed."""
+    model, tokenizer = tiny_model()
+    before = weights(model).clone()
+    trainer = SftTrainer(model, tokenizer, SftConfig(**changes), examples, tmp_path / "out", seed=0)
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return losses, not torch.equal(weights(trainer.policy), before)
+
+
+def test_a_run_of_fewer_steps_than_its_warm_up_learns(tmp_path: Path):
+    assert fitted(tmp_path, EXAMPLES)[1]  # one step, with the default settings
+    assert [warmup_within(10, steps) for steps in (1, 9, 10, 11, 500)] == [0, 0, 1, 10, 10]
+
+
+def test_weights_of_tokens_make_a_mean_whatever_their_scale(tmp_path: Path):
+    losses = []
+    for scale in (1.0, 0.01):
+        column = [scale, 2 * scale, 0.0, 0.0]
+        weighted = [replace(each, columns={"weight": column}) for each in EXAMPLES]
+        losses.append(fitted(tmp_path, weighted, warmup_steps=0)[0])
+    assert losses[0] == pytest.approx(losses[1])

@@ -36,6 +36,8 @@ class ServerSampler:
 
     servers: Any
     session: str = field(default_factory=lambda: uuid4().hex)
+    context_tokens: int = 0
+    """See `core.protocols.BoundedSampler`."""
     versions: list[int] = field(default_factory=list[int])
     """The oldest and the newest version of the weights that wrote each turn."""
     read: int = 0
@@ -112,6 +114,7 @@ class WorkerContext:
         self.rollout = source.make_rollout(tokenizer)
         self.settings = spec.settings
         self.seed = spec.seed
+        self.context_tokens = spec.context_tokens
         self.task = functools.lru_cache(CACHED_TASKS)(self._task)
         self._tasks = source.tasks.make()
 
@@ -140,7 +143,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play member `session_id` of the group of task `index`."""
-        sampler = ServerSampler(self.servers)
+        sampler = ServerSampler(self.servers, context_tokens=self.context.context_tokens)
         index = int(row["index"])
         task = self.context.task(index)
         episode = await self.context.rollout.run_one(

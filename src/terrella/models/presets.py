@@ -33,7 +33,7 @@ from terrella.models.quiet import without_bars
 
 MAX_POSITIONS = 8192
 HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-"""What is downloaded of a model: weights, configs and tokenizer, and no weights of other formats."""
+"""What is downloaded of a model: weights of one format, configs and tokenizer."""
 
 
 def load_model(

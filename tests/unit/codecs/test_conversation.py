@@ -132,4 +132,4 @@ def test_a_model_without_a_template_takes_pairs_only():
     with pytest.raises(StoreError, match="no chat template"):
         plain_example(tokenizer, said("a", "b", "c", "d"))
     # Something predicts the first token of a text without a prompt.
-    assert plain_example(tokenizer, said("", "cd")).prompt_ids == (tokenizer.eos_token_id,)
+    assert plain_example(tokenizer, said("", "cd")).prompt_ids == (tokenizer.bos_token_id,)

@@ -30,7 +30,7 @@ from terrella.engines.configs import LearnerConfig
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.local.local_sampler import LocalSampler, check_size
 from terrella.engines.trl import learner_state
-from terrella.engines.trl.arguments import freeze_below, lora, one_gpu_per_process
+from terrella.engines.trl.arguments import adapters, freeze_below, one_gpu_per_process
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.pack_passes import (

@@ -85,7 +85,7 @@ def fit_examples(
 
 
 def _refuse_weights(examples: Sequence[TrainExample]) -> None:
-    """verl's loss is a plain mean over the mask, and our file holds no other columns."""
+    """Refuse weights: the loss of verl is a plain mean, and our file holds no columns."""
     if any(weight != 1.0 for each in examples for weight in each.columns.get(WEIGHT, ())):
         raise ConfigError("sft", "verl weighs all tokens alike", "use engine=trl or engine=tinker")
 

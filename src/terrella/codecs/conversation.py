@@ -93,7 +93,7 @@ class Conversation:
         plain = [{"role": each.role, "content": each.content} for each in messages]
         try:
             return self.template.render(plain, ask=ask)
-        except TemplateError as error:
+        except (TemplateError, ValueError, IndexError) as error:
             roles = ", ".join(each["role"] for each in plain[:8])
             what = f"refuses the roles {roles}: {str(error)[:200]}"
             raise StoreError("the chat template", what, "leave the row out") from error

@@ -191,6 +191,15 @@ class ThinkingCodec(Codec, Protocol):
 
 
 @runtime_checkable
+class TargetCodec(Protocol):
+    """A codec that knows which tokens of a canonical reply should be learnt."""
+
+    def targets(self, reply: Sequence[int]) -> tuple[bool, ...]:
+        """True for the tokens that SFT trains."""
+        ...
+
+
+@runtime_checkable
 class RolloutCodec(Codec, Protocol):
     """A codec that predicts several steps in a row, with actions forced in between."""
 

@@ -22,8 +22,10 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import cached_file
 
 from terrella.core.errors import ConfigError
+from terrella.core.files import read_json
 from terrella.core.run_folder import check_model
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
@@ -59,13 +61,33 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options, **SAFE
         )
-        return model.to(device), AutoTokenizer.from_pretrained(source, **options, **SAFE)
+        return model.to(device), _read_tokenizer(source, options)
 
 
 def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
     with _reading(name) as (source, options):
-        return AutoTokenizer.from_pretrained(source, **options, **SAFE)
+        return _read_tokenizer(source, options)
+
+
+def _read_tokenizer(source: str, options: dict[str, Any]) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(source, **options, **SAFE)
+    tokenizer.generation_ends = generation_ends(source)
+    return tokenizer
+
+
+def generation_ends(source: str) -> tuple[int, ...]:
+    """Tokens that end a generation by the model's own settings; chat models may have several."""
+    file = cached_file(
+        source,
+        "generation_config.json",
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    ends = read_json(Path(file)).get("eos_token_id") if file else None
+    ids = ends if isinstance(ends, list) else [ends]
+    return tuple(each for each in ids if isinstance(each, int))
 
 
 def load_config(name: str | Path) -> Any:

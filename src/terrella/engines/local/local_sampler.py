@@ -40,6 +40,11 @@ def local_sampler(model: Any, **options: Any) -> LocalSampler:
     return LocalSampler(model.to(default_device()).eval(), **options)
 
 
+def _positions(model: Any) -> int:
+    """The longest sequence of a model; 0 if its config does not say."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0))
+
+
 def check_size(model: Any) -> None:
     """Refuse a model that is too large to be sampled in-process."""
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -72,7 +77,7 @@ class LocalSampler:
         """
         self.model = model
         self.max_rows = max_rows
-        self.context_tokens = int(model.config.get_text_config().max_position_embeddings)
+        self.context_tokens = _positions(model)
         self.beat = beat
         weight = next(model.parameters())
         self.device = torch.device(device or weight.device)

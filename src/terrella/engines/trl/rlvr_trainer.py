@@ -47,6 +47,7 @@ from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
     check_history,
+    check_ratios,
     efficiency,
     scored_episodes,
     train_examples,
@@ -87,6 +88,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         """
         config.check(processes=processes())
         check_history(config, rollout.config.history)
+        check_ratios(config, rollout.config.temperature)
         if sampler is None:
             check_size(model)
         self.rlvr = config

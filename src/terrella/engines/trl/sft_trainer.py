@@ -21,6 +21,7 @@ from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from terrella.algos.named_losses import WEIGHT
+from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig, warmup_within
@@ -110,6 +111,12 @@ def _examples(item: Item) -> Sequence[TrainExample]:
 
 
 def _arguments(config: SftConfig, items: Sequence[Item], out: Path, seed: int) -> SFTConfig:
+    if config.batch_size % processes():
+        raise ConfigError(
+            "batch_size",
+            f"{config.batch_size} examples cannot be shared by {processes()} processes",
+            f"set a multiple of {processes()}",
+        )
     steps = config.epochs * math.ceil(len(items) / config.batch_size)
     in_order = getattr(items, "in_order", False)
     return SFTConfig(

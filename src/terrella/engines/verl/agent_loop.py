@@ -22,6 +22,7 @@ from terrella.algos.credit import rewards_by_turn
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
 from terrella.engines.verl.rollout_spec import RolloutSpec
+from terrella.models.presets import generation_ends
 
 CACHED_TASKS = 4096
 """The members of a group have the same task: it is made once."""
@@ -111,6 +112,8 @@ class WorkerContext:
     def __init__(self, spec_file: str, tokenizer: Any) -> None:
         spec = RolloutSpec.read(spec_file)
         source = spec.source()
+        # verl loads the tokenizer itself, without the model's ends of a generation.
+        tokenizer.generation_ends = generation_ends(tokenizer.name_or_path)
         self.rollout = source.make_rollout(tokenizer)
         self.settings = spec.settings
         self.seed = spec.seed

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ MAX_REPLY_CHARS = 100_000
 """Characters of an answer, counted from the end of the reply; what stands before is not read."""
 _TAG = re.compile(r"<(\\*+/?+(?:answer|think)>)")
 _ESCAPED_TAG = re.compile(r"<\\(\\*+/?+(?:answer|think)>)")
+_BAR, _ESCAPED_BAR = re.compile(r"\|(\\*+)(?=\|)"), re.compile(r"\|\\(\\*+)(?=\|)")
 _SENTENCE = re.compile(r"\bfinal (?:answer|state|game state)\s{0,8}(?:is)?\s{0,8}:", re.I)
 """`The final answer is:` and its published variants; bold marks may follow."""
 _FENCE = re.compile(r"```[a-zA-Z]{0,16}[ \t]{0,8}\n(.*?)```", re.DOTALL)
@@ -75,6 +77,11 @@ def answer_text(content: str, blank: str = " ") -> str:
     return f"{OPEN}{blank}{_TAG.sub(_with_backslash, content)}{blank}{CLOSE}"
 
 
+def join_actions(actions: Sequence[str], blank: str = " ") -> str:
+    """Several actions in one answer; a separator inside an action is written as `|\\|`."""
+    return f"{blank}{SEPARATOR}{blank}".join(_BAR.sub(r"|\\\1", each) for each in actions)
+
+
 def _with_backslash(match: re.Match[str]) -> str:
     return f"<\\{match[1]}"
 
@@ -87,12 +94,12 @@ def read_answer(reply: str, *, opened: bool = False) -> tuple[str, ...]:
     rest = split_reply(reply, opened=opened).rest[-MAX_REPLY_CHARS:]
     tagged = _tagged(rest)
     if tagged is not None:
-        return _actions(tagged)
+        return split_actions(tagged)
     sentence = _after_sentence(rest)
     if sentence is not None:
         lines = [line.strip() for line in _unfenced(sentence).splitlines()]
         first = next((line for line in lines if line), "")
-        return _actions(first.strip("*` ").removesuffix(".").strip("*` "))
+        return split_actions(first.strip("*` ").removesuffix(".").strip("*` "))
     return _json_actions(_json_text(rest))
 
 
@@ -120,8 +127,10 @@ def read_prediction(reply: str, *, opened: bool = False, as_json: bool = False) 
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
-def _actions(text: str) -> tuple[str, ...]:
-    return tuple(part for part in map(str.strip, text.split(SEPARATOR)) if part)
+def split_actions(text: str) -> tuple[str, ...]:
+    """The actions that `join_actions` wrote, without white space around them."""
+    parts = (part.strip() for part in text.split(SEPARATOR))
+    return tuple(_ESCAPED_BAR.sub(r"|\1", part) for part in parts if part)
 
 
 def _tagged(text: str) -> str | None:
@@ -183,4 +192,6 @@ def _answer_key(text: str) -> Any:
 def _json_actions(text: str | None) -> tuple[str, ...]:
     answer = _answer_key(text) if text is not None else None
     parts = answer if isinstance(answer, list) else [answer]
-    return tuple(action for part in parts if isinstance(part, str) for action in _actions(part))
+    return tuple(
+        action for part in parts if isinstance(part, str) for action in split_actions(part)
+    )

@@ -7,7 +7,7 @@ that thinks writes `<think>...</think>` before it; `answers.py` reads replies.
 
 from __future__ import annotations
 
-from terrella.codecs.answers import CLOSE, OPEN, SEPARATOR, answer_text
+from terrella.codecs.answers import CLOSE, OPEN, SEPARATOR, answer_text, join_actions
 from terrella.core.chat import END_THINK, THINK
 from terrella.core.types import Situation, Transition, show_text
 
@@ -78,4 +78,4 @@ def prediction_messages(
 
 
 def _assistant(step: Transition) -> Message:
-    return {"role": "assistant", "content": answer_text(step.action)}
+    return {"role": "assistant", "content": answer_text(join_actions([step.action]))}

@@ -9,11 +9,12 @@ template does is found out by rendering, not by the model's name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from terrella.codecs.chat import Message
+from terrella.codecs.escape import THOUGHT_TAGS, Escape, control_tokens, special_tokens
 from terrella.core.chat import END_THINK, THINK
 from terrella.core.errors import ConfigError
 
@@ -28,6 +29,10 @@ Only letters and digits, so that no template trims or escapes it.
 END_OF_THOUGHT = f"\n{END_THINK}\n\n"
 """Between a thought and an answer, as Qwen3 and DeepSeek-R1 write it."""
 _SWITCH = "enable_thinking"
+TODAY = datetime(2024, 7, 26)
+"""The day that Llama's templates name where they are not told another."""
+GENERATION_ENDS = "generation_ends"
+"""Attribute of a tokenizer: ids in its model's `generation_config.json` that end a generation."""
 
 
 class ChatTemplate:
@@ -41,18 +46,19 @@ class ChatTemplate:
                 "use the interleaved codec instead",
             )
         self.tokenizer = tokenizer
-        specials = {
-            token.content: index
-            for index, token in tokenizer.added_tokens_decoder.items()
-            if token.special
-        }
+        specials = special_tokens(tokenizer)
+        controls = control_tokens(tokenizer)
         self.end_of_thought: int | None = tokenizer.get_vocab().get(END_THINK)
         """The tag as a token of its own, where the tokenizer has one."""
         self._special_ids = frozenset(specials.values())
-        thought_tags = {specials[tag] for tag in (THINK, END_THINK) if tag in specials}
+        thought_tags = {specials[tag] for tag in THOUGHT_TAGS if tag in specials}
         self._hidden_ids = self._special_ids - thought_tags
-        self._special_text = _any_of(specials)
-        self._hidden_text = _any_of(set(specials) - {THINK, END_THINK})
+        # The reply format in a system message names the tags of thoughts.
+        self._escapes = {
+            "user": Escape(controls),
+            "system": Escape({*specials, *(set(controls) - THOUGHT_TAGS)}),
+            "assistant": Escape(set(specials) - THOUGHT_TAGS),
+        }
         self._options: dict[str, bool] = {}
         self._prompt_end = ""
         self._system_role = self._knows_system_role()
@@ -79,7 +85,7 @@ class ChatTemplate:
 
     def _question(self, **options: bool) -> str:
         rendered: str = self.tokenizer.apply_chat_template(
-            [user("?")], tokenize=False, add_generation_prompt=True, **options
+            [user("?")], tokenize=False, add_generation_prompt=True, strftime_now=_date, **options
         )
         return rendered
 
@@ -131,32 +137,39 @@ class ChatTemplate:
 
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply; tags of thoughts are the only special tokens in it."""
-        escaped = self._hidden_text.sub(_with_space, text)
+        escaped = self._escapes["assistant"](text)
         return list(self.tokenizer.encode(escaped, add_special_tokens=False))
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Decode a reply, leaving out special tokens; tags of thoughts stay."""
-        plain = [token for token in token_ids if token not in self._hidden_ids]
-        text: str = self.tokenizer.decode(plain)
+        """Decode a reply up to its first special token; tags of thoughts stay.
+
+        What a model writes after one is not its reply: it may invent the next turns.
+        """
+        ends = (at for at, token in enumerate(token_ids) if token in self._hidden_ids)
+        text: str = self.tokenizer.decode(list(token_ids[: next(ends, len(token_ids))]))
         return text
 
     def render(self, messages: Sequence[Message], *, ask: bool) -> str:
         """The conversation as the template writes it; `ask` adds the generation prompt.
 
-        Special tokens are spelt with a space, so that no world and no row can inject them. Tags of
-        thoughts may stand in replies.
+        Control tokens are spelt with a space, so that no world and no row can inject them. Tags of
+        thoughts and tools may stand in replies, and those of thoughts in system messages.
         """
         escaped = [{**message, "content": self._escape(message)} for message in messages]
         if not self._system_role:
             escaped = _system_into_user(escaped)
         rendered: str = self.tokenizer.apply_chat_template(
-            escaped, tokenize=False, add_generation_prompt=ask, **self._options
+            escaped,
+            tokenize=False,
+            add_generation_prompt=ask,
+            strftime_now=_date,
+            **self._options,
         )
         return rendered + self._prompt_end if ask else rendered
 
     def _escape(self, message: Message) -> str:
-        hidden = self._hidden_text if message["role"] == "assistant" else self._special_text
-        return hidden.sub(_with_space, message["content"])
+        escape = self._escapes.get(message["role"], self._escapes["user"])
+        return escape(message["content"])
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of a rendered text, and the character at which each begins.
@@ -167,10 +180,11 @@ class ChatTemplate:
         return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
 
     def _find_stop_ids(self) -> tuple[int, ...]:
-        """The end-of-turn token, and the EOS token if it is a different one."""
-        end = self.after_reply([])[0]
+        """The end-of-turn token, the EOS token, and those that generation ends with by default."""
         eos = self.tokenizer.eos_token_id
-        return (end,) if eos in (None, end) else (end, int(eos))
+        own = () if eos is None else (int(eos),)
+        others = getattr(self.tokenizer, GENERATION_ENDS, ())
+        return tuple(dict.fromkeys((self.after_reply([])[0], *own, *others)))
 
     def _knows_system_role(self) -> bool:
         """Whether the template renders a system message.
@@ -183,10 +197,15 @@ class ChatTemplate:
         messages = [{"role": "system", "content": MARKER}, user("?")]
         try:
             return MARKER in self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                messages, tokenize=False, add_generation_prompt=True, strftime_now=_date
             )
         except TemplateError:
             return False
+
+
+def _date(form: str) -> str:
+    """Today, for templates that name it; always the same day, so that a prompt never changes."""
+    return TODAY.strftime(form)
 
 
 def user(content: str) -> Message:
@@ -194,17 +213,12 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def _any_of(spellings: Any) -> re.Pattern[str]:
-    """Matches any of these texts, the longest first."""
-    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))) or r"(?!)")
-
-
-def _with_space(match: re.Match[str]) -> str:
-    return f"{match[0][0]} {match[0][1:]}"
-
-
 def _system_into_user(messages: Sequence[Message]) -> list[Message]:
+    """The system message in front of the first user message, or in its place."""
     if not messages or messages[0]["role"] != "system":
         return list(messages)
-    system, first, *rest = messages
-    return [user(f"{system['content']}\n\n{first['content']}"), *rest]
+    system, *rest = messages
+    if not rest or rest[0]["role"] != "user":
+        return [user(system["content"]), *rest]
+    first, *later = rest
+    return [user(f"{system['content']}\n\n{first['content']}"), *later]

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from terrella.codecs.answers import (
-    SEPARATOR,
     answer_text,
+    join_actions,
     read_answer,
     read_prediction,
     split_reply,
@@ -91,7 +91,7 @@ class ChatCodec:
         self, actions: Sequence[str], *, thought: str | None = None
     ) -> tuple[int, ...]:
         """The canonical reply with these actions, after the thought if one is given."""
-        return self._reply_ids(answer_text(f" {SEPARATOR} ".join(actions)), thought)
+        return self._reply_ids(answer_text(join_actions(actions)), thought)
 
     def answer_observation(
         self, observation: Observation, *, thought: str | None = None

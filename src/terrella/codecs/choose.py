@@ -17,7 +17,8 @@ from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.steps import BriefChatCodec, StepsCodec
 from terrella.codecs.tagged import Form, TaggedCodec, TextCodec, reply_form
 from terrella.core.config import Configurable
-from terrella.core.protocols import Codec
+from terrella.core.errors import ConfigError
+from terrella.core.protocols import Codec, TargetCodec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,10 @@ class CodecConfig(Configurable.Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedCodecConfig(CodecConfig):
-    """Replies with tags, over a chat model's template or over the interleaved format."""
+    """Replies with tags, over a chat model's template or over the interleaved format.
+
+    The forms `steps` and `steps_predicted` have no thoughts, whatever `thinking` says.
+    """
 
     form: Form = "worldmodel"
 
@@ -56,6 +60,14 @@ def _brief_codec(tokenizer: Any, max_actions: int) -> TextCodec:
     return InterleavedCodec(tokenizer)
 
 
+def one_action(config: CodecConfig) -> None:
+    """Refuse several actions in a reply, for codecs whose replies hold one."""
+    if config.max_actions != 1:
+        raise ConfigError(
+            "max_actions", f"{config.max_actions}, but a reply is one action", "set 1"
+        )
+
+
 def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "auto") -> Codec:
     """Chat models use their template; models made from scratch use the interleaved format."""
     if getattr(tokenizer, "chat_template", None):
@@ -64,7 +76,7 @@ def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "aut
 
 
 def sft_targets(codec: Codec, reply: Sequence[int]) -> tuple[bool, ...]:
-    """The tokens of a canonical reply that SFT trains (`ChatCodec.targets`)."""
-    if isinstance(codec, ChatCodec):
+    """The tokens of a canonical reply that SFT trains: all but an empty thought."""
+    if isinstance(codec, TargetCodec):
         return codec.targets(reply)
     return (True,) * len(reply)

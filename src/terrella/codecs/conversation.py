@@ -93,7 +93,7 @@ class Conversation:
         plain = [{"role": each.role, "content": each.content} for each in messages]
         try:
             return self.template.render(plain, ask=ask)
-        except TemplateError as error:
+        except (TemplateError, ValueError, IndexError) as error:
             roles = ", ".join(each["role"] for each in plain[:8])
             what = f"refuses the roles {roles}: {str(error)[:200]}"
             raise StoreError("the chat template", what, "leave the row out") from error
@@ -130,7 +130,8 @@ class _Example:
 def plain_example(tokenizer: Any, messages: Sequence[ChatMessage]) -> TrainExample:
     """A prompt and its completion without a template, for models that have none.
 
-    The prompt begins as the tokenizer begins a text, and the completion ends with its EOS token.
+    The prompt begins as the tokenizer begins a text, and the completion ends with its EOS token. An
+    empty prompt is the token that stands between two texts, from which the first one is predicted.
     """
     if len(messages) != 2 or not messages[1].train:
         raise StoreError(
@@ -141,6 +142,9 @@ def plain_example(tokenizer: Any, messages: Sequence[ChatMessage]) -> TrainExamp
     prompt = tokenizer.encode(messages[0].content, add_special_tokens=True)
     if prompt and prompt[-1] == tokenizer.eos_token_id:  # some tokenizers end every text
         prompt = prompt[:-1]
+    if not prompt:
+        between = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+        prompt = [token for token in between if token is not None][:1]
     reply = tokenizer.encode(messages[1].content, add_special_tokens=False)
     completion = (*reply, tokenizer.eos_token_id)
     return TrainExample(

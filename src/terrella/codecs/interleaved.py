@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from terrella.codecs.answers import join_actions, split_actions
+from terrella.codecs.escape import PlainWriter
 from terrella.core.protocols import Tokenizer
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, same_kind, show_text
 
 OBSERVATION, ACTION, END = "<obs>", "<act>", "<end>"
-SEPARATOR = "||"
 
 
 class InterleavedCodec:
@@ -28,6 +29,7 @@ class InterleavedCodec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """The tokenizer must have the three tags as single tokens."""
         self.tokenizer = tokenizer
+        self._writer = PlainWriter(tokenizer)
         self.stop_ids: tuple[int, ...] = (self._mark(END),)
         self._observation = self._mark(OBSERVATION)
         self._action = self._mark(ACTION)
@@ -40,7 +42,7 @@ class InterleavedCodec:
         return token_id
 
     def _span(self, mark: int, text: str) -> tuple[int, ...]:
-        return (mark, *self.tokenizer.encode(text, add_special_tokens=False), *self.stop_ids)
+        return (mark, *self.write(text), *self.stop_ids)
 
     def shown(self, text: str) -> tuple[int, ...]:
         """An observation as a closed span."""
@@ -70,7 +72,7 @@ class InterleavedCodec:
 
     def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:
         """The reply with these actions, as an SFT target."""
-        return (*self.write(SEPARATOR.join(actions)), *self.stop_ids)
+        return (*self.write(join_actions(actions, blank="")), *self.stop_ids)
 
     def answer_observation(self, observation: Observation) -> tuple[int, ...]:
         """The reply that predicts this observation, as an SFT target."""
@@ -79,7 +81,7 @@ class InterleavedCodec:
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The actions of a finished reply; an unfinished one has none."""
         text = self._finished(token_ids)
-        return tuple(part.strip() for part in text.split(SEPARATOR) if part.strip()) if text else ()
+        return split_actions(text) if text else ()
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The predicted observation, of the same kind as `like`; None for an unfinished reply."""
@@ -100,8 +102,12 @@ class InterleavedCodec:
         """There are no thoughts in this format."""
 
     def write(self, text: str) -> list[int]:
-        """Tokenize text inside a reply."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        """Tokenize text inside a span; special tokens in it are spelt with a space."""
+        return self._writer.write(text)
+
+    def targets(self, reply: Sequence[int]) -> tuple[bool, ...]:
+        """SFT trains all tokens of a reply."""
+        return (True,) * len(reply)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Decode a reply, tags included."""

@@ -16,7 +16,7 @@ from terrella.codecs.answers import CLOSE, OPEN
 from terrella.codecs.chat import Message, reply_form
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.codecs.choose import CodecConfig
+from terrella.codecs.choose import CodecConfig, one_action
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.core.chat import END_THINK, THINK
 from terrella.core.protocols import Codec
@@ -156,6 +156,7 @@ class PageCodecConfig(CodecConfig):
     ask: PageAsk = "explained"
 
     def make(self, tokenizer: Any) -> Codec:
+        one_action(self)
         if getattr(tokenizer, "chat_template", None):
             return PageChatCodec(
                 tokenizer, page_form=self.form, ask=self.ask, thinking=self.thinking

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from terrella.codecs.answers import SEPARATOR, read_answer
-from terrella.core.protocols import ThinkingCodec, TurnCodec
+from terrella.codecs.answers import SEPARATOR, join_actions, read_answer
+from terrella.core.protocols import TargetCodec, ThinkingCodec, TurnCodec
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation
 
@@ -50,9 +50,11 @@ class Span(enum.IntEnum):
     TEXT = 0
     OBSERVATION = 1
     PREDICTION = 2
+    EMPTY_THOUGHT = 3
+    """Never a target: a model that thinks would learn from it to think no more."""
 
 
-class TextCodec(ThinkingCodec, TurnCodec, Protocol):
+class TextCodec(ThinkingCodec, TurnCodec, TargetCodec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
 
     @property
@@ -130,6 +132,7 @@ class TaggedCodec:
         self.blank = blank
         self.stop_ids = inner.stop_ids
         self._lengths: dict[int, int] = {}
+        self._empty_thought = tuple(self._write("".join(inner.thought_marks)))
 
     @property
     def states_in_replies(self) -> bool:
@@ -171,15 +174,20 @@ class TaggedCodec:
         """
         if not ORDERS[self.form]:
             bare = self.inner.answer_action(actions)
-            return bare, (Span.TEXT,) * len(bare)
+            learnt = self.inner.targets(bare)
+            return bare, tuple(Span.TEXT if each else Span.EMPTY_THOUGHT for each in learnt)
         contents = {
             OBSERVATION: f"{self.blank}{states[0]}{self.blank}",
             PREDICTION: f"{self.blank}{states[-1]}{self.blank}",
-            ANSWER: SEPARATOR.join(actions),
+            ANSWER: join_actions(actions, blank=""),
         }
         begin_thought, end_thought = self.inner.thought_marks
-        ids: list[int] = self._write(begin_thought)
-        spans: list[Span] = [Span.TEXT] * len(ids)
+        if self.states_in_replies:
+            ids: list[int] = self._write(begin_thought)
+            spans: list[Span] = [Span.TEXT] * len(ids)
+        else:
+            ids, end_thought = list(self._empty_thought), ""
+            spans = [Span.EMPTY_THOUGHT] * len(ids)
         for tag in ORDERS[self.form]:
             kind = Span[tag.upper()] if tag != ANSWER else Span.TEXT
             opening = f"{end_thought if tag == ANSWER else ''}<{tag}>"
@@ -193,6 +201,10 @@ class TaggedCodec:
                 ids += written
                 spans += [span] * len(written)
         return (*ids, self.stop_ids[0]), (*spans, Span.TEXT)
+
+    def targets(self, reply: Sequence[int]) -> tuple[bool, ...]:
+        """The tokens of a canonical reply that SFT should train: all but an empty thought."""
+        return self.inner.targets(reply)
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The actions in the last complete answer tag; without tags, in the whole reply."""

@@ -17,7 +17,8 @@ from typing import Any, Literal, NoReturn
 
 from terrella.codecs.chat import Message
 from terrella.codecs.chat_template import ChatTemplate, user
-from terrella.codecs.choose import CodecConfig
+from terrella.codecs.choose import CodecConfig, one_action
+from terrella.codecs.escape import PlainWriter
 from terrella.codecs.web_language import Language, translate
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
@@ -53,6 +54,11 @@ class WebCodecConfig(CodecConfig):
     """Longest prompt; a page is cut to fit. 0 sets no bound."""
 
     def make(self, tokenizer: Any) -> WebCodec:
+        one_action(self)
+        if self.thinking == "on":
+            raise ConfigError(
+                "thinking", "a web agent's reply is an action alone", "set auto or off"
+            )
         return WebCodec(tokenizer, self)
 
 
@@ -61,10 +67,8 @@ class PlainText:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.write = PlainWriter(tokenizer).write
         self.stop_ids: tuple[int, ...] = (int(tokenizer.eos_token_id),)
-
-    def write(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def text(self, token_ids: Sequence[int]) -> str:
         plain = [token for token in token_ids if token not in self.stop_ids]

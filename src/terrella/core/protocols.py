@@ -191,6 +191,15 @@ class ThinkingCodec(Codec, Protocol):
 
 
 @runtime_checkable
+class TargetCodec(Protocol):
+    """A codec that knows which tokens of a canonical reply should be learnt."""
+
+    def targets(self, reply: Sequence[int]) -> tuple[bool, ...]:
+        """True for the tokens that SFT trains."""
+        ...
+
+
+@runtime_checkable
 class RolloutCodec(Codec, Protocol):
     """A codec that predicts several steps in a row, with actions forced in between."""
 
@@ -218,6 +227,16 @@ class Sampler(Protocol):
 
     def release(self, session: str) -> None:
         """Forget what was kept for a session."""
+        ...
+
+
+@runtime_checkable
+class BoundedSampler(Protocol):
+    """A sampler that knows how much its model can read."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a prompt and its continuation together; 0 for no bound."""
         ...
 
 

@@ -5,6 +5,7 @@ RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
@@ -13,6 +14,8 @@ from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
+
+logger = logging.getLogger("terrella")
 
 LARGEST_MODEL = 500_000_000
 """Parameters of the largest model that engines sample in-process.
@@ -25,6 +28,17 @@ Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
 Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
 """auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
 it takes no mask, and TRL's packs need one."""
+
+
+def warmup_within(asked: int, steps: int) -> int:
+    """The warm-up of a run of so many steps: as asked, or a tenth of a run that would be all of it.
+
+    The first step of a warm-up has the learning rate 0: a run of one step would learn nothing.
+    """
+    if asked < steps or not asked:
+        return asked
+    logger.warning("warmup_steps=%d, but there are %d steps: set to %d", asked, steps, steps // 10)
+    return steps // 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +59,11 @@ class MemoryConfig(Configurable.Config):
     lora_alpha: int = 0
     """Adapters are scaled by alpha / rank; 0 is twice the rank."""
 
+    @property
+    def alpha(self) -> int:
+        """The alpha of adapters, 0 without any."""
+        return (self.lora_alpha or 2 * self.lora_rank) if self.lora_rank else 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class SftConfig(MemoryConfig):
@@ -55,6 +74,7 @@ class SftConfig(MemoryConfig):
     """Examples per optimiser step, over all processes."""
     learning_rate: float = 1e-3
     warmup_steps: int = 10
+    """Steps until the learning rate is reached; a tenth of all steps if those are no more."""
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this norm; 0 is off."""
     save_every: int = 0

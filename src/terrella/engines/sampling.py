@@ -70,7 +70,7 @@ class SamplerFactory:
         own = self._served(model) if rank() == 0 else None
         # The address first: a server may take longer to start than ranks wait for a broadcast.
         with share_address(self._server) as address:
-            sampler = own or sampler_of(self.config.vllm, address["url"], address["key"])
+            sampler = own or sampler_of(self._settings(model), address["url"], address["key"])
             self._wait(sampler)
             yield sampler
 
@@ -85,15 +85,25 @@ class SamplerFactory:
 
         It is always the same one: it knows whether the server sleeps.
         """
+        from terrella.models.presets import model_folder
+
+        folder = model_folder(model)
         if self._sampler is None:
             self.work.mkdir(parents=True, exist_ok=True)
-            server = VllmServer(self.config.vllm, Path(model), log=self.work / "vllm.log")
+            server = VllmServer(self._settings(model), folder, log=self.work / "vllm.log")
             self._open.callback(server.close)
             server.start()
             self._server, self._sampler = server, server.sampler()
         else:
-            self._sampler.load_folder(Path(model))
+            self._sampler.load_folder(folder)
         return self._sampler
+
+    def _settings(self, model: str | Path) -> VllmServer.Config:
+        """The server's settings; vLLM does not start with a longer context than the model's."""
+        from terrella.models.presets import max_positions
+
+        context = min(self.config.vllm.max_model_len, max_positions(model))
+        return self.config.vllm.replace(max_model_len=context)
 
     def _wait(self, sampler: VllmSampler) -> None:
         if self._server is not None:

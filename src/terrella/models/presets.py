@@ -22,8 +22,10 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import cached_file
 
 from terrella.core.errors import ConfigError
+from terrella.core.files import read_json
 from terrella.core.run_folder import check_model
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
@@ -32,6 +34,8 @@ from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
 from terrella.models.quiet import without_bars
 
 MAX_POSITIONS = 8192
+HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+"""What is downloaded of a model: weights of one format, configs and tokenizer."""
 
 
 def load_model(
@@ -51,28 +55,55 @@ def load_model(
     if name in TINY:
         model, tokenizer = _from_scratch(TINY[str(name)], vocabulary, seed, dtype)
         return model.to(device), tokenizer
-    if name == SMOLLM2:
-        from terrella.models.smollm2 import smollm2_folder
-
-        name = smollm2_folder()
+    name = _bundled(name)
     quiet = without_bars() if Path(name).is_dir() else contextlib.nullcontext()
     with _reading(name) as (source, options), quiet:
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options, **SAFE
         )
-        return model.to(device), AutoTokenizer.from_pretrained(source, **options, **SAFE)
+        return model.to(device), _read_tokenizer(source, options)
 
 
 def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer of a model in a folder or on the hub."""
     with _reading(name) as (source, options):
-        return AutoTokenizer.from_pretrained(source, **options, **SAFE)
+        return _read_tokenizer(source, options)
+
+
+def _read_tokenizer(source: str, options: dict[str, Any]) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(source, **options, **SAFE)
+    tokenizer.generation_ends = generation_ends(source)
+    return tokenizer
+
+
+def generation_ends(source: str) -> tuple[int, ...]:
+    """Tokens that end a generation by the model's own settings; chat models may have several."""
+    file = cached_file(
+        source,
+        "generation_config.json",
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    ends = read_json(Path(file)).get("eos_token_id") if file else None
+    ids = ends if isinstance(ends, list) else [ends]
+    return tuple(each for each in ids if isinstance(each, int))
 
 
 def load_config(name: str | Path) -> Any:
     """The config of a model in a folder or on the hub."""
     with _reading(name) as (source, options):
         return AutoConfig.from_pretrained(source, **options, **SAFE)
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a model. One on the hub is downloaded to Hugging Face's cache."""
+    with _reading(name) as (source, _):
+        if Path(source).is_dir():
+            return Path(source).resolve()
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(source, allow_patterns=list(HUB_FILES)))
 
 
 @functools.cache
@@ -95,6 +126,7 @@ def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     For a folder the hub is never contacted, whatever the environment. A `Path` that is no folder is
     refused: `runs/model` could be the name of somebody's repository.
     """
+    name = _bundled(name)
     is_folder = Path(name).is_dir()
     if isinstance(name, Path) and not is_folder:
         raise ConfigError(str(name), "there is no such model folder", "check the path")
@@ -111,6 +143,15 @@ def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ConfigError(
             str(name), f"holds no model that can be read: {first_line}", "check the folder"
         ) from error
+
+
+def _bundled(name: str | Path) -> str | Path:
+    """The folder of the model that a package brings; any other name as it is."""
+    if name != SMOLLM2:
+        return name
+    from terrella.models.smollm2 import smollm2_folder
+
+    return smollm2_folder()
 
 
 def _from_scratch(

@@ -95,7 +95,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         episode_tokens: int = 4096
         """Most tokens of an episode after its prompt, the world's included."""
         context_tokens: int = 0
-        """Most tokens that the model sees at once, its reply included; 0 sets no bound."""
+        """Most tokens that the model sees at once, its reply included; 0 is all it can read."""
         history: History = "sampled"
         """What an agent sees of earlier turns (`core.tokens.History`)."""
         thinking: Thinking = "auto"

@@ -111,15 +111,27 @@ class TokenBuffer:
 class AgentContext:
     """Writes what the model sees before each of its replies, within the limits."""
 
-    def __init__(self, limits: Limits, codec: Codec) -> None:
+    def __init__(self, limits: Limits, codec: Codec, *, readable: int = 0) -> None:
+        """`readable` are the tokens that the sampler can read; 0 sets no bound."""
         self.limits = limits
         self.codec = codec
+        self.context_tokens = limits.context_tokens or readable
+        if readable and self.context_tokens > readable:
+            raise ConfigError(
+                "context_tokens",
+                f"{limits.context_tokens}, but the model or its server reads {readable}",
+                f"set context_tokens={readable} or less, or a larger vllm.max_model_len",
+            )
         if limits.history != "sampled" and not isinstance(codec, TurnCodec):
             raise ConfigError(
                 "history",
                 f"{type(codec).__name__} cannot write the prompt of a turn from the situation",
                 "set history=sampled",
             )
+
+    def within(self, readable: int) -> AgentContext:
+        """The same limits for a sampler that can read so many tokens."""
+        return AgentContext(self.limits, self.codec, readable=readable)
 
     def begin(self, buffer: TokenBuffer, situation: Situation) -> None:
         """Write the prompt of the first turn."""
@@ -131,24 +143,24 @@ class AgentContext:
 
     def check(self, buffer: TokenBuffer) -> None:
         """Refuse a first prompt that leaves no room for a reply."""
-        if not self._fits(len(buffer.prompt_ids)):
+        if not self.fits(len(buffer.prompt_ids)):
             raise PromptTooLongError(
                 f"the first prompt has {len(buffer.prompt_ids)} tokens, "
-                f"context_tokens is {self.limits.context_tokens}"
+                f"context_tokens is {self.context_tokens}"
             )
 
     def go_on(self, buffer: TokenBuffer, situation: Situation, *, cut_off: bool) -> bool:
         """Write what the model sees before its next reply; False if there is no room for it."""
         if self.limits.history != "sampled":
             prompt = self._turn_prompt(situation)
-            if len(buffer.ids) >= self.limits.episode_tokens or not self._fits(len(prompt)):
+            if len(buffer.ids) >= self.limits.episode_tokens or not self.fits(len(prompt)):
                 return False
             buffer.ask(prompt)
             return True
         forced = self.codec.world_turn(situation, cut_off=cut_off)
         if len(buffer.ids) + len(forced) >= self.limits.episode_tokens:
             return False
-        if not self._fits(buffer.seen_tokens + len(forced)):
+        if not self.fits(buffer.seen_tokens + len(forced)):
             return False
         buffer.world_writes(forced)
         return True
@@ -156,13 +168,13 @@ class AgentContext:
     def room(self, buffer: TokenBuffer) -> int:
         """The most tokens that the next reply may have."""
         rooms = [self.limits.turn_tokens, self.limits.episode_tokens - len(buffer.ids)]
-        if self.limits.context_tokens:
-            rooms.append(self.limits.context_tokens - buffer.seen_tokens)
+        if self.context_tokens:
+            rooms.append(self.context_tokens - buffer.seen_tokens)
         return max(1, min(rooms))
 
-    def _fits(self, tokens: int) -> bool:
+    def fits(self, tokens: int) -> bool:
         """Whether at least one token can be written after these."""
-        return not self.limits.context_tokens or tokens < self.limits.context_tokens
+        return not self.context_tokens or tokens < self.context_tokens
 
     def _turn_prompt(self, situation: Situation) -> tuple[int, ...]:
         """The prompt with the longest history that leaves room for a whole reply."""
@@ -174,8 +186,8 @@ class AgentContext:
             return codec.ask_turn(left, self.limits.history)
 
         prompt = without(0)
-        most = self.limits.context_tokens - self.limits.turn_tokens
-        if not self.limits.context_tokens or len(prompt) <= most:
+        most = self.context_tokens - self.limits.turn_tokens
+        if not self.context_tokens or len(prompt) <= most:
             return prompt
         fits = bisect_left(range(len(history)), True, key=lambda n: len(without(n)) <= most)
         return without(fits)

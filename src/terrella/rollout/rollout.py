@@ -9,6 +9,7 @@ raises, hangs or dies ends only its own episode, which is masked with the reason
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,14 @@ from typing import Self
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
-from terrella.core.protocols import Codec, RolloutCodec, Sampler, ThinkingCodec, Verifier
+from terrella.core.protocols import (
+    BoundedSampler,
+    Codec,
+    RolloutCodec,
+    Sampler,
+    ThinkingCodec,
+    Verifier,
+)
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import History, ReplyFacts, Sampled, Task, TokenEpisode, TokenRequest
 from terrella.core.types import Observation, Situation, Status, Stop, Transition, Verdict
@@ -44,7 +52,7 @@ class Rollout(Configurable):
         episode_tokens: int = 4096
         """Most tokens of an episode after its prompt, the world's included."""
         context_tokens: int = 0
-        """Most tokens that the model sees at once, its reply included; 0 sets no bound.
+        """Most tokens that the model sees at once, its reply included; 0 is all it can read.
 
         Where each turn has its own prompt, the oldest turns are left out until it fits. Otherwise
         the episode ends. An episode whose first prompt does not fit is masked.
@@ -79,6 +87,7 @@ class Rollout(Configurable):
         self.worlds: tuple[str, ...] = ()
         """The names of the worlds, where there are several (`rollout/mixed.py`)."""
         self.watchdog: Watchdog | None = None
+        self._episodes = itertools.count()
         self.env_steps = 0
         """Actions carried out in real worlds so far; step budgets count them."""
 
@@ -133,41 +142,42 @@ class Rollout(Configurable):
                 "max_turns", f"{len(steps)} steps are asked for, {len(seeds)} turns allowed"
             )
         buffer = TokenBuffer(self.codec.ask_observation(task.situation, task.transition.action))
-        session = _session(task, member) if task.following else None
+        writer = self._writer(sampler, task, member, keep=len(steps) > 1)
         try:
-            self.context.check(buffer)
+            writer.context.check(buffer)
         except PromptTooLongError as error:
             return self._too_long(buffer, task, error)
-        try:
-            written = await self._write_steps(sampler, buffer, steps, seeds, session)
-        finally:
-            if session:
-                sampler.release(session)
+        with writer:
+            written = await self._write_steps(writer, buffer, steps, seeds)
         predicted = self._read_steps(task.situation, [each.token_ids for each in written], steps)
-        verdicts = judge_steps(self.verifier, predicted, steps)
-        for sampled, verdict in zip(written, verdicts, strict=True):
+        unwritten = [None] * (len(steps) - len(written))
+        verdicts = judge_steps(self.verifier, [*predicted, *unwritten], steps)
+        for sampled, verdict in zip(written, verdicts, strict=False):
             readable = verdict.status is not Status.UNPARSABLE
             buffer.replies.append(self._reply_facts(sampled, readable=readable))
-        buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts]
+        buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts[: len(written)]]
         return buffer.episode(task, mean_verdict(verdicts), None)
 
     async def _write_steps(
         self,
-        sampler: Sampler,
+        writer: _Writer,
         buffer: TokenBuffer,
         steps: Sequence[Transition],
         seeds: Sequence[int],
-        session: str | None,
     ) -> list[Sampled]:
-        """The model's prediction of each step, the next action forced in between."""
-        written = []
+        """The model's prediction of each step, the next action forced in between.
+
+        Steps that the model cannot read any more are not predicted.
+        """
+        written: list[Sampled] = []
         for index, (step, seed) in enumerate(zip(steps, seeds, strict=False)):
             if index:
-                buffer.world_writes(self._rollout_codec.go_on(step.action))
-            sampled = await sampler.sample(self._request(buffer, seed, session))
-            buffer.model_writes(sampled)
+                forced = self._rollout_codec.go_on(step.action)
+                if not writer.context.fits(buffer.seen_tokens + len(forced)):
+                    break
+                buffer.world_writes(forced)
+            written.append(await writer.write(buffer, seed))
             buffer.end_turn(0.0)
-            written.append(sampled)
         return written
 
     def _read_steps(
@@ -189,19 +199,18 @@ class Rollout(Configurable):
         self, sampler: Sampler, task: Task, member: int, seeds: Sequence[int]
     ) -> TokenEpisode:
         buffer = TokenBuffer()
-        session = _session(task, member)
+        writer = self._writer(sampler, task, member, keep=True)
         async with self.env_pool.take() as taken:
             worker = self._watched(taken, task, member)
             try:
-                stop = await self._play(sampler, worker, buffer, task, member, seeds, session)
-                record = await worker.finish(stop)
+                with writer:
+                    stop = await self._play(writer, worker, buffer, task, member, seeds)
+                    record = await worker.finish(stop)
             except PromptTooLongError as error:
                 return self._too_long(buffer, task, error)
             except EnvWorkerError as lost:
                 logger.warning("masked: %s", lost)
                 return buffer.episode(task, Verdict.failed(lost.stop.status, str(lost)), None)
-            finally:
-                sampler.release(session)
         return buffer.episode(task, record.outcome, record)
 
     def _watched(self, worker: EnvWorker, task: Task, member: int) -> EnvWorker:
@@ -212,24 +221,22 @@ class Rollout(Configurable):
 
     async def _play(
         self,
-        sampler: Sampler,
+        writer: _Writer,
         worker: EnvWorker,
         buffer: TokenBuffer,
         task: Task,
         member: int,
         seeds: Sequence[int],
-        session: str,
     ) -> Stop:
         """Alternate model and world; returns why the episode stops if the world goes on."""
         situation = await worker.start(task, member)
-        self.context.begin(buffer, situation)
+        writer.context.begin(buffer, situation)
         for turn, seed in enumerate(seeds, 1):
-            sampled = await sampler.sample(self._request(buffer, seed, session))
-            buffer.model_writes(sampled)
+            sampled = await writer.write(buffer, seed)
             over, situation = await self._carry_out(worker, buffer, sampled)
             if over or turn == len(seeds):
                 break
-            if not self.context.go_on(buffer, situation, cut_off=not sampled.stopped):
+            if not writer.context.go_on(buffer, situation, cut_off=not sampled.stopped):
                 return Stop.OUT_OF_TOKENS
         return Stop.OUT_OF_STEPS
 
@@ -255,19 +262,52 @@ class Rollout(Configurable):
         tokens, truncated = thought or (None, False)
         return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
 
-    def _request(self, buffer: TokenBuffer, seed: int, session: str | None = None) -> TokenRequest:
-        return TokenRequest(
+    def _writer(self, sampler: Sampler, task: Task, member: int, *, keep: bool) -> _Writer:
+        """The model of one episode; `keep` opens a session, which is for several turns.
+
+        Sessions are numbered, because a task may be played twice at once.
+        """
+        readable = sampler.context_tokens if isinstance(sampler, BoundedSampler) else 0
+        world = f"{task.world}/" if task.world else ""
+        name = f"{world}{task.seed}/{task.noise_seed}/{member}#{next(self._episodes)}"
+        return _Writer(
+            sampler=sampler,
+            codec=self.codec,
+            context=self.context.within(readable),
+            temperature=self.config.temperature,
+            session=name if keep else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writer:
+    """The model of one episode; what its sampler keeps for it is released at the end."""
+
+    sampler: Sampler
+    codec: Codec
+    context: AgentContext
+    temperature: float
+    session: str | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.session:
+            self.sampler.release(self.session)
+
+    async def write(self, buffer: TokenBuffer, seed: int) -> Sampled:
+        """The model's next reply, added to the buffer."""
+        allowed = self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None
+        request = TokenRequest(
             prompt_ids=buffer.seen,
             max_new_tokens=self.context.room(buffer),
             seed=seed,
             stop_ids=self.codec.stop_ids,
-            temperature=self.config.temperature,
-            session=session,
-            allowed_ids=self.codec.allowed_ids if isinstance(self.codec, RolloutCodec) else None,
+            temperature=self.temperature,
+            session=self.session,
+            allowed_ids=allowed,
         )
-
-
-def _session(task: Task, member: int) -> str:
-    """A name for the requests of one episode; worlds of a mixed run may share seeds."""
-    world = f"{task.world}/" if task.world else ""
-    return f"{world}{task.seed}/{task.noise_seed}/{member}"
+        sampled = await self.sampler.sample(request)
+        buffer.model_writes(sampled)
+        return sampled

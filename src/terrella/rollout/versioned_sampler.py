@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from terrella.core.protocols import Sampler
+from terrella.core.protocols import BoundedSampler, Sampler
 from terrella.core.tokens import Sampled, TokenRequest
 
 
@@ -22,6 +22,7 @@ class VersionedSampler:
     def __init__(self, inner: Sampler, version: int = 0) -> None:
         self.inner = inner
         self.version = version
+        self.context_tokens = inner.context_tokens if isinstance(inner, BoundedSampler) else 0
         self.running = 0
         self._open = asyncio.Event()
         self._open.set()

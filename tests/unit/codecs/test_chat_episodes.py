@@ -66,9 +66,10 @@ class Scripted:
             ids.append(request.stop_ids[0])
         if len(ids) > request.max_new_tokens:
             ids, meant = ids[: request.max_new_tokens], "?"
-        self.written.setdefault(request.session, []).append(tuple(ids))
-        self.prompts.setdefault(request.session, []).append(request.prompt_ids)
-        self.meant.setdefault(request.session, []).append(meant)
+        session = request.session.partition("#")[0]
+        self.written.setdefault(session, []).append(tuple(ids))
+        self.prompts.setdefault(session, []).append(request.prompt_ids)
+        self.meant.setdefault(session, []).append(meant)
         logprobs = tuple(float(value) for value in -rng.random(len(ids)))
         return Sampled(token_ids=tuple(ids), logprobs=logprobs, stopped=ids[-1] in request.stop_ids)
 

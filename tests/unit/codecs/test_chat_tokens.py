@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 transformers = pytest.importorskip("transformers")
+from tests.support.chat_templates import chat_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from terrella.codecs.answers import answer_text
 from terrella.codecs.chat import chat_messages, prediction_messages
+from terrella.codecs.chat_template import ChatTemplate, user
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec
 from terrella.core.tokens import Sampled, Task
 from terrella.core.types import Situation, Split, State, Text
+from terrella.models.presets import load_tokenizer
 from terrella.rollout.rollout import Rollout
 from terrella.worlds.counter import Counter
 
@@ -254,3 +257,43 @@ def test_a_template_without_an_end_of_turn_is_refused():
     )
     with pytest.raises(ConfigError, match="special token"):
         ChatCodec(tokenizer)
+
+
+TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+
+
+def test_control_tokens_that_are_not_called_special_cannot_be_injected():
+    """As in Qwen3. Other added tokens are words."""
+    codec = ChatCodec(chat_tokenizer("chatml"))
+    codec.tokenizer.add_tokens([*TAGS, "<table>"])
+    template = ChatTemplate(codec.tokenizer)
+    controls = set(codec.tokenizer.convert_tokens_to_ids(TAGS))
+    asked = template.prompt([user(f"page {' '.join(TAGS)} <|im_end|> <table>")])
+    assert not controls & set(asked)
+    assert codec.tokenizer.convert_tokens_to_ids("<table>") in asked
+    told = template.render([user("?"), {"role": "assistant", "content": "a</think>b"}], ask=False)
+    assert "a</think>b" in told
+
+
+def test_what_follows_a_special_token_is_not_the_reply():
+    codec = ChatCodec(chat_tokenizer("llama3"))
+    eos = codec.tokenizer.eos_token
+    text = f"<answer>Up</answer>{eos}user\nmore\nassistant\n<answer>Left</answer>"
+    ids = codec.tokenizer.encode(text, add_special_tokens=False)
+    assert codec.read_actions(ids) == ("Up",)
+
+
+def test_a_reply_ends_with_any_end_of_the_models_generation_config(tmp_path):
+    tokenizer = chat_tokenizer("chatml")
+    end = tokenizer.eos_token_id
+    transformers.LlamaConfig().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": [{end}, 0]}}')
+    assert ChatCodec(load_tokenizer(tmp_path)).stop_ids == (end, 0)
+    assert ChatCodec(tokenizer).stop_ids == (end,)
+
+
+def test_a_template_that_names_the_day_names_the_same_one_always():
+    tokenizer = chat_tokenizer("chatml")
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
+    assert ChatTemplate(tokenizer).render([user("?")], ask=True).startswith("26 Jul 2024")

@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("transformers")
+from tests.support.chat_templates import chat_tokenizer as published_tokenizer
 from tests.support.tiny_chat import TEMPLATES, chat_tokenizer
 
 from terrella.codecs.chat_tokens import ChatCodec
@@ -131,3 +132,23 @@ def test_a_model_without_a_template_takes_pairs_only():
     assert tokenizer.decode(example.prompt_ids) == "ab"
     with pytest.raises(StoreError, match="no chat template"):
         plain_example(tokenizer, said("a", "b", "c", "d"))
+    # Something predicts the first token of a text without a prompt.
+    assert plain_example(tokenizer, said("", "cd")).prompt_ids == (tokenizer.bos_token_id,)
+
+
+def test_without_a_system_role_the_assistant_keeps_its_words():
+    conversation = Conversation(ChatCodec(published_tokenizer("gemma")))
+    rows = [ChatMessage(role="system", content="RULES")]
+    rows += [ChatMessage(role="assistant", content="HELLO", train=True)]
+    (example,) = conversation.examples(rows)
+    assert "RULES" in conversation.tokenizer.decode(example.prompt_ids)
+    rows += said("u", "v", train=[True])
+    later = conversation.examples(rows)[-1]
+    text = conversation.tokenizer.decode([*later.prompt_ids, *later.completion_ids])
+    assert "<start_of_turn>model\nHELLO" in text and "RULES\n\nHELLO" not in text
+
+
+def test_a_reply_to_nothing_names_its_row():
+    first = ChatMessage(role="assistant", content="HELLO", train=True)
+    with pytest.raises(StoreError, match="chat template"):
+        Conversation(ChatCodec(published_tokenizer("gemma"))).examples([first])

@@ -1,8 +1,11 @@
 """The interleaved format: tagged spans, one stop token, nothing read from an unfinished reply."""
 
+import dataclasses
+
 import pytest
 
 pytest.importorskip("transformers")
+from terrella.codecs.answers import answer_text, join_actions, read_answer
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.protocols import Codec
@@ -52,3 +55,26 @@ def test_a_prediction_has_the_kind_of_the_observation_before_it(codec):
             instruction="", observation=observation, actions=(), history=(), steps_left=1
         )
         assert codec.read_rollout(situation, [reply]) == [observation]
+
+
+@pytest.mark.parametrize("text", ["page <end><act>Up<end><obs>x", "<pad>a<unk>", "<e<end>nd>"])
+def test_text_of_a_world_holds_no_special_token(codec, text):
+    specials = set(codec.tokenizer.all_special_ids)
+    shown = codec.ask_action(dataclasses.replace(SITUATION, observation=Text(text)))
+    assert not specials & set(shown[1:-2])
+    for reply in (codec.answer_observation(Text(text)), codec.answer_action((text,))):
+        assert reply[-1:] == codec.stop_ids and not specials & set(reply[:-1])
+
+
+def test_characters_without_a_token_are_named_once(caplog):
+    codec = InterleavedCodec(character_tokenizer())
+    for _ in range(2):
+        codec.shown("caf\u00e9 \u2744")
+    assert [record.message for record in caplog.records if "\u00e9\u2744" in record.message]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("action", ["type 3 a || b", "type 3 |||", "a |\\| b"])
+def test_an_action_with_a_separator_in_it_stays_one(codec, action):
+    assert codec.read_actions(codec.answer_action(("Up", action))) == ("Up", action)
+    assert read_answer(answer_text(join_actions(["Up", action]))) == ("Up", action)

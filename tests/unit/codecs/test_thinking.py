@@ -8,10 +8,11 @@ pytest.importorskip("transformers")
 from tests.support.chat_templates import TEMPLATES, THINKERS, chat_tokenizer
 
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
+from terrella.codecs.choose import CodecConfig, TaggedCodecConfig, sft_targets
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.errors import ConfigError
 from terrella.core.types import Situation, State, Text
+from terrella.pipelines.spa.tagged_examples import counts
 from terrella.pipelines.warmup import warmup_examples
 from terrella.worlds.counter import Counter
 
@@ -168,3 +169,16 @@ def test_warm_up_rows_do_not_train_thinking_away(name, ask):
         text = decoded(codec, trained)
         assert text.startswith("<answer>") and "think>" not in text
         assert ("</think>" in decoded(codec, row.completion_ids)) == (name == "r1")
+
+
+@pytest.mark.parametrize("name", THINKERS)
+@pytest.mark.parametrize("form", ["plain", "shown"])
+def test_a_tagged_reply_trains_no_empty_thought(name, form):
+    codec = TaggedCodecConfig(form=form, thinking="on").make(chat_tokenizer(name))
+    reply, spans = codec.answer(["Up"], ["", ""])
+    targets = sft_targets(codec, reply)
+    assert targets == tuple(counts(span, "reply") for span in spans)
+    learnt = codec.inner.tokenizer.decode(
+        [token for token, target in zip(reply, targets, strict=True) if target]
+    )
+    assert learnt.startswith("<answer>") and codec.read_actions(reply) == ("Up",)

@@ -393,3 +393,31 @@ def test_a_gradient_that_is_not_finite_takes_no_step():
     with pytest.raises(EngineError, match="no step was taken"):
         learner.optim_step(ADAM)
     assert torch.equal(before, weights(learner.policy))
+
+
+# --- what is trained ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_top_layers_are_all_that_is_trained_also_with_adapters(rank):
+    learner = tiny_learner(lora_rank=rank, top_layers=1)
+    names = [name for name, each in learner.policy.named_parameters() if each.requires_grad]
+    layers = {name.split("layers.")[1].split(".")[0] for name in names if "layers." in name}
+    assert layers == {str(len(learner.policy.get_decoder().layers) - 1)}
+
+
+@pytest.mark.parametrize(
+    ("saved", "other"),
+    [
+        ({"lora_rank": 4}, {"lora_rank": 4, "lora_alpha": 64}),
+        ({"top_layers": 1}, {}),
+        ({"head": "value", "value_heads": 2}, {"head": "value"}),
+    ],
+)
+def test_a_state_of_another_learner_changes_no_weight(saved, other, tmp_path):
+    tiny_learner(**saved).save_state(tmp_path / "state")
+    learner = tiny_learner(**other)
+    before = weights(learner.policy).clone()
+    with pytest.raises(EngineError, match="another learner"):
+        learner.load_state(tmp_path / "state")
+    assert torch.equal(weights(learner.policy), before)

@@ -311,3 +311,17 @@ def test_every_pass_is_a_heartbeat():
     sampler = LocalSampler(MODEL, beat=lambda: beats.append(1))
     sample([request((5, 6), max_new_tokens=5)], sampler)
     assert len(beats) >= 4
+
+
+def test_two_requests_of_one_session_at_once_are_both_answered():
+    requests = [request((5, 6, 7), seed=seed, session="one") for seed in (1, 2)]
+    alone = tokens([request((5, 6, 7), seed=seed) for seed in (1, 2)])
+    sampler = LocalSampler(MODEL)
+
+    async def run() -> list[Sampled]:
+        both = asyncio.gather(*(sampler.sample(each) for each in requests))
+        return list(await asyncio.wait_for(both, 60))
+
+    assert [each.token_ids for each in asyncio.run(run())] == alone
+    sampler.release("one")
+    assert not sampler.rows

@@ -1,6 +1,7 @@
 """Where models sit, in which precision they compute, and what memory they hold."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+import transformers
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
-from terrella.engines.configs import SftConfig
+from terrella.engines.configs import RlvrConfig, SftConfig, warmup_within
 from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
+from terrella.engines.trl import sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
+from terrella.engines.trl.rlvr_batch import check_ratios
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
-from terrella.models import device, presets
+from terrella.models import device, presets, smollm2
 from terrella.models.export import export_model
 
 EXAMPLES = [
@@ -217,3 +221,51 @@ def test_the_mass_outside_the_mask_is_reported(tmp_path: Path):
     ((outside, mismatch),) = curve(trainer, "mask/outside", "mismatch/max")
     assert 0.2 < outside < 0.8  # an untrained model does not know the mask
     assert mismatch < 1e-4  # log-probs are those before the mask, on both sides
+
+
+def fitted(tmp_path: Path, examples: Any, **changes: Any) -> tuple[list[float], bool]:
+    """Losses of a fit, and whether a weight has changed."""
+    model, tokenizer = tiny_model()
+    before = weights(model).clone()
+    trainer = SftTrainer(model, tokenizer, SftConfig(**changes), examples, tmp_path / "out", seed=0)
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return losses, not torch.equal(weights(trainer.policy), before)
+
+
+def test_a_run_of_fewer_steps_than_its_warm_up_learns(tmp_path: Path):
+    assert fitted(tmp_path, EXAMPLES)[1]  # one step, with the default settings
+    assert [warmup_within(10, steps) for steps in (1, 9, 10, 11, 500)] == [0, 0, 1, 10, 10]
+
+
+def test_weights_of_tokens_make_a_mean_whatever_their_scale(tmp_path: Path):
+    losses = []
+    for scale in (1.0, 0.01):
+        column = [scale, 2 * scale, 0.0, 0.0]
+        weighted = [replace(each, columns={"weight": column}) for each in EXAMPLES]
+        losses.append(fitted(tmp_path, weighted, warmup_steps=0)[0])
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def test_settings_that_cannot_be_trained_are_refused_by_name(tmp_path: Path, monkeypatch: Any):
+    with pytest.raises(ConfigError, match="temperature"):
+        check_ratios(RlvrConfig(), 0.0)
+    with pytest.raises(ConfigError, match="importance_cap"):
+        check_ratios(RlvrConfig(schedule="async", importance_cap=2.0), 1.0)
+    monkeypatch.setattr(sft_trainer, "processes", lambda: 3)
+    with pytest.raises(ConfigError, match="batch_size"):
+        fitted(tmp_path, EXAMPLES)
+
+
+def test_a_model_that_the_sampler_cannot_cache_is_refused_by_name():
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2))
+    with pytest.raises(ConfigError, match="gpt2"):
+        LocalSampler(gpt2)
+
+
+def test_the_bundled_model_is_known_to_every_reader(tmp_path: Path, monkeypatch: Any):
+    model, tokenizer = tiny_model()
+    export_model(model, tokenizer, tmp_path / "model")
+    monkeypatch.setattr(smollm2, "smollm2_folder", lambda: tmp_path / "model")
+    assert presets.max_positions("smollm2") == model.config.max_position_embeddings
+    assert len(presets.load_tokenizer("smollm2")) == len(tokenizer)

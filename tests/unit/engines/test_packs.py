@@ -279,3 +279,16 @@ def test_a_token_that_is_never_written_adds_no_entropy():
     logits = torch.tensor([[[-torch.inf, 0.0, 0.0], [torch.nan, 0.0, 0.0]]])
     _, entropy = target_logprobs(SimpleNamespace(logits=logits), pack)
     assert entropy[0] == pytest.approx(0.6931472) and entropy[1].isnan()
+
+
+def test_an_empty_prompt_predicts_nothing_from_other_examples():
+    model, _ = tiny_model()
+    empty = TrainExample(prompt_ids=(), completion_ids=(16, 17, 1), mask=(True,) * 3)
+    other = TrainExample(prompt_ids=(41, 41), completion_ids=(18, 19, 1), mask=(True,) * 3)
+    (pack,) = pack_episodes([empty], max_tokens=64)
+    assert pack.targets_M.tolist() == [17, 1] and pack.predictors_M.tolist() == [0, 1]
+    by_itself, _ = token_logprobs(model, pack)
+    (pack,) = pack_episodes([other, empty], max_tokens=64)
+    torch.testing.assert_close(token_logprobs(model, pack)[0][3:], by_itself)
+    only_first = TrainExample(prompt_ids=(), completion_ids=(16,), mask=(True,))
+    assert pack_episodes([only_first], max_tokens=64) == []

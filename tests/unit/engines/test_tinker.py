@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from terrella.engines.tinker.client import Endpoint
 from terrella.engines.tinker.reduction import MEAN, SUM, measure
 from terrella.engines.tinker.rows import PaddedRows
 from terrella.engines.tinker.sampler import TinkerSampler
+from terrella.engines.tinker.sft import fit_examples
 from terrella.engines.tinker.tinker_engine import TinkerEngine
 from terrella.models.presets import load_model
 from terrella.pipelines.rlvr import Rlvr
@@ -86,6 +88,26 @@ def reinforce(engine, start, folder, *, steps=3, budget=None, **changes):
         return engine.rlvr(
             start, source(), config, folder, seed=0, progress=progress, budget=budget
         )
+
+
+def test_sft_weighs_tokens_and_learns_from_its_only_step():
+    weighted = dataclasses.replace(example(mask=(True,) * 3), columns={"weight": [1.0, 0.0, 8.0]})
+    steps = []
+
+    class Trainer:
+        adapter = SimpleNamespace(save_state=lambda name: name)
+        rows = staticmethod(lambda batch: PaddedRows(batch, pad_tokens=8, batch_rows=1))
+        logprobs = staticmethod(lambda rows: torch.tensor([-1.0, -2.0, -4.0]))
+
+        def step(self, rows, now_M, gradient_M, **settings):
+            steps.append((gradient_M.tolist(), settings["learning_rate"]))
+            return {}
+
+    saved = SimpleNamespace(step=0, curve=[], save=lambda *_: None)
+    fit_examples(Trainer(), [weighted], SftConfig(), saved, seed=0, show=lambda *_: None)
+    ((gradient, rate),) = steps
+    assert gradient == pytest.approx([-1 / 9, 0.0, -8 / 9]) and rate == SftConfig().learning_rate
+    assert saved.curve[0]["loss"] == pytest.approx((1 + 32) / 9)
 
 
 # --- rows and reductions --------------------------------------------------------------------------

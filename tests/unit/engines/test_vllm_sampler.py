@@ -129,6 +129,56 @@ def test_a_request_is_ids_and_the_reply_is_ids(fake):
     assert expected.items() <= body.items() and "allowed_token_ids" not in body
 
 
+@pytest.fixture
+def small(tmp_path):
+    """A model folder with 512 positions."""
+    pytest.importorskip("torch")
+    from tests.support.tiny_model import tiny_model
+
+    model, tokenizer = tiny_model()
+    model.config.max_position_embeddings = 512
+    model.save_pretrained(tmp_path / "small")
+    tokenizer.save_pretrained(tmp_path / "small")
+    return tmp_path / "small"
+
+
+def test_a_hub_model_is_measured_then_trained_on_one_server(fake, small, tmp_path, monkeypatch):
+    """The weights of a hub model are loaded again from its download."""
+    import huggingface_hub
+
+    from terrella.engines import sampling
+    from terrella.models import presets
+
+    name = "owner/model"
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(small))
+    monkeypatch.setattr(presets, "refuse_code", lambda name: None)
+    config = presets.load_config(small)
+    monkeypatch.setattr(presets, "load_config", lambda name: config)
+    started = []
+
+    class Server:
+        def __init__(self, config, folder, *, log):
+            started.append((folder, config.max_model_len))
+            self.config, self.url, self.key = config, "", ""
+
+        start = close = wait_until_healthy = lambda self: None
+
+        def sampler(self):
+            url = f"http://127.0.0.1:{fake.server_address[1]}"
+            return vllm_server.sampler_of(self.config, url, "secret")
+
+    monkeypatch.setattr(sampling, "VllmServer", Server)
+    fake.replies = [(200, {"results": [{"stale": []}]}), (200, {})] * 2
+    with sampling.SamplerFactory(EngineConfig(sampler="vllm"), tmp_path / "work") as samplers:
+        assert samplers.make(name).context_tokens == 512
+        with samplers.for_training(name):
+            pass
+        samplers.make(small)
+    assert started == [(small, 512)]  # not 4096, which vLLM would refuse for this model
+    loads = [body["kwargs"]["path"] for path, _, body in fake.requests if "rpc" in path]
+    assert loads == [str(small)] * 2
+
+
 def test_a_broken_connection_is_tried_again_and_a_refusal_is_not(fake):
     fake.replies = [("hang up", None), (200, {"choices": [CHOICE]})]
     assert sample(sampler_of(fake), stop_ids=()).stopped is False

@@ -3,6 +3,8 @@
 Tokens as sampled, world tokens masked, turns where they end, failures masked and named.
 """
 
+import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
 
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.core.tokens import Sampled, TokenEpisode
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import Sampled, Task, TokenEpisode
 from terrella.core.types import Status
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.rollout.rollout import Rollout
@@ -142,3 +145,32 @@ def test_a_world_that_raises_costs_its_own_episodes(caplog: pytest.LogCaptureFix
     assert all(episode.outcome.value is None for episode in episodes[4:])
     assert all(episode.outcome.value is not None for episode in episodes[:4])
     assert "the world fell apart" in caplog.text
+
+
+def test_a_task_may_be_played_twice_at_once():
+    task = AgentTasks()(0)
+    running = rollout().run_async(LocalSampler(MODEL), [task, task], group_size=1, seed=3)
+    first, second = asyncio.run(asyncio.wait_for(running, 60))
+    assert first == second
+
+
+def several_steps() -> Task:
+    task = PredictionTasks(Counter.Config())(0)
+    return dataclasses.replace(task, following=(task.transition,) * 5)
+
+
+@pytest.mark.parametrize("task", [AgentTasks()(0), several_steps()])
+def test_an_episode_ends_where_the_model_can_read_no_more(task: Any):
+    readable = 80
+
+    class Small(Recording):
+        context_tokens = readable
+
+    sampler = Small()
+    (episode,) = rollout(max_turns=6, turn_tokens=9).run(sampler, [task], group_size=1, seed=3)
+    asked = [len(prompt) for prompt, _ in sampler.said]
+    ends = [len(p) + len(found.token_ids) for (p, _), found in sampler.said.items()]
+    assert 1 < len(asked) < 6 and max(ends) <= readable
+    assert len(episode.turn_rewards) == len(asked)
+    with pytest.raises(ConfigError, match="context_tokens"):
+        rollout(max_turns=6, context_tokens=readable + 1).run(sampler, [task], group_size=1, seed=3)

@@ -40,6 +40,11 @@ def local_sampler(model: Any, **options: Any) -> LocalSampler:
     return LocalSampler(model.to(default_device()).eval(), **options)
 
 
+def _positions(model: Any) -> int:
+    """The longest sequence of a model; 0 if its config does not say."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0))
+
+
 def check_size(model: Any) -> None:
     """Refuse a model that is too large to be sampled in-process."""
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -72,6 +77,7 @@ class LocalSampler:
         """
         self.model = model
         self.max_rows = max_rows
+        self.context_tokens = _positions(model)
         self.beat = beat
         weight = next(model.parameters())
         self.device = torch.device(device or weight.device)
@@ -155,7 +161,7 @@ class LocalSampler:
             if done.cancelled():
                 continue
             row = self.sessions.get(request.session) if request.session else None
-            if row is None:
+            if row is None or row.busy:
                 row = self._new_row(request, done)
             self._start(row, request, done)
 
@@ -165,10 +171,12 @@ class LocalSampler:
             idle = next(row for row in self.rows if not row.busy)
             self.sessions.pop(idle.session or "", None)
             self._drop(idle)
-        row = Row(slot=len(self.rows), session=request.session, request=request, done=done)
+        # A session whose row is busy gets a second one, which is forgotten after this request.
+        session = None if request.session in self.sessions else request.session
+        row = Row(slot=len(self.rows), session=session, request=request, done=done)
         self.rows.append(row)
-        if request.session:
-            self.sessions[request.session] = row
+        if session:
+            self.sessions[session] = row
         return row
 
     def _start(self, row: Row, request: TokenRequest, done: asyncio.Future[Sampled]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from terrella.core.errors import ConfigError
 from terrella.models.attention_masks import LayerWindows, finished_mask
 
 BLOCK = 64
@@ -29,7 +30,13 @@ class SlotCache:
         """Starts empty; `reserve` grows it."""
         self.config = config
         self.windows = LayerWindows.of(config)
-        heads = config.num_key_value_heads
+        heads = getattr(config, "num_key_value_heads", None)
+        if heads is None:
+            raise ConfigError(
+                "model",
+                f"the in-process sampler cannot cache keys and values of {config.model_type}",
+                "set sampler=vllm, or use another model",
+            )
         # Qwen2's config has no head_dim, and Llama's may be None.
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.keys = torch.zeros(

@@ -28,7 +28,7 @@ from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import RlvrConfig
+from terrella.engines.configs import RlvrConfig, warmup_within
 from terrella.engines.tinker.rows import PaddedRows
 from terrella.engines.tinker.sampler import TinkerSampler
 from terrella.engines.tinker.sft import Show
@@ -87,6 +87,7 @@ class RlvrLoop:
         self.rollout = rollout
         self.tasks = tasks
         self.config = config
+        self.warmup = warmup_within(config.warmup_steps, config.steps)
         self.saved = saved
         self.seed = seed
         self.budget = budget
@@ -124,7 +125,7 @@ class RlvrLoop:
         if fresh:
             self.batch = self._gather_batch(step)
         began = time.perf_counter()
-        rate = constant_rate(step, peak=self.config.learning_rate, warmup=self.config.warmup_steps)
+        rate = constant_rate(step, peak=self.config.learning_rate, warmup=self.warmup)
         if self.batch is not None:
             self._update(self.batch, rate, fresh=fresh)
             self.metrics |= self.batch.metrics if fresh else {}

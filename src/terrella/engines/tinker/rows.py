@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from terrella.core.errors import EngineError
 from terrella.core.tokens import TrainExample
 
 Columns = list[list[float]]
@@ -45,6 +46,8 @@ class PaddedRows:
         self.spots: list[list[int]] = []
         """Positions of each example's targets in its row."""
         for example, ids in zip(examples, sequences, strict=True):
+            if not example.prompt_ids:
+                raise EngineError("tinker", "an example has no prompt to predict from")
             empty = [0] * (self.length - len(ids) + 1 if pad_tokens else 0)
             self.rows.append((ids[:-1] + empty, ids[1:] + empty))
             first = len(example.prompt_ids) - 1

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
+from terrella.algos.named_losses import WEIGHT
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import SftConfig
+from terrella.engines.configs import SftConfig, warmup_within
 from terrella.engines.interface import Examples
 from terrella.engines.tinker.trainer import AdapterTrainer, SavedProgress, cosine_rate
 
@@ -35,8 +38,15 @@ def fit_examples(
 ) -> None:
     """Train from the saved step to the end; losses are in `saved.curve`."""
     steps = sft_steps(len(examples), config)
+    rate_at = partial(
+        cosine_rate,
+        peak=config.learning_rate,
+        warmup=warmup_within(config.warmup_steps, steps),
+        steps=steps,
+    )
     for step in range(saved.step, steps):
-        row = _train_step(trainer, _batch(examples, step, config, seed), config, step, steps)
+        batch = _batch(examples, step, config, seed)
+        row = {"step": step + 1, **_train_step(trainer, batch, config, rate_at(step))}
         saved.curve.append(row)
         show(step + 1, row)
         if config.save_every and (step + 1) % config.save_every == 0:
@@ -57,17 +67,31 @@ def _batch(examples: Examples, step: int, config: SftConfig, seed: int) -> list[
 
 
 def _train_step(
-    trainer: AdapterTrainer, batch: list[TrainExample], config: SftConfig, step: int, steps: int
+    trainer: AdapterTrainer, batch: list[TrainExample], config: SftConfig, rate: float
 ) -> dict[str, float]:
     rows = trainer.rows(batch)
     now_M = trainer.logprobs(rows)
-    share = 1.0 / max(1, len(now_M))
-    rate = cosine_rate(step, peak=config.learning_rate, warmup=config.warmup_steps, steps=steps)
+    weight_M, share = _weights(batch)
     metrics = trainer.step(
         rows,
         now_M,
-        torch.full_like(now_M, -share),
+        weight_M * -share,
         learning_rate=rate,
         max_grad_norm=config.max_grad_norm,
     )
-    return {"step": step + 1, "loss": float(-now_M.sum()) * share, "learning_rate": rate} | metrics
+    loss = float(-(now_M * weight_M).sum()) * share
+    return {"loss": loss, "learning_rate": rate} | metrics
+
+
+def _weights(batch: list[TrainExample]) -> tuple[Tensor, float]:
+    """[M]: the weight of each target, 1 without a column of weights; and 1 / their sum."""
+    weights = [
+        weight
+        for example in batch
+        for weight, is_target in zip(
+            example.columns.get(WEIGHT, [1.0] * len(example.mask)), example.mask, strict=True
+        )
+        if is_target
+    ]
+    total = sum(weights)
+    return torch.tensor(weights), 1.0 / total if total > 0 else 0.0

@@ -19,10 +19,13 @@ from trl import GRPOConfig
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
-from terrella.engines.configs import MemoryConfig, RlvrConfig
+from terrella.engines.configs import MemoryConfig, RlvrConfig, warmup_within
 
 OWN_PACKAGES = ("aim", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Trackers whose name in transformers is also that of their package."""
+
+ALL_LINEAR = "all-linear"
+"""PEFT's name for all linear layers but the output."""
 
 
 def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
@@ -43,7 +46,7 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
         learning_rate=config.learning_rate,
         disable_dropout=True,
         lr_scheduler_type="constant_with_warmup",
-        warmup_steps=config.warmup_steps,
+        warmup_steps=warmup_within(config.warmup_steps, config.steps),
         max_grad_norm=config.max_grad_norm,
         logging_steps=1,
         save_strategy="steps" if config.save_every else "no",
@@ -112,12 +115,29 @@ def freeze_below(model: Any, top_layers: int) -> None:
         layer.requires_grad_(False)
 
 
-def lora(rank: int, alpha: int = 0) -> Any:
-    """LoRA adapters of this rank on all linear layers; None (full training) for rank 0."""
+def lora(rank: int, alpha: int = 0, *, modules: str | Sequence[str] = ALL_LINEAR) -> Any:
+    """LoRA adapters of this rank on linear layers; None (full training) for rank 0."""
     if not rank:
         return None
     from peft import LoraConfig
 
     return LoraConfig(
-        r=rank, lora_alpha=alpha or 2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank,
+        lora_alpha=alpha or 2 * rank,
+        target_modules=modules if isinstance(modules, str) else list(modules),
+        task_type="CAUSAL_LM",
     )
+
+
+def adapters(model: Any, config: MemoryConfig) -> Any:
+    """The adapters that a config asks for, on the layers that are trained; None if it has none."""
+    modules: str | list[str] = ALL_LINEAR
+    if config.top_layers:
+        layers = model.get_decoder().layers[-config.top_layers :]
+        trained = {id(each) for each in layers.modules()}
+        modules = [
+            name
+            for name, each in model.named_modules()
+            if isinstance(each, torch.nn.Linear) and id(each) in trained
+        ]
+    return lora(config.lora_rank, config.lora_alpha, modules=modules)

@@ -30,7 +30,7 @@ from terrella.engines.configs import LearnerConfig
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.local.local_sampler import LocalSampler, check_size
 from terrella.engines.trl import learner_state
-from terrella.engines.trl.arguments import freeze_below, lora, one_gpu_per_process
+from terrella.engines.trl.arguments import adapters, freeze_below, one_gpu_per_process
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.pack_passes import (
@@ -193,7 +193,14 @@ class TrlLearner:
         )
 
     def _facts(self) -> dict[str, Any]:
-        return {"head": self.head, "lora_rank": self.config.lora_rank}
+        config = self.config
+        return {
+            "head": self.head,
+            "value_heads": config.value_heads if self.head == "value" else 0,
+            "lora_rank": config.lora_rank,
+            "lora_alpha": config.alpha,
+            "top_layers": config.top_layers,
+        }
 
     def export(self, folder: Path) -> None:
         """See `core.protocols.Learner`."""
@@ -289,7 +296,7 @@ def _trainable(model: Any, config: LearnerConfig, head: Head, folder: Path, seed
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = get_peft_model(model, lora(config.lora_rank, config.lora_alpha))
+            model = get_peft_model(model, adapters(model, config))
     if head == "value":
         attach_value_head(model, folder, heads=config.value_heads, seed=seed)
     for module in model.modules():

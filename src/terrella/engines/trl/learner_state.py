@@ -57,8 +57,7 @@ def save(
         sharded_state.save_shards(fresh, accelerator.process_index, policy, optimizer)
     elif accelerator.is_main_process:
         # With adapters these are the adapters and a value head only: the rest does not change.
-        trained = {name: each for name, each in policy.named_parameters() if each.requires_grad}
-        save_file(plain_tensors(trained), fresh / WEIGHTS)
+        save_file(plain_tensors(_trained(policy)), fresh / WEIGHTS)
         save_optimizer(fresh, optimizer)
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
@@ -82,10 +81,25 @@ def load(
         sharded_state.load_weights(folder, process, processes, policy)
         sharded_state.load_optimizer(folder, process, optimizer)
     else:
+        weights = load_file(listed_file(folder, WEIGHTS))
+        _check_names(folder, set(weights), set(_trained(policy)))
         # Not strict: tied and frozen weights are not in the file.
-        policy.load_state_dict(load_file(listed_file(folder, WEIGHTS)), strict=False)
+        policy.load_state_dict(weights, strict=False)
         load_optimizer(folder, optimizer)
     return saved_step(folder)
+
+
+def _trained(policy: Any) -> dict[str, Any]:
+    return {name: each for name, each in policy.named_parameters() if each.requires_grad}
+
+
+def _check_names(folder: Path, saved: set[str], trained: set[str]) -> None:
+    """Refuse weights of another model before any of this one's is overwritten."""
+    if saved != trained:
+        names = ", ".join(sorted(saved ^ trained)[:3])
+        raise EngineError(
+            str(folder), f"trains other weights than this learner: {names}, ...", "check the model"
+        )
 
 
 def _newest(folder: Path) -> Path:

@@ -126,7 +126,7 @@ class _Builder:
     ) -> None:
         first = len(self.ids)
         self._extend(example.completion_ids[:-1], start, prefix)  # the last token predicts nothing
-        indices = [index for index, is_target in enumerate(example.mask) if is_target]
+        indices = target_indices(example)
         self.predictors += [prompt_end if index == 0 else first + index - 1 for index in indices]
         self.targets += [example.completion_ids[index] for index in indices]
         for name, values in example.columns.items():
@@ -150,6 +150,12 @@ class _Builder:
             groups=tuple(self.groups),
             columns={name: torch.tensor(values) for name, values in self.columns.items()},
         )
+
+
+def target_indices(example: TrainExample) -> list[int]:
+    """Places of the targets in a completion. After an empty prompt nothing predicts the first."""
+    first = 0 if example.prompt_ids else 1
+    return [index for index, is_target in enumerate(example.mask) if is_target and index >= first]
 
 
 def pack_episodes(
@@ -177,7 +183,7 @@ def _groups(
 ) -> list[list[TrainExample]]:
     groups: list[list[TrainExample]] = []
     for example in examples:
-        if not any(example.mask):
+        if not target_indices(example):
             continue  # no targets: a masked verdict, or a group without variance
         last = groups[-1] if groups else None
         shares = share_prefix and last is not None and last[0].prompt_ids == example.prompt_ids

@@ -108,6 +108,22 @@ def train_examples(
     return examples
 
 
+def check_ratios(config: RlvrConfig, temperature: float) -> None:
+    """Refuse settings for which the trainer has no ratio of probabilities."""
+    if temperature <= 0:
+        raise ConfigError(
+            "temperature",
+            f"{temperature:g} has no log-probabilities to train on",
+            "set a temperature above 0",
+        )
+    if config.schedule == "async" and config.importance_cap:
+        raise ConfigError(
+            "importance_cap",
+            "with schedule=async the clipped ratio is already that to the sampler",
+            "set importance_cap=0, or schedule=sync",
+        )
+
+
 def check_history(config: RlvrConfig, history: History) -> None:
     """Refuse what needs an episode in one sequence, where each turn has a prompt of its own."""
     if history == "sampled":

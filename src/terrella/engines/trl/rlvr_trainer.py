@@ -38,7 +38,7 @@ from terrella.core.run_folder import processes
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
-from terrella.engines.trl.arguments import freeze_below, lora, training_arguments
+from terrella.engines.trl.arguments import adapters, freeze_below, training_arguments
 from terrella.engines.trl.critic import Critic, add_gae, attach_critic
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps
@@ -47,6 +47,7 @@ from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
     check_history,
+    check_ratios,
     efficiency,
     scored_episodes,
     train_examples,
@@ -87,6 +88,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         """
         config.check(processes=processes())
         check_history(config, rollout.config.history)
+        check_ratios(config, rollout.config.temperature)
         if sampler is None:
             check_size(model)
         self.rlvr = config
@@ -107,7 +109,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             reward_funcs=_unused_reward,
             train_dataset=Dataset.from_dict({"index": range(config.steps * config.groups)}),
             callbacks=list(callbacks),
-            peft_config=lora(config.lora_rank, config.lora_alpha),
+            peft_config=adapters(model, config),
         )
         self.remove_callback(PrinterCallback)  # our own progress display shows the same metrics
         self.ref_model = self._frozen(reference)

@@ -20,16 +20,16 @@ from torch import Tensor
 from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
+from terrella.algos.named_losses import WEIGHT
+from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import SftConfig
-from terrella.engines.trl.arguments import freeze_below, lora, precision_and_memory, trackers
+from terrella.engines.configs import SftConfig, warmup_within
+from terrella.engines.trl.arguments import adapters, freeze_below, precision_and_memory, trackers
 from terrella.engines.trl.packed_steps import PackedSteps
-from terrella.engines.trl.packs import Pack, token_logprobs
+from terrella.engines.trl.packs import Pack, target_indices, token_logprobs
 from terrella.engines.trl.tree_attention import use_attention
 
-WEIGHT = "weight"
-"""The column with the weight of each token; all examples of a run have it, or none."""
 LOG_EVERY = 10
 """Steps between two losses in the log; short runs have at least five."""
 Item = TrainExample | Sequence[TrainExample]
@@ -65,7 +65,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"index": range(len(items))}),
             data_collator=list,
             callbacks=list(callbacks),
-            peft_config=lora(config.lora_rank, config.lora_alpha),
+            peft_config=adapters(model, config),
         )
         self.remove_callback(PrinterCallback)  # our own progress display shows the same metrics
 
@@ -79,7 +79,7 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
     ) -> Tensor:
         """Mean cross-entropy over the masked tokens of the batch, on all processes together.
 
-        With a column `weight` it is the weighted mean.
+        With a column `weight` it is the weighted mean; all examples of a run have it, or none.
         """
         model.train()
         examples: list[TrainExample] = []
@@ -87,7 +87,8 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
             examples += _examples(self.items[item["index"]])
         weights = sum(map(_weight, examples))
         targets = torch.tensor(weights, device=self.accelerator.device)
-        total = self.accelerator.reduce(targets).clamp(min=1)
+        total = self.accelerator.reduce(targets)
+        total = torch.where(total > 0, total, 1.0)  # a batch without targets
         packs = self.packed(examples, max_tokens=self.settings.pack_tokens)
         return self.train_on(model, packs, lambda net, pack: self._pack_loss(net, pack, total))
 
@@ -100,11 +101,9 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
 
 def _weight(example: TrainExample) -> float:
     """The targets of an example; each counts as much as its column of weights says."""
+    indices = target_indices(example)
     weights = example.columns.get(WEIGHT)
-    if weights is None:
-        return float(sum(example.mask))
-    pairs = zip(weights, example.mask, strict=True)
-    return float(sum(weight for weight, is_target in pairs if is_target))
+    return float(len(indices) if weights is None else sum(weights[index] for index in indices))
 
 
 def _examples(item: Item) -> Sequence[TrainExample]:
@@ -112,6 +111,12 @@ def _examples(item: Item) -> Sequence[TrainExample]:
 
 
 def _arguments(config: SftConfig, items: Sequence[Item], out: Path, seed: int) -> SFTConfig:
+    if config.batch_size % processes():
+        raise ConfigError(
+            "batch_size",
+            f"{config.batch_size} examples cannot be shared by {processes()} processes",
+            f"set a multiple of {processes()}",
+        )
     steps = config.epochs * math.ceil(len(items) / config.batch_size)
     in_order = getattr(items, "in_order", False)
     return SFTConfig(
@@ -121,7 +126,7 @@ def _arguments(config: SftConfig, items: Sequence[Item], out: Path, seed: int) -
         gradient_accumulation_steps=1,
         learning_rate=config.learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=config.warmup_steps,
+        warmup_steps=warmup_within(config.warmup_steps, steps),
         max_grad_norm=config.max_grad_norm,
         logging_steps=max(1, min(LOG_EVERY, steps // 5)),
         report_to=trackers(config.report_to),

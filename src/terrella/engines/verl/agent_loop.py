@@ -22,6 +22,7 @@ from terrella.algos.credit import rewards_by_turn
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, Task, TokenEpisode, TokenRequest
 from terrella.engines.verl.rollout_spec import RolloutSpec
+from terrella.models.presets import generation_ends
 
 CACHED_TASKS = 4096
 """The members of a group have the same task: it is made once."""
@@ -36,6 +37,8 @@ class ServerSampler:
 
     servers: Any
     session: str = field(default_factory=lambda: uuid4().hex)
+    context_tokens: int = 0
+    """See `core.protocols.BoundedSampler`."""
     versions: list[int] = field(default_factory=list[int])
     """The oldest and the newest version of the weights that wrote each turn."""
     read: int = 0
@@ -109,9 +112,12 @@ class WorkerContext:
     def __init__(self, spec_file: str, tokenizer: Any) -> None:
         spec = RolloutSpec.read(spec_file)
         source = spec.source()
+        # verl loads the tokenizer itself, without the model's ends of a generation.
+        tokenizer.generation_ends = generation_ends(tokenizer.name_or_path)
         self.rollout = source.make_rollout(tokenizer)
         self.settings = spec.settings
         self.seed = spec.seed
+        self.context_tokens = spec.context_tokens
         self.task = functools.lru_cache(CACHED_TASKS)(self._task)
         self._tasks = source.tasks.make()
 
@@ -140,7 +146,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Play member `session_id` of the group of task `index`."""
-        sampler = ServerSampler(self.servers)
+        sampler = ServerSampler(self.servers, context_tokens=self.context.context_tokens)
         index = int(row["index"])
         task = self.context.task(index)
         episode = await self.context.rollout.run_one(

@@ -176,6 +176,7 @@ class VerlLearner:
         return {
             "head": self.head,
             "lora_rank": self.config.lora_rank,
+            "lora_alpha": self.config.alpha,
             "ranks": self.workers.world_size,
         }
 

@@ -33,6 +33,8 @@ class RolloutSpec:
     seed: int
     path: list[str]
     """The command's module search path: a user's own world may be in any folder."""
+    context_tokens: int = 0
+    """Most tokens that a rollout server reads; 0 for no bound."""
     env_steps: dict[str, int] = field(default_factory=lambda: {"limit": 0, "spent": 0})
     """The budget of real env steps: its limit (0 for none) and what was spent before training."""
 
@@ -44,6 +46,7 @@ class RolloutSpec:
         *,
         seed: int,
         budget: EnvStepBudget | None = None,
+        context_tokens: int = 0,
     ) -> RolloutSpec:
         env_steps = {"limit": budget.limit, "spent": budget.spent} if budget else {}
         return cls(
@@ -51,6 +54,7 @@ class RolloutSpec:
             rlvr=dump(rlvr),
             seed=seed,
             path=search_path(),
+            context_tokens=context_tokens,
             env_steps={"limit": 0, "spent": 0, **env_steps},
         )
 

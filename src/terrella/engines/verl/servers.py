@@ -39,6 +39,8 @@ class ClusterSampler:
 
     servers: Any
     logprobs: Literal["raw", "processed"]
+    context_tokens: int = 0
+    """See `core.protocols.BoundedSampler`."""
 
     async def sample(self, request: TokenRequest) -> Sampled:
         check_logprobs(request, self.logprobs)
@@ -110,6 +112,10 @@ def open_servers(
     with ray_session(composed):
         servers = ServerGroup.create(config=composed, pool=pool)
         try:
-            yield ClusterSampler(servers.get_client(), config.vllm.logprobs)
+            yield ClusterSampler(
+                servers.get_client(),
+                config.vllm.logprobs,
+                context_tokens=int(composed.actor_rollout_ref.rollout.max_model_len or 0),
+            )
         finally:
             servers.end()

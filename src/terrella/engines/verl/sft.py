@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from terrella.algos.named_losses import WEIGHT
 from terrella.core.errors import ConfigError
 from terrella.core.files import read_json_lines
 from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import read_examples, write_examples
-from terrella.engines.configs import SftConfig, VerlConfig
+from terrella.engines.configs import SftConfig, VerlConfig, warmup_within
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.verl_keys import gradient_limit, sft_keys
 
@@ -66,12 +67,14 @@ def fit_examples(
             "batch_size",
             f"{len(examples)} examples do not fill one batch of {settings.batch_size}",
         )
+    _refuse_weights(examples)
     composed = compose(sft_keys(settings, verl, model), verl.keys)
     folder.mkdir(parents=True, exist_ok=True)
     write_examples(folder / "rows.parquet", examples)
     longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
+    steps = settings.epochs * (len(examples) // settings.batch_size)
     config = sft_config(
-        composed, settings, folder / "rows.parquet", folder, longest=longest, seed=seed
+        composed, settings, folder / "rows.parquet", folder, longest=longest, steps=steps, seed=seed
     )
     log = folder / "metrics.jsonl"
     _train(config, composed, log)
@@ -81,15 +84,21 @@ def fit_examples(
     return folder / f"global_step_{step}", losses
 
 
+def _refuse_weights(examples: Sequence[TrainExample]) -> None:
+    """Refuse weights: the loss of verl is a plain mean, and our file holds no columns."""
+    if any(weight != 1.0 for each in examples for weight in each.columns.get(WEIGHT, ())):
+        raise ConfigError("sft", "verl weighs all tokens alike", "use engine=trl or engine=tinker")
+
+
 def sft_config(
-    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, seed: int
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int, seed: int
 ) -> Any:
     """The SFT config of verl: model and engine of the RL run, sizes from our settings."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from omegaconf import OmegaConf, open_dict
 
-    keys = _keys(composed, settings, file, folder, longest=longest, seed=seed)
+    keys = _keys(composed, settings, file, folder, longest=longest, steps=steps, seed=seed)
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra_compose(
             "sft_trainer_engine", [f"{name}={json.dumps(value)}" for name, value in keys.items()]
@@ -106,7 +115,7 @@ def sft_config(
 
 
 def _keys(
-    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, seed: int
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int, seed: int
 ) -> dict[str, Any]:
     run = composed.trainer
     return {
@@ -117,7 +126,7 @@ def _keys(
         "data.max_length": longest,
         "data.max_token_len_per_gpu": max(settings.pack_tokens, longest),
         "optim.lr": settings.learning_rate,
-        "optim.lr_warmup_steps": settings.warmup_steps,
+        "optim.lr_warmup_steps": warmup_within(settings.warmup_steps, steps),
         "optim.weight_decay": 0.0,
         "optim.clip_grad": gradient_limit(settings.max_grad_norm),
         "optim.lr_scheduler_type": "cosine",

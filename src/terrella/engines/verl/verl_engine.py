@@ -56,8 +56,9 @@ class VerlEngine:
             yield self.samplers.make(model)
             return
         from terrella.engines.verl.servers import open_servers
+        from terrella.models.presets import model_folder
 
-        with open_servers(self.config, Path(model).resolve()) as sampler:
+        with open_servers(self.config, model_folder(model)) as sampler:
             yield sampler
 
     @contextlib.contextmanager
@@ -72,11 +73,12 @@ class VerlEngine:
     ) -> Iterator[Learner]:
         """See `Engine`. `work` is on storage that all nodes share."""
         from terrella.engines.verl.learner import open_learner
+        from terrella.models.presets import model_folder
 
         with open_learner(
             self.config,
             self.samplers,
-            Path(model).resolve(),
+            model_folder(model),
             config or LearnerConfig(),
             head=head,
             work=work,
@@ -97,6 +99,7 @@ class VerlEngine:
     ) -> list[float]:
         from terrella.engines.verl.checkpoint_export import export_checkpoint
         from terrella.engines.verl.sft import fit_examples
+        from terrella.models.presets import model_folder
 
         single: list[TrainExample] = []
         for each in examples:
@@ -105,7 +108,7 @@ class VerlEngine:
         steps = config.epochs * (len(single) // config.batch_size)
         progress.phase(phase, steps)
         checkpoint, losses = fit_examples(
-            single, config, self.config.verl, Path(start).resolve(), work, seed=seed
+            single, config, self.config.verl, model_folder(start), work, seed=seed
         )
         progress.advance(steps)
         export_checkpoint(checkpoint, folder)
@@ -125,6 +128,7 @@ class VerlEngine:
         record_every: int = 0,
     ) -> RlvrRun:
         from terrella.engines.verl.verl_run import VerlRun
+        from terrella.models.presets import model_folder
 
         if record_every:
             raise ConfigError(
@@ -142,7 +146,7 @@ class VerlEngine:
             source,
             config,
             self.config.verl,
-            model=Path(start),
+            model=model_folder(start),
             folder=folder.with_name(f"{folder.name}-rlvr"),
             seed=seed,
             budget=budget,

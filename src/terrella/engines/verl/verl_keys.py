@@ -19,6 +19,7 @@ from terrella.engines.configs import (
     RlvrConfig,
     SftConfig,
     VerlConfig,
+    warmup_within,
 )
 from terrella.engines.verl.compose import ACTOR
 from terrella.models.foreign_code import refuse_code
@@ -166,7 +167,7 @@ def _attention(rlvr: Any, where: str) -> dict[str, Any]:
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
     return {
         f"{where}.lr": rlvr.learning_rate,
-        f"{where}.lr_warmup_steps": rlvr.warmup_steps,
+        f"{where}.lr_warmup_steps": warmup_within(rlvr.warmup_steps, rlvr.steps),
         f"{where}.weight_decay": 0.0,
         f"{where}.clip_grad": gradient_limit(rlvr.max_grad_norm),
     }

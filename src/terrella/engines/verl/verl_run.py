@@ -85,7 +85,13 @@ class VerlRun:
     def train(self, progress: Progress, phase: str = "rlvr") -> list[dict[str, Any]]:
         """Train to the last step and return the curve; restart when a process was lost."""
         self.job.folder.mkdir(parents=True, exist_ok=True)
-        spec = RolloutSpec.of(self.source, self.job.rlvr, seed=self.job.seed, budget=self.budget)
+        spec = RolloutSpec.of(
+            self.source,
+            self.job.rlvr,
+            seed=self.job.seed,
+            budget=self.budget,
+            context_tokens=int(self.composed.actor_rollout_ref.rollout.max_model_len or 0),
+        )
         spec.write(self.job.spec_file)
         loop_config = LOOP_CONFIG.format(spec_file=self.job.spec_file)
         write_atomic(self.job.loop_config, loop_config.encode())

@@ -49,6 +49,7 @@ class VllmSampler:
         logprobs: Literal["raw", "processed"] = "raw",
         nccl_workers: int = 0,
         sleeps: bool = False,
+        context_tokens: int = 0,
         max_requests: int = 256,
         seconds: float = 600.0,
         sync_folder: Path | None = None,
@@ -64,6 +65,7 @@ class VllmSampler:
         self.dtype = dtype
         self.logprobs = logprobs
         self.sleeps = sleeps
+        self.context_tokens = context_tokens
         self.asleep = False
         self.nccl: NcclTransfer | None = None
         if nccl_workers:

@@ -273,6 +273,7 @@ def sampler_of(
         logprobs=config.logprobs,
         nccl_workers=len(config.devices),
         sleeps=config.sleep,
+        context_tokens=config.max_model_len,
         **options,  # type: ignore[arg-type]
     )
 

@@ -65,6 +65,8 @@ def played_example(
 
 def counts(span: Span, loss: Loss) -> bool:
     """Whether a token of this kind is a training target."""
+    if span is Span.EMPTY_THOUGHT:
+        return False
     return loss == "reply" or (span is Span.TEXT) == (loss == "no_states")
 
 

@@ -27,6 +27,7 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Engine, Model
 from terrella.evals.baselines import baselines
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.curve import step_values
 from terrella.pipelines.validation import Validation, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
@@ -318,7 +319,8 @@ class RlPart:
 
     before: Metric
     after: Metric
-    reward: list[float]
+    reward: list[float | None]
+    """None for a step whose verdicts were all masked."""
 
 
 def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
@@ -335,18 +337,18 @@ def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
     """RLVR from the model in `start` to `rl/model` in the run's folder; done once."""
     trained = run / "rl" / "model"
 
-    def train() -> list[float]:
+    def train() -> list[float | None]:
         result = engine.rlvr(
             start, source, config, trained, seed=seed, progress=run.progress, phase=phase
         )
         if run.is_main:
             write_json_lines(run / "curve.jsonl", result.curve)
-        return [round(float(row["reward"]), 4) for row in result.curve]
+        return step_values(result.curve, "reward")
 
     def measure(model: Path) -> Metric:
         return validate(engine, source, model, count=evaluate_on, seed=seed).metric
 
     before = run.part("rl/before", Metric, lambda: measure(start))
-    reward = run.part("rl/reward", list[float], train, collective=True)
+    reward = run.part("rl/reward", list[float | None], train, collective=True)
     after = run.part("rl/after", Metric, lambda: measure(trained))
     return RlPart(before=before, after=after, reward=reward)

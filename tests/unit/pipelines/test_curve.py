@@ -1,4 +1,4 @@
-"""The curve of RLVR as the pipelines read it: masked batches, and groups that were really played."""
+"""The curve of RLVR as pipelines read it: masked batches, and groups that were really played."""
 
 import math
 from types import SimpleNamespace

@@ -57,7 +57,8 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
     critic_folds: int = 1
     """Above 1, each task's values come from a critic that was not fitted to it.
 
-    A large critic knows the outcomes that it was fitted to, which leaves no advantages.
+    A large critic knows the outcomes that it was fitted to, which leaves no advantages. These
+    critics begin anew in each phase and see only its steps: replayed tasks are of earlier phases.
     """
     max_norm: float = 1.0
     clip: float = 0.2

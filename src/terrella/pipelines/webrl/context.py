@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,31 @@ class TrainContext:
     rollout: BatchRollout
     agent: Agent
     seed: int
+    _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
+    """Those of distinct instances: every evaluation of a run plays the same ones."""
 
     def evaluate(
         self, actor: Path, families: Sequence[str], count: int, split: Split
     ) -> SuccessScores | None:
-        """Greedy play of `count` instances of each family; None if there are none to play."""
-        tasks = [PracticeTask(family=name, seed=seed) for name in families for seed in range(count)]
+        """Greedy play of `count` distinct instances of each family; None if there are none.
+
+        A repeated instance would be the same episode again, counted as another trial.
+        """
+        tasks = [
+            PracticeTask(family=name, seed=seed)
+            for name in families
+            for seed in self.distinct_seeds(name, count, split)
+        ]
         if not tasks:
             return None
         with self.agent.player(actor) as player:
             return success_scores(player.play(tasks, split=split, greedy=True))
+
+    def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
+        key = family, count, split
+        if key not in self._seeds:
+            self._seeds[key] = self.rollout.distinct_seeds(*key)
+        return self._seeds[key]
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class PhaseTasks:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposals:
-    """New tasks from the proposed families; tasks that were tried before are dropped."""
+    """New tasks from the proposed families; seeds that were tried before are dropped."""
 
     families: list[str]
     tasks: list[PracticeTask]

@@ -241,8 +241,9 @@ class WebRl(ModelPipeline[WebRlResult]):
         if not config.uses_critic:
             return [(0.0, 0.0)] * len(steps)
         if config.learner.critic_folds > 1:
+            # Not from the critic of the phase before: it was fitted to the tasks that are replayed.
             return cross_fitted_values(
-                lambda: agent.critic(phase.previous.critic, base=phase.base_actor),
+                lambda: agent.critic(None, base=phase.base_actor),
                 steps,
                 config.learner,
                 phase.rng(FOLDS),

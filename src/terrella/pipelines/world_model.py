@@ -27,6 +27,7 @@ from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.curve import groups_played
 from terrella.pipelines.rlvr import RlPart, rl_finetune
 from terrella.pipelines.store_examples import Scenes, prediction_examples
+from terrella.pipelines.validation import check_count
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
@@ -69,6 +70,11 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
 
     config: Config
     result_type = WorldModelResult
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.rlvr.steps:
+            check_count(config.evaluate_on)
 
     def train(self, run: RunFolder) -> WorldModelResult:
         data = self.collect(run)

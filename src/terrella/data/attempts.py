@@ -102,6 +102,11 @@ def read_attempts(path: Path) -> list[Attempt]:
     return [record_from_json(Attempt, parse_json(line, str(path))) for line in lines]
 
 
+def count_steps(attempts: Iterable[Attempt]) -> int:
+    """The env steps that these attempts took."""
+    return sum(len(attempt.choices) for attempt in attempts)
+
+
 def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The attempts with a verdict (not broken) and at least one step."""
     return [attempt for attempt in attempts if attempt.success is not None and attempt.choices]

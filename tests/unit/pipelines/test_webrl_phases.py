@@ -10,10 +10,14 @@ pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[trai
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.types import Split
+from terrella.core.world import World
 from terrella.pipelines.webrl.context import TrainContext
+from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.phase import Phase
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.rollout.batch_rollout import BatchRollout, expert_actions
+from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
 
 
@@ -83,3 +87,45 @@ def test_no_fold_of_the_critic_has_seen_a_replayed_task(tmp_path):
         steps = [SimpleNamespace(task=task, input=task, next_input=task) for task in tasks]
         pipeline.fit_critic(phase, steps)
         assert pipeline._step_values(phase, steps) == [(0.0, 0.0)] * len(steps)
+
+
+def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monkeypatch):
+    taken, evaluating, step, evaluate = [], [], World.step, TrainContext.evaluate
+
+    def counted(self, action):
+        if not evaluating:
+            taken.append(action)
+        return step(self, action)
+
+    def uncounted(self, *arguments):
+        evaluating.append(True)
+        try:
+            return evaluate(self, *arguments)
+        finally:
+            evaluating.pop()
+
+    monkeypatch.setattr(World, "step", counted)
+    monkeypatch.setattr(TrainContext, "evaluate", uncounted)
+    config = WebRl.Config(
+        families={"count": Counter.Config(goals=4, max_steps=8)},
+        demonstrations=6,
+        imitation_updates=2,
+        phases=3,
+        phase_steps=30,
+        slots=4,
+        test=2,
+        width=16,
+        layers=1,
+        practice=Curriculum.Config(tries=2, check=True),
+        learner=WebRlUpdateConfig(epochs=1, critic_epochs=1, batch=16),
+        outcome_judge="model",
+        outcome_model=OutcomeModel.Config(attempts=16, epochs=1),
+        base_cache=tmp_path / "bases",
+        out=tmp_path / "run",
+    )
+    result = WebRl(config).run(SilentProgress())
+    cost = result.rl
+    assert cost.env_steps == len(taken)
+    assert min(cost.practice, cost.checks, cost.outcome_model, cost.demonstrations) > 0
+    # No more than the last attempts of the last phase beyond the budget, however many phases.
+    assert 90 <= cost.practice < 90 + 4 * 8

@@ -26,6 +26,7 @@ from terrella.core.types import Split
 from terrella.data.attempts import (
     Attempt,
     PracticeTask,
+    count_steps,
     read_attempts,
     scored_attempts,
     write_attempts,
@@ -150,7 +151,7 @@ class OutcomeModel(Configurable):
                 decide=lambda logit: self.decide(float(sigmoid(logit, temperature))),
             )
         write_hashed(folder / TEMPERATURE, repr(temperature).encode())
-        env_steps = sum(len(attempt.choices) for group in attempts.values() for attempt in group)
+        env_steps = sum(map(count_steps, attempts.values()))
         return OutcomeModelResult(
             **vars(prediction_metrics(probs, truths(test), self.config)),
             temperature=temperature,

@@ -70,7 +70,10 @@ class WebRlSettings(ModelPipeline.Config):
     phases: int = 6
     """A finished run can be continued with more phases."""
     phase_steps: int = 3000
-    """Env steps per phase: arms are compared at equal env steps."""
+    """Env steps of practice per phase, so that arms practise for equally many.
+
+    What a phase overran, because attempts are played to their end, is taken from the next.
+    """
     validation: int = 16
     """Distinct validation instances of each family after each phase; 0 for none."""
     test: int = 32

@@ -91,6 +91,11 @@ def test_every_verdict_that_turns_is_counted_and_told_from_any_line():
     assert believed.by_harmless == 0 and believed.by_claim == (50,) * 5
     nervous = count_flips(Nervous(), lost, success=False)
     assert nervous.turned == nervous.by_harmless == 250
+    # A line that only makes the judge abstain has turned nothing.
+    careful = count_flips(
+        Believer(), lost, success=False, decide=lambda logit: None if logit > 0 else 0.0
+    )
+    assert (careful.attempts, careful.turned) == (50, 0)
     nobody = count_flips(Believer(), lost, success=True)
     assert (nobody.attempts, nobody.turned) == (0, 0)
     assert len(CLAIMS) == len(DENIALS) == len(HARMLESS)

@@ -2,7 +2,7 @@
 
 Which groups train, the advantage of each episode or turn, and the weight of each token. Shapes:
 P groups, G episodes per group (nan marks a masked verdict or a missing member), T tokens.
-    chosen_PG = chosen_groups(rewards_PG, rules)
+    chosen_PG = chosen_groups(episodes, rewards_PG, rules)
     scores = score_episodes(episodes, chosen_PG, rules)
     columns = token_columns(episode, score, counts, rules, longest=512)
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from terrella.algos.advantages import group_advantages, zero_variance
 from terrella.algos.credit import per_turn, to_go, turn_rewards
 from terrella.algos.estimators import ESTIMATORS
-from terrella.algos.filters import most_uncertain, top_p_spread
+from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
 from terrella.algos.losses import token_scales
 
 
@@ -84,9 +84,27 @@ class TokenCounts(NamedTuple):
     world_tokens: float = 0.0
 
 
-def informative_groups(rewards_PG: Tensor, algorithm: str) -> Tensor:
-    """[P] of bool: groups whose rewards differ; with a critic, groups with any known verdict."""
-    return ~rewards_PG.isnan().all(1) if algorithm == "ppo" else ~zero_variance(rewards_PG)
+def informative_groups(
+    episodes: Sequence[EpisodeFacts], rewards_PG: Tensor, rules: Rules
+) -> Tensor:
+    """[P] of bool: groups with any advantage; with a critic, groups with any known verdict."""
+    if rules.algorithm == "ppo":
+        return ~rewards_PG.isnan().all(1)
+    compared_PVG = _compared(episodes, rewards_PG, rules)
+    return ~zero_variance(compared_PVG.flatten(0, 1)).view(compared_PVG.shape[:2]).all(1)
+
+
+def group_spreads(episodes: Sequence[EpisodeFacts], rewards_PG: Tensor, rules: Rules) -> Tensor:
+    """[P]: the spread of what a group's advantages are made of; by turn, that of its widest one."""
+    compared_PVG = _compared(episodes, rewards_PG, rules)
+    return group_spread(compared_PVG.flatten(0, 1)).view(compared_PVG.shape[:2]).amax(1)
+
+
+def _compared(episodes: Sequence[EpisodeFacts], rewards_PG: Tensor, rules: Rules) -> Tensor:
+    """[P, V, G]: what members of a group are compared by: one reward, or each turn's return."""
+    if rules.credit == "turn" and any(episode.world_rewards for episode in episodes):
+        return turn_returns([episode.world_rewards for episode in episodes], rewards_PG)
+    return rewards_PG[:, None]
 
 
 def replacement_task(index: int, *, extra: int, run_tasks: int) -> int:
@@ -97,14 +115,20 @@ def replacement_task(index: int, *, extra: int, run_tasks: int) -> int:
     return index + extra * run_tasks
 
 
-def chosen_groups(rewards_PG: Tensor, rules: Rules) -> Tensor:
+def chosen_groups(episodes: Sequence[EpisodeFacts], rewards_PG: Tensor, rules: Rules) -> Tensor:
     """The rewards, with nan for groups that the filters leave out of training."""
-    wanted = torch.ones(len(rewards_PG), dtype=torch.bool)
+    wanted_P = wanted_groups(group_spreads(episodes, rewards_PG, rules), rules)
+    return torch.where(wanted_P[:, None], rewards_PG, torch.nan)
+
+
+def wanted_groups(spread_P: Tensor, rules: Rules) -> Tensor:
+    """[P] of bool: the groups that the filters keep, by the spreads of the whole batch."""
+    wanted = torch.ones(len(spread_P), dtype=torch.bool)
     if rules.keep_share < 1:
-        wanted &= most_uncertain(rewards_PG, share=rules.keep_share)
+        wanted &= most_uncertain(spread_P, share=rules.keep_share)
     if rules.keep_top_p < 1:
-        wanted &= top_p_spread(rewards_PG, p=rules.keep_top_p)
-    return torch.where(wanted[:, None], rewards_PG, torch.nan)
+        wanted &= top_p_spread(spread_P, p=rules.keep_top_p)
+    return wanted
 
 
 def score_episodes(
@@ -118,7 +142,7 @@ def score_episodes(
     known_PG = ~chosen_PG.isnan()
     counted_PG = known_PG
     if rules.denominator == "informative":
-        counted_PG = known_PG & informative_groups(chosen_PG, rules.algorithm)[:, None]
+        counted_PG = known_PG & informative_groups(episodes, chosen_PG, rules)[:, None]
     advantages = episode_advantages(chosen_PG, rules.algorithm).flatten().tolist()
     by_turn: Sequence[tuple[float, ...]] = [()] * len(episodes)
     if rules.credit == "turn":
@@ -143,22 +167,26 @@ def turn_advantages(
     turn_rewards: Sequence[Sequence[float]], rewards_PG: Tensor, algorithm: str
 ) -> list[tuple[float, ...]]:
     """Advantage of each turn over the same turn of the group, by its reward-to-go."""
-    size = rewards_PG.shape[1]
-    longest = max(map(len, turn_rewards), default=0)
-    if not longest:  # no episode got to its first turn
+    if not any(turn_rewards):  # no episode got to its first turn
         return [()] * len(turn_rewards)
+    returns_PTG = turn_returns(turn_rewards, rewards_PG)
+    advantages = episode_advantages(returns_PTG.flatten(0, 1), algorithm).view(returns_PTG.shape)
+    by_episode = advantages.transpose(1, 2).flatten(0, 1).tolist()
+    return [
+        tuple(turns[: len(rewards)])
+        for turns, rewards in zip(by_episode, turn_rewards, strict=True)
+    ]
+
+
+def turn_returns(turn_rewards: Sequence[Sequence[float]], rewards_PG: Tensor) -> Tensor:
+    """[P, T, G]: the reward-to-go of each turn; nan where there is no turn or no verdict."""
+    longest = max(map(len, turn_rewards))
     returns = torch.full((len(turn_rewards), longest), torch.nan)
     known = (~rewards_PG.isnan()).flatten().tolist()
     for index, rewards in enumerate(turn_rewards):
         if known[index]:
             returns[index, : len(rewards)] = torch.tensor(to_go(rewards))
-    by_turn = returns.view(-1, size, longest).transpose(1, 2).reshape(-1, size)
-    advantages = episode_advantages(by_turn, algorithm)
-    by_episode = advantages.view(-1, longest, size).transpose(1, 2).reshape(-1, longest).tolist()
-    return [
-        tuple(turns[: len(rewards)])
-        for turns, rewards in zip(by_episode, turn_rewards, strict=True)
-    ]
+    return returns.view(-1, rewards_PG.shape[1], longest).transpose(1, 2)
 
 
 def token_counts(model_masks: Iterable[Sequence[bool]]) -> TokenCounts:

@@ -3,8 +3,8 @@
 StarPO-S keeps a fixed fraction of the groups, those with the largest spread. RAGEN-2 keeps the
 fewest groups that hold a fraction p of the total spread, so the number kept follows the signal.
 Masked verdicts (nan) are ignored.
-    wanted = most_uncertain(rewards_PG, share=0.25)
-    wanted = top_p_spread(rewards_PG, p=0.9)
+    wanted = most_uncertain(group_spread(rewards_PG), share=0.25)
+    wanted = top_p_spread(group_spread(rewards_PG), p=0.9)
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ def group_spread(rewards_PG: Tensor) -> Tensor:
     return torch.where(count > 1, (square / (count - 1).clamp(min=1)).sqrt(), 0.0)
 
 
-def most_uncertain(rewards_PG: Tensor, *, share: float) -> Tensor:
+def most_uncertain(spread_P: Tensor, *, share: float) -> Tensor:
     """Select the fraction `share` of groups with the largest spread. [P] of bool.
 
     A group without spread is never selected. Ties go to the earlier group.
     """
-    spread = group_spread(rewards_PG)
-    wanted = torch.zeros_like(spread, dtype=torch.bool)
-    wanted[spread.argsort(descending=True, stable=True)[: math.ceil(share * len(spread))]] = True
-    return wanted & (spread > EPSILON)
+    wanted = torch.zeros_like(spread_P, dtype=torch.bool)
+    order = spread_P.argsort(descending=True, stable=True)
+    wanted[order[: math.ceil(share * len(spread_P))]] = True
+    return wanted & (spread_P > EPSILON)
 
 
-def top_p_spread(rewards_PG: Tensor, *, p: float) -> Tensor:
+def top_p_spread(spread_P: Tensor, *, p: float) -> Tensor:
     """Select the fewest groups that hold a fraction `p` of the total spread. [P] of bool."""
-    spread = group_spread(rewards_PG)
-    order = spread.argsort(descending=True, stable=True)
-    held_before = spread[order].cumsum(0) - spread[order]
-    wanted = torch.zeros_like(spread, dtype=torch.bool)
-    wanted[order[held_before < p * spread.sum() - EPSILON]] = True
-    return wanted & (spread > EPSILON)
+    order = spread_P.argsort(descending=True, stable=True)
+    held_before = spread_P[order].cumsum(0) - spread_P[order]
+    wanted = torch.zeros_like(spread_P, dtype=torch.bool)
+    wanted[order[held_before < p * spread_P.sum() - EPSILON]] = True
+    return wanted & (spread_P > EPSILON)

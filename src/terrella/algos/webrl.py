@@ -74,7 +74,10 @@ def released_advantages(steps: ScoredSteps, gamma: float) -> Tensor:
     Their code adds the outcome on every step and once more as a discounted sum, then keeps only the
     sign.
     """
-    discounted = steps.outcome * (1 - gamma ** (steps.steps_to_go + 1.0)) / (1 - gamma)
+    count = steps.steps_to_go + 1.0
+    # The sum of a geometric series; without a discount it is the number of its terms.
+    series = count if gamma == 1 else (1 - gamma**count) / (1 - gamma)
+    discounted = steps.outcome * series
     raw = steps.next_value - steps.value - 0.05 + steps.outcome + discounted
     return torch.where(raw.clamp(-1, 1) >= 0, 1.0, -0.6)
 

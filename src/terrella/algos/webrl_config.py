@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,8 @@ class WebRlLossConfig:
     beta: float = 1.0
     """`webrl_paper`: strength of the regularisation towards the reference.
 
-    One phase changes the log-probability of an action by at most 1/beta nats.
+    One phase changes the log-probability of an action by at most 1/beta nats; with
+    `normalise="token"`, by so much for each of its tokens.
     """
     lam: float = 0.5
     """`webrl_paper`: weight of the one-step advantage.
@@ -27,7 +29,7 @@ class WebRlLossConfig:
     `digirl`: decay of the outcome's weight for earlier steps.
     """
     gamma: float = 0.9
-    """`webrl_released`: discount of its returns."""
+    """`webrl_released`: discount of its returns; 1 for none."""
     normalise: Literal["token", "step", "batch"] = "token"
     """Divide the log-ratio by the action's tokens, by nothing, or by the batch's positive tokens.
 
@@ -39,6 +41,17 @@ class WebRlLossConfig:
     """`awr`: largest weight of a step."""
     threshold: float = 0.05
     """`digirl`: steps above this advantage are imitated."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers with which a loss trains nothing, or is not a number."""
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(
+                "learner.gamma", f"{self.gamma:g} is no discount", "use 0 < gamma <= 1"
+            )
+        for name in ("beta", "temperature"):
+            value = getattr(self, name)
+            if value <= 0:
+                raise ConfigError(f"learner.{name}", f"must be above 0, not {value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +70,8 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
     critic_folds: int = 1
     """Above 1, each task's values come from a critic that was not fitted to it.
 
-    A large critic knows the outcomes that it was fitted to, which leaves no advantages.
+    A large critic knows the outcomes that it was fitted to, which leaves no advantages. These
+    critics begin anew in each phase and see only its steps: replayed tasks are of earlier phases.
     """
     max_norm: float = 1.0
     clip: float = 0.2
@@ -69,3 +83,10 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
     """
     kl: float = 0.0
     """Weight of a KL penalty, for losses without one of their own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batch", "critic_folds"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"learner.{name}", f"must be 1 or more, not {value}")

@@ -149,9 +149,18 @@ class EpisodeRun:
 
 
 def play(
-    world: World, policy: Policy, *, seed: int, noise_seed: int = 0, split: Split | None = None
+    world: World,
+    policy: Policy,
+    *,
+    seed: int,
+    noise_seed: int = 0,
+    split: Split | None = None,
+    max_steps: int | None = None,
 ) -> Episode:
-    """Play one episode. If something fails, the episode is masked and names the culprit."""
+    """Play one episode. If something fails, the episode is masked and names the culprit.
+
+    `max_steps` ends it before the world's own limit, which the policy still sees.
+    """
     try:
         run = EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=split, policy=policy.name)
         while not run.over:
@@ -162,6 +171,8 @@ def play(
             for action in actions or ():
                 if not run.over:
                     _guarded(run, Stop.WORLD_ERROR, world.name, partial(run.advance, action))
+                if not run.over and len(run.transitions) == max_steps:
+                    run.end(Stop.OUT_OF_STEPS)
         return run.episode
     except Exception as error:  # noqa: BLE001  reset failed: there is no run to end
         return broken_episode(

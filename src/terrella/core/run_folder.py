@@ -241,7 +241,7 @@ def result_files(folder: Path) -> dict[str, str]:
             names, folders[:] = [LISTING], []
         elif here != folder and MANIFEST in names:
             names, folders[:] = [], []
-        elif here.name.endswith(WORK_SUFFIXES):
+        elif here != folder and here.name.endswith(WORK_SUFFIXES):
             names, folders[:] = [], [name for name in folders if name == "tokens"]
         folders[:] = sorted(
             name for name in folders if name not in NOT_RESULTS and not name.endswith(SCRATCH)

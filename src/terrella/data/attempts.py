@@ -31,7 +31,7 @@ class PracticeTask:
 
     @property
     def name(self) -> str:
-        """Identifies the task: two tasks with the same name are the same task."""
+        """Tasks with the same name are the same task; others may draw the same instance."""
         return f"{self.family}/{self.seed}"
 
 
@@ -68,6 +68,13 @@ class Attempt:
     success: bool | None
     """The world's verdict; None if the episode broke, so that it says nothing."""
     stop: str
+    instance: str = ""
+    """What the world drew (`core/instances.py`); empty if it could not be reset."""
+
+    @property
+    def name(self) -> str:
+        """Identifies what was tried: two seeds that draw one instance are one task."""
+        return f"{self.task.family}/{self.instance}" if self.instance else self.task.name
 
     @property
     def can_be_judged(self) -> bool:
@@ -93,6 +100,11 @@ def read_attempts(path: Path) -> list[Attempt]:
     """Read what `write_attempts` wrote; a damaged file is refused by name."""
     lines = read_hashed(path).splitlines()
     return [record_from_json(Attempt, parse_json(line, str(path))) for line in lines]
+
+
+def count_steps(attempts: Iterable[Attempt]) -> int:
+    """The env steps that these attempts took."""
+    return sum(len(attempt.choices) for attempt in attempts)
 
 
 def scored_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -1,7 +1,7 @@
 """Training examples in a folder, read one at a time: a data set may be larger than memory.
 
-Three flat files: the token ids, the mask, and where each prompt and each example ends. The folder
-is whole or absent, and has a listing with hashes.
+Flat files: the token ids, the mask, where each prompt and each example ends, and the group of each
+example. The folder is whole or absent, and has a listing with hashes.
     with ExampleWriter(folder) as writer: writer.add(example)
     examples = ExampleFile(folder); examples[7]
 """
@@ -21,7 +21,7 @@ from terrella.core.files import SCRATCH, replace_folder
 from terrella.core.integrity import MAKE_AGAIN, check_folder, write_listing
 from terrella.core.tokens import TrainExample
 
-IDS, MASK, ENDS = "ids.bin", "mask.bin", "ends.bin"
+IDS, MASK, ENDS, GROUPS = "ids.bin", "mask.bin", "ends.bin", "groups.bin"
 
 
 class ExampleWriter:
@@ -38,10 +38,11 @@ class ExampleWriter:
     def __enter__(self) -> Self:
         shutil.rmtree(self.fresh, ignore_errors=True)
         self.fresh.mkdir(parents=True)
-        self._files = {name: (self.fresh / name).open("wb") for name in (IDS, MASK, ENDS)}
+        self._files = {name: (self.fresh / name).open("wb") for name in (IDS, MASK, ENDS, GROUPS)}
         return self
 
-    def add(self, example: TrainExample) -> None:
+    def add(self, example: TrainExample, group: int = 0) -> None:
+        """Write an example. Those of one group are not independent, as the steps of an episode."""
         ids = (*example.prompt_ids, *example.completion_ids)
         prompt_end = self.tokens + len(example.prompt_ids)
         mask = [False] * len(example.prompt_ids) + list(example.mask)
@@ -51,6 +52,7 @@ class ExampleWriter:
         self._files[IDS].write(np.array(ids, "<i4").tobytes())
         self._files[MASK].write(np.array(mask, np.uint8).tobytes())
         self._files[ENDS].write(np.array([prompt_end, self.tokens], "<i8").tobytes())
+        self._files[GROUPS].write(np.array(group, "<i8").tobytes())
 
     def __exit__(
         self,
@@ -71,9 +73,11 @@ class ExampleFile(Sequence[TrainExample]):
     def __init__(self, folder: Path) -> None:
         check_folder(folder)
         self.ends = np.fromfile(folder / ENDS, "<i8").reshape(-1, 2)
+        self.groups: list[int] = np.fromfile(folder / GROUPS, "<i8").tolist()
         self._ids, self._mask = (_mapped(folder / name, kind) for name, kind in _TYPES.items())
         last = int(self.ends[-1, 1]) if len(self.ends) else 0
-        if not len(self._ids) == len(self._mask) == last:
+        whole = len(self._ids) == len(self._mask) == last
+        if not whole or len(self.groups) != len(self.ends):
             raise StoreError(str(folder), "has files of different lengths", MAKE_AGAIN)
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ StepAt = tuple[int, int]
 
 
 class Replay(Configurable):
-    """The buffer: the first success of each task."""
+    """The buffer: the first success of each instance."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
@@ -56,14 +56,14 @@ class Replay(Configurable):
     def __init__(self, config: Config, attempts: Sequence[Attempt] = ()) -> None:
         super().__init__(config)
         self.attempts = list(attempts)
-        self._names = {attempt.task.name for attempt in self.attempts}
+        self._names = {attempt.name for attempt in self.attempts}
 
     def add(self, successes: Sequence[Attempt]) -> int:
-        """Add the first success of each task; returns the number of new ones."""
+        """Add the first success of each instance; returns the number of new ones."""
         before = len(self.attempts)
         for attempt in successes:
-            if attempt.task.name not in self._names:
-                self._names.add(attempt.task.name)
+            if attempt.name not in self._names:
+                self._names.add(attempt.name)
                 self.attempts.append(attempt)
         return len(self.attempts) - before
 

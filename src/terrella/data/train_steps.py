@@ -59,7 +59,7 @@ def train_steps(attempt: Attempt, outcome: float, advantage: float = 0.0) -> lis
             outcome=outcome,
             steps_to_go=count - 1 - index,
             advantage=advantage,
-            task=attempt.task.name,
+            task=attempt.name,
         )
         steps.append(step)
     return steps

@@ -96,7 +96,11 @@ class RlvrConfig(MemoryConfig):
     reward: Literal["outcome", "return"] = "outcome"
     """outcome: the verdict on the episode; return: the sum of its rewards, paid turn by turn."""
     credit: Literal["episode", "turn"] = "episode"
-    """episode: one advantage for all tokens; turn: each turn has its own, from its reward-to-go."""
+    """episode: one advantage for all tokens; turn: each turn has its own, from its reward-to-go.
+
+    By turn, the world's own rewards are compared, whatever `reward` is; they also decide which
+    groups are trained on or replaced.
+    """
     clip_low: float = 0.2
     clip_high: float | None = None
     """None is the algorithm's own: 0.28 for DAPO (clip-higher), `clip_low` for the others."""

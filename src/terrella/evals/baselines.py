@@ -47,20 +47,31 @@ class Baselines:
 
 
 def baselines(
-    world: World, *, split: Split, instances: int, seed: int = 0, plays: int = 4
+    world: World,
+    *,
+    split: Split,
+    instances: int,
+    seed: int = 0,
+    plays: int = 4,
+    max_steps: int | None = None,
 ) -> Baselines:
     """Success of the random and the expert policy over `instances` seeds of a split.
 
-    Of seeds that draw the same instance only the first is played.
+    Of seeds that draw the same instance only the first is played. `max_steps` ends episodes before
+    the world's own limit does, as a model's turns may.
     """
     seeds = distinct_instances(world, range(seed, seed + instances), split)
     instances = len(seeds)
-    random_values = _instance_means(world, Random.Config().build(), seeds, split, plays)
+
+    def played(policy: Policy) -> list[float]:
+        return _instance_means(world, policy, seeds, split, plays, max_steps)
+
+    random_values = played(Random.Config().build())
     expert = Expert.Config().build() if world.has_expert else None
-    expert_values = _instance_means(world, expert, seeds, split, plays) if expert else []
+    expert_values = played(expert) if expert else []
     return Baselines(
         instances=instances,
-        random_exact=exact_random(world, seeds, split),
+        random_exact=exact_random(world, seeds, split, max_steps),
         random_played=sum(random_values) / instances,
         random_interval=mean_interval(random_values),
         expert_played=sum(expert_values) / instances if expert else None,
@@ -78,15 +89,21 @@ def distinct_instances(world: World, seeds: Iterable[int], split: Split) -> list
 
 
 def _instance_means(
-    world: World, policy: Policy, seeds: Iterable[int], split: Split, plays: int
+    world: World,
+    policy: Policy,
+    seeds: Iterable[int],
+    split: Split,
+    plays: int,
+    max_steps: int | None,
 ) -> list[float]:
     """Mean success per instance: intervals are over instances, not episodes."""
     means = []
     for seed in seeds:
-        values = [
-            _value(play(world, policy, seed=seed, noise_seed=k, split=split)) for k in range(plays)
+        episodes = [
+            play(world, policy, seed=seed, noise_seed=k, split=split, max_steps=max_steps)
+            for k in range(plays)
         ]
-        means.append(sum(values) / plays)
+        means.append(sum(map(_value, episodes)) / plays)
     return means
 
 
@@ -98,15 +115,18 @@ def _value(episode: Episode) -> float:
     return episode.outcome.value
 
 
-def exact_random(world: World, seeds: Iterable[int], split: Split) -> float | None:
+def exact_random(
+    world: World, seeds: Iterable[int], split: Split, max_steps: int | None = None
+) -> float | None:
     """Mean exact success of the uniform random policy, or None where it cannot be computed."""
     if not isinstance(world, StateWorld):
         return None
+    steps = min(world.config.max_steps, max_steps or world.config.max_steps)
     values = []
     for seed in seeds:
         world.reset(seed=seed, options={"split": split})
         try:
-            values.append(world.solver.random_value(world.state, world.config.max_steps))
+            values.append(world.solver.random_value(world.state, steps))
         except StateSpaceTooLargeError:
             return None
         world.solver.clear()

@@ -27,14 +27,17 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Engine, Model
 from terrella.evals.baselines import baselines
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.validation import Validation, no_change_mean, validate
+from terrella.pipelines.curve import step_values
+from terrella.pipelines.validation import Validation, check_count, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
-from terrella.rollout.mixed import WorldShare, mixed_source
+from terrella.rollout.mixed import MixedTasks, WorldShare, mixed_source
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
 from terrella.show.progress import BesideBaselines
+
+ALL_MASKED = "all verdicts masked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,9 @@ class RlvrResult:
     after: Metric
     baselines: dict[str, float | None]
     steps: int
-    before_by_world: dict[str, Metric] = field(default_factory=dict)
-    """Empty with a single world."""
-    after_by_world: dict[str, Metric] = field(default_factory=dict)
+    before_by_world: dict[str, Metric | None] = field(default_factory=dict)
+    """Empty with a single world; None where all verdicts of a world are masked."""
+    after_by_world: dict[str, Metric | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,11 @@ class Rlvr(ModelPipeline[RlvrResult]):
     config: Config
     result_type = RlvrResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "record_every")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        shares = [each.share for each in self.worlds().values()]
+        check_count(config.evaluate_on, sum(shares[:-1]) + 1)  # one task of the last world
 
     def train(self, run: RunFolder) -> RlvrResult:
         source = self.episode_source()
@@ -250,15 +258,15 @@ class Rlvr(ModelPipeline[RlvrResult]):
 
     def baselines(self) -> dict[str, float | None]:
         """What needs no model, on the same tasks; with several worlds for each."""
-        worlds = self.worlds()
-        if len(worlds) == 1:
+        worlds, tasks = self.worlds(), self.episode_source().tasks
+        if not isinstance(tasks, MixedTasks):
             (only,) = worlds.values()
             return self._baselines(only, self.config.evaluate_on)
-        count = self.config.evaluate_on // len(worlds)
+        counts = tasks.counts(self.config.evaluate_on)
         return {
             f"{baseline}/{name}": value
             for name, each in worlds.items()
-            for baseline, value in self._baselines(each, count).items()
+            for baseline, value in self._baselines(each, counts[name]).items()
         }
 
     def _baselines(self, each: OtherWorld, count: int) -> dict[str, float | None]:
@@ -273,6 +281,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
             instances=count,
             plays=1,
             seed=AgentTasks(seed=config.seed)(0).seed,
+            max_steps=each.max_turns * each.max_actions,
         )
         return {
             "random_exact": scores.random_exact,
@@ -285,7 +294,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
             ("before", f"{result.before}, masked {result.before.masked}"),
             ("after", f"{result.after}, masked {result.after.masked}"),
             *(
-                (f"{name}: before, after", f"{before}; {result.after_by_world[name]}")
+                (
+                    f"{name}: before, after",
+                    f"{before or ALL_MASKED}; {result.after_by_world[name] or ALL_MASKED}",
+                )
                 for name, before in result.before_by_world.items()
             ),
         ]
@@ -318,7 +330,8 @@ class RlPart:
 
     before: Metric
     after: Metric
-    reward: list[float]
+    reward: list[float | None]
+    """None for a step whose verdicts were all masked."""
 
 
 def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
@@ -335,18 +348,18 @@ def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
     """RLVR from the model in `start` to `rl/model` in the run's folder; done once."""
     trained = run / "rl" / "model"
 
-    def train() -> list[float]:
+    def train() -> list[float | None]:
         result = engine.rlvr(
             start, source, config, trained, seed=seed, progress=run.progress, phase=phase
         )
         if run.is_main:
             write_json_lines(run / "curve.jsonl", result.curve)
-        return [round(float(row["reward"]), 4) for row in result.curve]
+        return step_values(result.curve, "reward")
 
     def measure(model: Path) -> Metric:
         return validate(engine, source, model, count=evaluate_on, seed=seed).metric
 
     before = run.part("rl/before", Metric, lambda: measure(start))
-    reward = run.part("rl/reward", list[float], train, collective=True)
+    reward = run.part("rl/reward", list[float | None], train, collective=True)
     after = run.part("rl/after", Metric, lambda: measure(trained))
     return RlPart(before=before, after=after, reward=reward)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from terrella.core.errors import ConfigError
 from terrella.core.instances import instance_id
 from terrella.core.judge import judge
 from terrella.core.metric import Metric
@@ -33,8 +34,8 @@ class Validation:
     metric: Metric
     """Over instances: one that was drawn several times counts once, with its mean."""
     instances: dict[str, float]
-    worlds: dict[str, Metric] = field(default_factory=dict)
-    """The same for each world, where a source has several."""
+    worlds: dict[str, Metric | None] = field(default_factory=dict)
+    """The same for each world, where a source has several; None where all verdicts are masked."""
 
 
 def evaluate(
@@ -52,8 +53,25 @@ def evaluate(
     for task, name, value in zip(asked, names, values, strict=True):
         by_world.setdefault(task.world, []).append((name, value))
     metric, instances = _over_instances(list(zip(names, values, strict=True)))
-    worlds = {world: _over_instances(part)[0] for world, part in by_world.items() if world}
+    worlds = {world: _world_metric(world, part) for world, part in by_world.items() if world}
     return Validation(metric=metric, instances=instances, worlds=worlds)
+
+
+def check_count(count: int, least: int = 1) -> None:
+    """Refuse fewer validation tasks than there are worlds to be measured, before anything runs."""
+    if count < least:
+        raise ConfigError(
+            "evaluate_on",
+            f"{count} tasks leave a metric before and after training without a value",
+            f"set it to {least} or more",
+        )
+
+
+def _world_metric(world: str, rows: Sequence[tuple[str, float | None]]) -> Metric | None:
+    if all(value is None for _, value in rows):
+        logger.warning("validation: all %d verdicts of %s are masked", len(rows), world)
+        return None
+    return _over_instances(rows)[0]
 
 
 def _over_instances(

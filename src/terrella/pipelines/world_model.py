@@ -20,11 +20,14 @@ from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.engines.engine import load_tokenizer, start_model
+from terrella.engines.engine import load_tokenizer, read_curve, start_model
+from terrella.engines.interface import Curve
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.curve import groups_played
 from terrella.pipelines.rlvr import RlPart, rl_finetune
 from terrella.pipelines.store_examples import Scenes, prediction_examples
+from terrella.pipelines.validation import check_count
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
@@ -68,15 +71,19 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
     config: Config
     result_type = WorldModelResult
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.rlvr.steps:
+            check_count(config.evaluate_on)
+
     def train(self, run: RunFolder) -> WorldModelResult:
         data = self.collect(run)
         fitted = run.model("fitted", lambda folder: self.fit(run, data, folder))
         rl = self.rl_finetune(run, fitted) if self.config.rlvr.steps else None
         self.export(run, fitted if rl is None else run / "rl" / "model")
         data_steps = sum(len(episode.transitions) for episode in data.episodes())
-        return WorldModelResult(
-            real_steps=RealSteps(data=data_steps, rlvr=self.rlvr_env_steps()), rl=rl
-        )
+        rl_steps = 0 if rl is None else self.rlvr_env_steps(read_curve(run / "curve.jsonl"))
+        return WorldModelResult(real_steps=RealSteps(data=data_steps, rlvr=rl_steps), rl=rl)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -136,13 +143,12 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             evaluate_on=config.evaluate_on,
         )
 
-    def rlvr_env_steps(self) -> int:
-        """Real steps of RLVR's tasks, at most.
+    def rlvr_env_steps(self, curve: Curve) -> int:
+        """Real steps of RLVR's train tasks, at most.
 
-        Each task is one step of an episode of its own, and the steps before it are played, too.
+        Each task is one step of an episode of its own, which is played to its end.
         """
-        rlvr = self.config.rlvr
-        return rlvr.steps * rlvr.groups * self.config.world.max_steps
+        return groups_played(curve, self.config.rlvr.groups) * self.config.world.max_steps
 
     def export(self, run: RunFolder, trained: Path) -> None:
         """Copy the final model to `model/`, which `certify` and `plan` read."""

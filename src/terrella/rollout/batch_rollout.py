@@ -26,6 +26,8 @@ from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
 
 logger = logging.getLogger("terrella")
+TRIES = 2
+"""Seeds that are tried for each distinct instance that is wanted."""
 MAX_IDLE = 48
 """Worlds kept open between episodes: a web page is slow to open, but costs memory while open."""
 
@@ -151,6 +153,22 @@ class BatchRollout:
             text, situation.actions, past_actions, situation.steps_left, situation.instruction
         )
 
+    def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
+        """The first seed of each of `count` distinct instances.
+
+        Fewer where `TRIES` times as many seeds draw fewer: a small world repeats itself. A seed
+        whose world cannot be reset is kept; its attempt will be masked.
+        """
+        first: dict[str, int] = {}
+        for seed in range(TRIES * count):
+            if len(first) == count:
+                break
+            task = PracticeTask(family=family, seed=seed)
+            slot = self._start(seed, task, self._borrow(family), split)
+            first.setdefault(slot.world.instance if slot.run else task.name, seed)
+            self._give_back(family, slot.world)
+        return list(first.values())
+
     # --- play -------------------------------------------------------------------------------------
 
     def play(
@@ -253,6 +271,7 @@ class BatchRollout:
             last=self.policy_input(slot).text,
             success=None if value is None else value == 1.0,
             stop=str(run.stop or Stop.WORLD_ERROR),
+            instance=run.episode.instance,
         )
 
 

@@ -38,6 +38,14 @@ class MixedTasks(TaskSource):
 
     worlds: tuple[WorldShare, ...]
 
+    def counts(self, tasks: int) -> dict[str, int]:
+        """How many of the first `tasks` are of each world."""
+        names = [each.name for each in self.worlds for _ in range(each.share)]
+        cycles, rest = divmod(tasks, len(names))
+        return {
+            each.name: cycles * each.share + names[:rest].count(each.name) for each in self.worlds
+        }
+
     def make(self) -> Tasks:
         made = [(each, each.source.on(self.split).tasks.make()) for each in self.worlds]
         places = [(n, offset) for n, each in enumerate(self.worlds) for offset in range(each.share)]

@@ -1,5 +1,6 @@
 """Which episodes count, with what advantage and weight: worked out by hand."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from terrella.algos.episode_batch import (
     Score,
     TokenCounts,
     chosen_groups,
+    informative_groups,
     replacement_task,
     score_episodes,
     token_columns,
@@ -55,7 +57,7 @@ ONE_MASKED = [episode(1.0), episode(0.0, masked=True)]
 def scores(episodes: list[EpisodeFacts], **changes: Any) -> list[Score | None]:
     rewards = torch.tensor([each.reward for each in episodes]).view(-1, 2)
     settings = rules(**changes)
-    return score_episodes(episodes, chosen_groups(rewards, settings), settings)
+    return score_episodes(episodes, chosen_groups(episodes, rewards, settings), settings)
 
 
 def advantages(found: list[Score | None]) -> list[float | None]:
@@ -113,6 +115,22 @@ def test_a_score_by_turn_is_on_the_tokens_of_the_turn():
         episode(1.0, 0.0), found[0], TokenCounts(2, 4), rules(credit="turn"), longest=4
     )
     assert columns["advantage"].tolist() == [0.25, 0.0, 0.0, 0.0]
+
+
+def failed(*world_rewards: float) -> EpisodeFacts:
+    return dataclasses.replace(episode(*world_rewards), rewards=(0.0,) * len(world_rewards))
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep_share": 0.5}, {"keep_top_p": 0.9}])
+def test_turns_that_differ_are_trained_on_where_all_verdicts_are_equal(settings: Any):
+    """All episodes fail, and the turns of the first group earn different rewards."""
+    batch = [failed(1.0, 0.0), failed(0.0, 1.0), failed(0.5, 0.5), failed(0.5, 0.5)]
+    everything = scores(batch, credit="turn", denominator="all")
+    assert everything[0] is not None and everything[0].turns == (0.0, -0.5)
+    assert scores(batch, credit="turn", **settings) == [*everything[:2], None, None]
+    rewards = torch.zeros(2, 2)
+    for credit, informative in (("turn", [True, False]), ("episode", [False, False])):
+        assert informative_groups(batch, rewards, rules(credit=credit)).tolist() == informative
 
 
 def test_an_episode_has_a_gradient_if_any_turn_has():

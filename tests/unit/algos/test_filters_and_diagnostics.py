@@ -36,27 +36,30 @@ def test_two_verdicts_have_a_spread_and_one_or_none_has_not():
 
 def test_groups_of_equal_spread_are_taken_in_their_order():
     many = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(32, 1)
-    assert most_uncertain(many, share=0.25).tolist() == [True] * 16 + [False] * 48
-    assert top_p_spread(many, p=0.25).tolist() == [True] * 16 + [False] * 48
+    assert most_uncertain(group_spread(many), share=0.25).tolist() == [True] * 16 + [False] * 48
+    assert top_p_spread(group_spread(many), p=0.25).tolist() == [True] * 16 + [False] * 48
 
 
 def test_top_p_is_a_share_of_all_the_spread_there_is():
     # spreads 4, 3, 2, 1 (times sqrt(1/2)): 40% is held by the first, 70% by two, 90% by three
     some = torch.tensor([[0.0, 4.0], [3.0, 0.0], [0.0, 2.0], [0.0, 1.0]])
-    kept = [int(top_p_spread(some, p=p).sum()) for p in (0.3, 0.4, 0.41, 0.7, 0.71, 0.9, 0.95)]
+    kept = [
+        int(top_p_spread(group_spread(some), p=p).sum())
+        for p in (0.3, 0.4, 0.41, 0.7, 0.71, 0.9, 0.95)
+    ]
     assert kept == [1, 1, 2, 2, 3, 3, 4]
-    assert top_p_spread(some * 100, p=0.7).tolist() == [True, True, False, False]
+    assert top_p_spread(group_spread(some * 100), p=0.7).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.2, [2]), (0.4, [1, 2]), (1.0, [1, 2]), (0.01, [2])])
 def test_the_most_uncertain_groups_are_kept_and_never_dull_ones(share, kept):
-    assert most_uncertain(REWARDS, share=share).nonzero().flatten().tolist() == kept
+    assert most_uncertain(group_spread(REWARDS), share=share).nonzero().flatten().tolist() == kept
 
 
 @pytest.mark.parametrize(("p", "kept"), [(0.5, [2]), (0.9, [1, 2]), (1.0, [1, 2])])
 def test_top_p_keeps_the_fewest_groups_that_hold_the_spread(p, kept):
-    assert top_p_spread(REWARDS, p=p).nonzero().flatten().tolist() == kept
-    assert not top_p_spread(torch.zeros(3, 4), p=p).any()
+    assert top_p_spread(group_spread(REWARDS), p=p).nonzero().flatten().tolist() == kept
+    assert not top_p_spread(group_spread(torch.zeros(3, 4)), p=p).any()
 
 
 def test_figures_of_a_batch():

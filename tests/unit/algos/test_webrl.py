@@ -13,7 +13,8 @@ from terrella.algos.webrl import (
     pessimistic_value,
     released_advantages,
 )
-from terrella.algos.webrl_config import WebRlLossConfig
+from terrella.algos.webrl_config import WebRlLossConfig, WebRlUpdateConfig
+from terrella.core.errors import ConfigError
 
 SEEDS = range(20)
 
@@ -299,3 +300,19 @@ def test_the_lower_head_counts():
         pytest.approx([0.5, sure]),
         pytest.approx([1 - sure, 0.5]),
     ]
+
+
+def test_without_a_discount_the_released_signs_are_the_limit():
+    for seed in SEEDS:
+        steps = made(seed)
+        assert released_advantages(steps, 1.0).equal(released_advantages(steps, 0.999))
+        assert gradient("webrl_released", steps, WebRlLossConfig(gamma=1.0)).abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gamma": 0.0}, {"gamma": 1.1}, {"temperature": 0.0}, {"beta": 0.0}, {"batch": 0}],
+)
+def test_numbers_that_train_nothing_are_refused(changes):
+    with pytest.raises(ConfigError, match=f"learner.{next(iter(changes))}"):
+        WebRlUpdateConfig(**changes)

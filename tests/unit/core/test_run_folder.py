@@ -1,9 +1,9 @@
-"""A folder that another command wrote is refused by what it holds, not by every setting."""
+"""A folder of another command is refused by what it holds; a run has hashes of its files."""
 
 import pytest
 
 from terrella.core.errors import StoreError
-from terrella.core.run_folder import check_spec
+from terrella.core.run_folder import WORK_SUFFIXES, check_spec, result_files
 
 
 def spec(name, **settings):
@@ -22,3 +22,12 @@ def test_other_settings_of_the_same_command_are_named_one_by_one(tmp_path):
     check_spec(tmp_path, spec("Rlvr", seed=0))
     with pytest.raises(StoreError, match=r"other settings: config\.seed is 0 there, 1 here"):
         check_spec(tmp_path, spec("Rlvr", seed=1))
+
+
+@pytest.mark.parametrize("name", ["lake", *(f"lake{suffix}" for suffix in WORK_SUFFIXES)])
+def test_a_run_has_hashes_whatever_its_folder_is_called(tmp_path, name):
+    for path in ("curve.jsonl", "rl/before.json", "model-rlvr/checkpoint.bin"):
+        (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / path).write_text("{}")
+    # Checkpoints inside have hashes of their own.
+    assert sorted(result_files(tmp_path / name)) == ["curve.jsonl", "rl/before.json"]

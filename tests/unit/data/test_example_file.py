@@ -16,7 +16,7 @@ EXAMPLES = [
 def written(folder):
     with ExampleWriter(folder) as writer:
         for example in EXAMPLES:
-            writer.add(example)
+            writer.add(example, group=7)
     assert (writer.count, writer.tokens, writer.targets) == (3, 9, 4)
     return folder
 
@@ -24,6 +24,7 @@ def written(folder):
 def test_examples_come_back_by_number_and_by_slice(tmp_path):
     read = ExampleFile(written(tmp_path / "rows"))
     assert list(read) == EXAMPLES and read[-1] == EXAMPLES[2] and read[1:] == EXAMPLES[1:]
+    assert read.groups == [7, 7, 7]
     with pytest.raises(IndexError):
         read[3]
 

@@ -8,7 +8,7 @@ from terrella.data.attempts import Attempt, Choice, PracticeTask, read_attempts,
 from terrella.data.replay import Replay
 
 
-def attempt(seed, steps=2, success=True):
+def attempt(seed, steps=2, success=True, **more):
     choices = tuple(
         Choice(
             observation=f"page {n} √",
@@ -21,7 +21,13 @@ def attempt(seed, steps=2, success=True):
     )
     task = PracticeTask(family="f", seed=seed)
     return Attempt(
-        task=task, instruction="do", choices=choices, last="end", success=success, stop="terminated"
+        task=task,
+        instruction="do",
+        choices=choices,
+        last="end",
+        success=success,
+        stop="terminated",
+        **more,
     )
 
 
@@ -45,6 +51,11 @@ def test_only_steps_in_the_band_are_drawn_and_no_more_than_the_limit():
     assert len(drawn) == len(set(drawn)) == 20
     without = Replay(Replay.Config(ratio=0.0), [attempt(0)])
     assert without.draw([0.7, 0.7], new_steps=9, rng=np.random.default_rng(0))[0] == []
+
+
+def test_an_instance_is_kept_once_whatever_its_seed():
+    replay = Replay(Replay.Config(), [attempt(0, instance="room")])
+    assert replay.add([attempt(1, instance="room"), attempt(2, instance="other")]) == 1
 
 
 def test_a_reloaded_buffer_draws_the_same(tmp_path):

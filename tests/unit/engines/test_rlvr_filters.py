@@ -11,7 +11,8 @@ import torch
 from tests.support.tiny_run import curve, tiny_trainer
 
 from terrella.algos.diagnostics import CollapseWatch, MaskWatch
-from terrella.algos.episode_batch import chosen_groups
+from terrella.algos.episode_batch import wanted_groups
+from terrella.algos.filters import group_spread
 from terrella.core.errors import ConfigError
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
@@ -21,7 +22,7 @@ from terrella.engines.trl.trainer_progress import ShowProgress
 from terrella.show.progress import PlainProgress
 
 
-def test_filters_leave_groups_out_and_change_no_verdict():
+def test_filters_leave_groups_out():
     rewards = torch.tensor(
         [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.5, 0.4, 0.5, 0.5]]
     )
@@ -30,9 +31,8 @@ def test_filters_leave_groups_out_and_change_no_verdict():
         ({"keep_share": 0.25}, [0]),
         ({"keep_top_p": 0.9}, [0, 1]),
     ):
-        chosen = chosen_groups(rewards, RlvrConfig(**settings))
-        assert (~chosen.isnan().any(1)).nonzero().flatten().tolist() == groups
-        assert torch.equal(chosen[groups], rewards[groups])
+        wanted = wanted_groups(group_spread(rewards), RlvrConfig(**settings))
+        assert wanted.nonzero().flatten().tolist() == groups
 
 
 def test_only_the_most_uncertain_groups_are_trained_on(tmp_path: Path):

@@ -237,6 +237,13 @@ def test_a_killed_run_continues_to_the_same_curve(base, tmp_path):
     assert any(call[0] == "load" and call[2] for call in killed.calls)
 
 
+def test_a_batch_that_is_used_twice_is_one_row_of_the_curve(base, tmp_path):
+    with engine_on(FakeEndpoint(), tmp_path) as engine:
+        run = reinforce(engine, base, tmp_path / "model", steps=4, updates=2)
+    assert run.steps == 4 and [row["step"] for row in run.curve] == [1, 3]
+    assert all("reward" in row for row in run.curve)
+
+
 def test_a_budget_of_env_steps_ends_the_run(base, tmp_path):
     with engine_on(FakeEndpoint(), tmp_path) as engine:
         budget = EnvStepBudget(limit=40)

@@ -33,13 +33,25 @@ def test_both_kinds_of_error_are_told_apart_and_silence_is_counted():
     config = OutcomeModel.Config(abstain_low=0.3, abstain_high=0.7)
     metrics = prediction_metrics([0.9, 0.8, 0.1, 0.6, 0.2], [1, 0, 0, 0, 1], config)
     assert metrics.accuracy == pytest.approx(0.4)
-    assert metrics.false_success == pytest.approx(2 / 3) and metrics.false_failure == 0.5
+    assert metrics.false_success == pytest.approx(1 / 3) and metrics.false_failure == 0.5
     assert metrics.abstained == 0.2 and metrics.accuracy_when_answering == 0.5
     model = OutcomeModel(config)
     assert [model.decide(prob) for prob in (None, 0.5, 0.7, 0.3)] == [None, None, 1.0, 0.0]
     assert OutcomeModel(OutcomeModel.Config()).decide(0.5) == 1.0
     with pytest.raises(ConfigError, match="is not a band"):
         OutcomeModel.Config(abstain_low=0.8, abstain_high=0.2)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "probs"),
+    [(0.8, 0.8, [0.6, 0.7, 0.75, 0.9]), (0.6, 0.9, [0.55, 0.58, 0.6, 0.95])],
+)
+def test_what_is_measured_are_the_decisions_that_are_made(low, high, probs):
+    config = OutcomeModel.Config(abstain_low=low, abstain_high=high)
+    assert [OutcomeModel(config).decide(prob) for prob in probs] == [0.0, 0.0, 0.0, 1.0]
+    metrics = prediction_metrics(probs, [0, 0, 0, 1], config)
+    assert metrics.accuracy == metrics.accuracy_when_answering == 1.0
+    assert metrics.false_success == metrics.false_failure == metrics.abstained == 0.0
 
 
 def test_a_phase_reports_how_often_the_outcome_model_was_wrong():

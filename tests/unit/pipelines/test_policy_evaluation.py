@@ -1,9 +1,11 @@
 """Policies in video models and in their worlds: task by task, over seeds, resumed after a kill."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.core.run_folder import Manifest
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
@@ -123,3 +125,10 @@ def test_a_manifest_does_not_choose_the_folder_of_the_tokenizer(runs):
     with pytest.raises(ConfigError, match=r"--set videos=FOLDER \(where it was trained: .*films"):
         PolicyEvaluation(config).run(SilentProgress())
     assert not played
+
+
+def test_a_model_without_hashes_is_refused(tmp_path, monkeypatch):
+    """Two of them would have one name, and the second would get the first one's numbers."""
+    monkeypatch.setattr(policies, "read_manifest", lambda folder: SimpleNamespace(files={}))
+    with pytest.raises(StoreError, match="no hashes"):
+        policies._identity(tmp_path)

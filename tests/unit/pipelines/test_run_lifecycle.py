@@ -19,7 +19,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import StoreError
-from terrella.core.files import locked
+from terrella.core.files import locked, write_json_lines
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
@@ -364,6 +364,7 @@ def test_a_world_model_is_finetuned_for_as_many_steps_as_its_rlvr_says(tmp_path,
     def finetune(run, engine, start, source, config, **_):
         asked.append(config)
         metric = Metric.of([1.0])
+        write_json_lines(run / "curve.jsonl", [{"reward": 1.0}] * config.steps)
         return RlPart(before=metric, after=metric, reward=[])
 
     monkeypatch.setattr(world_model, "rl_finetune", finetune)

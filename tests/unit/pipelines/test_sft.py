@@ -24,9 +24,11 @@ from terrella.data.store import EpisodeStore
 from terrella.engines.configs import EngineConfig, SftConfig, TinkerConfig
 from terrella.engines.tinker.tinker_engine import TinkerEngine
 from terrella.pipelines import base
-from terrella.pipelines.sft.pipeline import Sft
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.sft.pipeline import Sft, _validation
 from terrella.pipelines.sft.rows import ChatSource, RowCounts, RowWriter, StoreSource, is_held_out
 from terrella.pipelines.store_examples import Scenes
+from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
 
@@ -131,6 +133,28 @@ def test_only_successful_episodes_are_learnt_if_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(source.store, "episodes", lambda: iter([lost]))
     counts = written(tmp_path / "b", source, limit=2000, share=0.0)
     assert counts.train == 0 and counts.left_out == {"not successful": 1}
+
+
+def test_no_step_is_in_both_parts_and_the_first_held_out_ones_are_of_many_rows(tmp_path):
+    """Two instances of the counter pass through the same situations."""
+    config = Collect.Config(
+        world=Counter.Config(), policy=Random.Config(), out=tmp_path / "store", transitions=600
+    )
+    Collect(config).run(SilentProgress())
+    world = Counter.Config().build()
+    source = source_of(EpisodeStore.open(tmp_path / "store"), world, learn="world-model")
+    counts = written(tmp_path / "rows", source, limit=1000, share=0.2)
+    assert not prompts(tmp_path / "rows/train") & prompts(tmp_path / "rows/validation")
+    held_out = ExampleFile(tmp_path / "rows/validation")
+    assert len(held_out) == counts.validation_examples and counts.asked_in_train > 0
+    assert len(set(held_out.groups)) <= counts.validation
+    assert len(set(held_out.groups[:16])) > 5
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["train", "validation"]
+
+
+def test_steps_of_one_episode_are_one_value():
+    found = _validation([1.0, 3.0, 2.0], [1.0, 1.0, 2.0], [0, 0, 1])
+    assert found.before.n == 2 and found.before.mean == 2.0 and found.gain.mean == 0.5
 
 
 # --- the pipeline ---------------------------------------------------------------------------------

@@ -1,13 +1,19 @@
 """Held-out figures are over distinct instances, however often each one is drawn."""
 
+from collections import Counter as Counted
 from types import SimpleNamespace
 
 import pytest
 
+from terrella.core.errors import ConfigError
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Text, Transition, Verdict
+from terrella.engines.configs import RlvrConfig
 from terrella.evals.baselines import baselines, distinct_instances
+from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.validation import evaluate, instance_of, no_change_mean
+from terrella.pipelines.world_model import TrainWorldModel
+from terrella.recipes import find_recipe
 from terrella.rollout.tasks import PredictionTasks
 from terrella.verify.text import Exact
 from terrella.worlds.counter import Counter
@@ -45,6 +51,47 @@ def test_masked_verdicts_are_in_no_mean_and_are_counted():
     assert found.instances == {"a": 1.0} and found.metric.masked == 2 and found.metric.n == 1
     with pytest.raises(ValueError, match="all 2 are masked"):
         evaluate(Answers(None, None), None, asked("a", "b"), count=2, seed=0)
+
+
+def test_a_wholly_masked_world_has_no_metric_and_leaves_the_others_theirs():
+    tasks = [Task(seed=0, transition=STEP, instance="a", world=name) for name in ("one", "two")]
+    found = evaluate(Answers(1.0, None), None, tasks.__getitem__, count=2, seed=0)
+    assert found.worlds["one"].mean == 1.0 and found.worlds["two"] is None
+    assert found.metric.masked == 1
+
+
+def test_too_few_validation_tasks_are_refused_before_anything_runs():
+    alone, mixed = find_recipe("tiny_counter")(), find_recipe("tiny_mixed")()
+    model = TrainWorldModel.Config(world=Counter.Config(), evaluate_on=0)
+    refused = (
+        alone.replace(evaluate_on=0),
+        mixed.replace(evaluate_on=1),
+        model.replace(rlvr=RlvrConfig(steps=1)),
+    )
+    for config in refused:
+        with pytest.raises(ConfigError, match="evaluate_on"):
+            config.build()
+    alone.replace(evaluate_on=1).build(), mixed.replace(evaluate_on=2).build(), model.build()
+
+
+def test_agent_baselines_are_those_of_the_models_own_tasks(monkeypatch):
+    """The same number of steps, and as many tasks of each world as the model is asked."""
+    config = find_recipe("tiny_counter")().replace(evaluate_on=32)
+    whole, short = (Rlvr(config.replace(max_turns=turns)).baselines() for turns in (8, 3))
+    assert whole["expert"] == 1.0 and short["expert"] < 1.0
+    assert short["random_exact"] < whole["random_exact"]
+    asked, mixed = {}, find_recipe("tiny_mixed")()
+    (other,) = mixed.others
+    mixed = mixed.replace(evaluate_on=20, others=(other.replace(share=7),))
+
+    def counted(self, each, count):
+        asked[each.world.owner.name] = count
+        return {}
+
+    monkeypatch.setattr(Rlvr, "_baselines", counted)
+    Rlvr(mixed).baselines()
+    tasks = Rlvr(mixed).episode_source().on(Split.VALIDATION).tasks.make()
+    assert asked == Counted(tasks(index).world for index in range(20))
 
 
 def test_the_baseline_is_over_the_same_instances():

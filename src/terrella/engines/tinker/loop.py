@@ -40,6 +40,7 @@ from terrella.engines.tinker.trainer import (
 )
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
+    batch_facts,
     check_history,
     episode_metrics,
     group_rewards,
@@ -148,7 +149,8 @@ class RlvrLoop:
         episodes, rewards = self._refilled(sampler, range(first, first + config.groups))
         self._add_seconds("generate", began)
         began = time.perf_counter()
-        scored = scored_episodes(episodes, chosen_groups(rewards, config), config)
+        chosen = chosen_groups(batch_facts(episodes, config), rewards, config)
+        scored = scored_episodes(episodes, chosen, config)
         if self.recorder is not None:
             self.recorder(step, episodes, scored)
         batch = self._prepare(scored)
@@ -165,7 +167,8 @@ class RlvrLoop:
         self.metrics |= episode_metrics(episodes, rewards, OneProcess(), self.rollout.worlds)
         refilled = 0
         for extra in range(1, config.refill_rounds + 1):
-            empty = (~informative_groups(rewards, config.algorithm)).nonzero().flatten().tolist()
+            informative = informative_groups(batch_facts(episodes, config), rewards, config)
+            empty = (~informative).nonzero().flatten().tolist()
             if not empty:
                 break
             refilled += len(empty)

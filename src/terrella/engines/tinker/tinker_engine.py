@@ -161,7 +161,8 @@ class TinkerEngine:
             steps = loop.run(_show(progress))
         if loop.collapse:
             logger.warning("this run seems to have collapsed: %s", loop.collapse)
-        return RlvrRun(saved.curve, steps, loop.collapse, budget)
+        curve = [row for row in saved.curve if "reward" in row]  # one row per batch of episodes
+        return RlvrRun(curve, steps, loop.collapse, budget)
 
     # --- adapters ---------------------------------------------------------------------------------
 

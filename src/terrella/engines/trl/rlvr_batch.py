@@ -1,8 +1,8 @@
 """Between the rollout's episodes and `algos.episode_batch`, whose rules both engines share.
 
 Bookkeeping only; nothing here touches a model.
-    rewards = group_rewards(episodes, config)
-    scored = scored_episodes(episodes, chosen_groups(rewards, config), config)
+    facts, rewards = batch_facts(episodes, config), group_rewards(episodes, config)
+    scored = scored_episodes(episodes, chosen_groups(facts, rewards, config), config)
 """
 
 from __future__ import annotations
@@ -65,9 +65,14 @@ def episode_facts(episode: TokenEpisode, reward: str) -> EpisodeFacts:
     )
 
 
+def batch_facts(episodes: Sequence[TokenEpisode], config: RlvrConfig) -> list[EpisodeFacts]:
+    """What the rules read of each episode."""
+    return [episode_facts(episode, config.reward) for episode in episodes]
+
+
 def group_rewards(episodes: Sequence[TokenEpisode], config: RlvrConfig) -> Tensor:
     """[groups, group_size]; nan marks a masked verdict."""
-    rewards = [episode_facts(episode, config.reward).reward for episode in episodes]
+    rewards = [facts.reward for facts in batch_facts(episodes, config)]
     return torch.tensor(rewards).view(-1, config.group_size)
 
 
@@ -75,8 +80,7 @@ def scored_episodes(
     episodes: Sequence[TokenEpisode], rewards: Tensor, config: RlvrConfig
 ) -> list[ScoredEpisode]:
     """The episodes that count in the loss. `rewards` are those of the chosen groups."""
-    facts = [episode_facts(episode, config.reward) for episode in episodes]
-    scores = score_episodes(facts, rewards, config)
+    scores = score_episodes(batch_facts(episodes, config), rewards, config)
     pairs = zip(episodes, scores, strict=True)
     return [ScoredEpisode(episode, score) for episode, score in pairs if score is not None]
 

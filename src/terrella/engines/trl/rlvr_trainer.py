@@ -28,8 +28,9 @@ from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.diagnostics import check_mismatch, check_numbers
 from terrella.algos.episode_batch import (
     TokenCounts,
-    chosen_groups,
+    group_spreads,
     token_counts,
+    wanted_groups,
 )
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss, value_loss
 from terrella.core.errors import EngineError
@@ -46,6 +47,7 @@ from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_log
 from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
+    batch_facts,
     check_history,
     check_ratios,
     efficiency,
@@ -205,18 +207,20 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     def _gather_batch(self, indices: Sequence[int]) -> Batch:
         episodes, rewards = self.schedule.episodes(list(dict.fromkeys(indices)))
         with self.watchdog.phase("train"):
-            scored = scored_episodes(episodes, self._chosen(rewards), self.rlvr)
+            scored = scored_episodes(episodes, self._chosen(episodes, rewards), self.rlvr)
             if self.recorder is not None:
                 self.recorder(self.state.global_step, episodes, scored)
             batch = self._prepare(scored)
             self._freeze(batch)
         return batch
 
-    def _chosen(self, rewards: Tensor) -> Tensor:
+    def _chosen(self, episodes: Sequence[TokenEpisode], rewards: Tensor) -> Tensor:
         """The rewards of this process's groups, nan where a filter over all groups drops one."""
-        everyone = self.accelerator.gather(rewards.to(self.accelerator.device)).cpu()
+        spreads = group_spreads(batch_facts(episodes, self.rlvr), rewards, self.rlvr)
+        everyone = self.accelerator.gather(spreads.to(self.accelerator.device)).cpu()
         first = self.accelerator.process_index * len(rewards)
-        return chosen_groups(everyone, self.rlvr)[first : first + len(rewards)]
+        wanted = wanted_groups(everyone, self.rlvr)[first : first + len(rewards)]
+        return torch.where(wanted[:, None], rewards, torch.nan)
 
     def _prepare(self, scored: Sequence[ScoredEpisode]) -> Batch:
         """Pack episodes, with loss weights that add up to 1 over the batch of all processes.

@@ -21,7 +21,7 @@ from torch import Tensor
 from terrella.algos.episode_batch import informative_groups, replacement_task
 from terrella.core.tokens import TokenEpisode
 from terrella.engines.local.local_sampler import LocalSampler
-from terrella.engines.trl.rlvr_batch import episode_metrics, group_rewards
+from terrella.engines.trl.rlvr_batch import batch_facts, episode_metrics, group_rewards
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.rollout.background_rollout import BackgroundRollout
 
@@ -124,7 +124,7 @@ class SyncSchedule:
         size, run_tasks = rlvr.group_size, rlvr.steps * rlvr.groups
         refilled = 0
         for extra in range(1, rlvr.refill_rounds + 1):
-            informative = informative_groups(rewards, rlvr.algorithm)
+            informative = informative_groups(batch_facts(episodes, rlvr), rewards, rlvr)
             empty = (~informative).nonzero().flatten().tolist()
             if not empty:
                 break

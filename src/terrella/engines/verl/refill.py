@@ -22,6 +22,7 @@ from terrella.engines.verl.train_batch import (
     batch_metrics,
     episode_facts,
     group_indices,
+    group_members,
     group_rewards,
 )
 
@@ -84,7 +85,8 @@ class RefillBuffer(ReplayBuffer):  # type: ignore[misc]
         rewards_PG = group_rewards(episodes, groups_PG)
         if self.first_round is None:
             self.first_round = batch_metrics(rewards_PG, records, episodes)
-        informative = informative_groups(rewards_PG, self.settings.algorithm)
+        members = group_members(episodes, groups_PG)
+        informative = informative_groups(members, rewards_PG, self.settings)
         dropped = groups_PG[~informative].flatten().tolist()
         self.dropped_env_steps += sum(records[row]["env_steps"] for row in dropped if row >= 0)
         first_rows = groups_PG[~informative, 0].tolist()

@@ -100,9 +100,14 @@ def group_indices(uids: Sequence[str], real: Sequence[bool]) -> Tensor:
 
 def group_rewards(episodes: Sequence[EpisodeFacts], groups_PG: Tensor) -> Tensor:
     """[P, G]; nan for a masked verdict and for a missing member."""
-    members = [*episodes, MISSING]  # index -1 is the missing one
-    rewards = [members[row].reward for row in groups_PG.flatten().tolist()]
+    rewards = [episode.reward for episode in group_members(episodes, groups_PG)]
     return torch.tensor(rewards).view(groups_PG.shape)
+
+
+def group_members(episodes: Sequence[EpisodeFacts], groups_PG: Tensor) -> list[EpisodeFacts]:
+    """The members of all groups, group by group."""
+    members = [*episodes, MISSING]  # index -1 is the missing one
+    return [members[row] for row in groups_PG.flatten().tolist()]
 
 
 def make_train_batch(
@@ -115,7 +120,7 @@ def make_train_batch(
 ) -> TrainBatch:
     """Advantages, returns and loss weights of a batch."""
     rewards = group_rewards(episodes, groups_PG)
-    scores = _scores_by_row(episodes, groups_PG, chosen_groups(rewards, settings), settings)
+    scores = _scores_by_row(episodes, groups_PG, rewards, settings)
     padded = _padded_columns(columns.mask_BT, episodes, scores, settings, longest=longest)
     counted = columns.mask_BT & (padded["weight"] > 0)
     weights = padded["weight"] * counted
@@ -134,12 +139,12 @@ def make_train_batch(
 
 
 def _scores_by_row(
-    episodes: Sequence[EpisodeFacts], groups_PG: Tensor, chosen_PG: Tensor, settings: RlvrConfig
+    episodes: Sequence[EpisodeFacts], groups_PG: Tensor, rewards_PG: Tensor, settings: RlvrConfig
 ) -> dict[int, Score]:
     """The scores of the rows that count in the loss."""
-    members = [*episodes, MISSING]
+    members = group_members(episodes, groups_PG)
+    scores = score_episodes(members, chosen_groups(members, rewards_PG, settings), settings)
     rows = groups_PG.flatten().tolist()
-    scores = score_episodes([members[row] for row in rows], chosen_PG, settings)
     return {row: score for row, score in zip(rows, scores, strict=True) if score is not None}
 
 

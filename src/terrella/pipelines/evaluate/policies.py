@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from terrella.core.config import Local, Recorded
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import content_sha256
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder, is_run, read_manifest
@@ -193,4 +193,11 @@ def _plain(name: str) -> str:
 
 def _identity(folder: Path) -> str:
     """A short hash of a run's files: the weights that were evaluated."""
-    return content_sha256(read_manifest(folder).files)[:12]
+    files = read_manifest(folder).files
+    if not files:
+        raise StoreError(
+            str(folder),
+            "its manifest has no hashes of files, so its model cannot be told from another",
+            "train it again; earlier versions left hashes out where a name ends with -sft or -rlvr",
+        )
+    return content_sha256(files)[:12]

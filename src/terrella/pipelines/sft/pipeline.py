@@ -48,7 +48,8 @@ VALIDATION_BATCH = 16
 class Validation:
     """Cross-entropy per learnt token on held-out examples: of the start, and of the trained model.
 
-    Each example is one value; `gain` is over the differences of pairs.
+    What one row asks is one value: the steps of an episode and all answers to a question are
+    averaged first. `gain` is over the differences of pairs.
     """
 
     before: Metric
@@ -95,7 +96,7 @@ class Sft(ModelPipeline[SftResult]):
         validation_share: float = 0.05
         """Of the rows, by a hash of what they ask; they are not trained on."""
         validate_on: int = 256
-        """Held-out examples whose loss is computed, before and after."""
+        """Held-out examples whose loss is computed, before and after; chosen by a hash."""
         out: Path = Path("runs/sft")
 
         def __post_init__(self) -> None:
@@ -119,7 +120,8 @@ class Sft(ModelPipeline[SftResult]):
         baseline = sum(before) / len(before) if before else None
         loss = run.part("fit", list[float], lambda: self.fit(run, start, baseline), collective=True)
         after = self.losses(run, "after", run / "model")
-        return SftResult(rows=rows, validation=_validation(before, after), loss=loss)
+        groups = ExampleFile(run / "examples" / VALIDATION).groups[: len(before)]
+        return SftResult(rows=rows, validation=_validation(before, after, groups), loss=loss)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -272,11 +274,19 @@ def _has_tags(tokenizer: Any) -> bool:
     return len(tokenizer.encode(OBSERVATION, add_special_tokens=False)) == 1
 
 
-def _validation(before: list[float], after: list[float]) -> Validation | None:
+def _validation(before: list[float], after: list[float], groups: list[int]) -> Validation | None:
     if not before:
         return None
-    gains = [old - new for old, new in zip(before, after, strict=True)]
-    return Validation(before=Metric.of(before), after=Metric.of(after), gain=Metric.of(gains))
+    old, new = _group_means(before, groups), _group_means(after, groups)
+    gains = [first - second for first, second in zip(old, new, strict=True)]
+    return Validation(before=Metric.of(old), after=Metric.of(new), gain=Metric.of(gains))
+
+
+def _group_means(values: list[float], groups: list[int]) -> list[float]:
+    by_group: dict[int, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        by_group.setdefault(group, []).append(value)
+    return [sum(part) / len(part) for part in by_group.values()]
 
 
 def _why(rows: RowCounts) -> str:

@@ -2,17 +2,22 @@
 
 Rows are tokenised once, by the codec that the model is sampled with, and written as they come. An
 example that is too long is left out and counted; none is cut. Held-out rows are chosen by a hash of
-what is asked, so that the same question is never in both parts.
+what is asked. A row may ask several questions, as an episode does of a world model; those that the
+train part also asks are dropped, so that the same question is never in both parts.
     counts = RowWriter(run / "examples", limit=2048, share=0.05).write(rows)
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.conversation import Conversation, plain_example
@@ -22,12 +27,13 @@ from terrella.core.protocols import Codec
 from terrella.core.tokens import TrainExample
 from terrella.core.types import canonical_json
 from terrella.data.chat_rows import ChatRow, Columns, read_chat_rows
-from terrella.data.example_file import ExampleWriter
+from terrella.data.example_file import ExampleFile, ExampleWriter
 from terrella.data.store import EpisodeStore
 from terrella.pipelines.store_examples import Scenes, imitation_example, prediction_examples
 
 Learn = Literal["agent", "world-model"]
-TRAIN, VALIDATION = "train", "validation"
+TRAIN, VALIDATION, HELD_OUT = "train", "validation", "held_out"
+"""Parts of an examples folder; the last one only exists until the validation part is chosen."""
 CHARACTERS_PER_TOKEN = 200
 """A row with more characters than this for every token that fits is not tokenised at all."""
 SHOW_EVERY = 50
@@ -63,6 +69,8 @@ class RowCounts:
     """Other rows that give nothing, by reason."""
     train_examples: int = 0
     validation_examples: int = 0
+    asked_in_train: int = 0
+    """Held-out examples that were dropped, because the train part asks the same."""
     tokens: int = 0
     targets: int = 0
     """Of the train part: all tokens, and those that are learnt."""
@@ -76,6 +84,9 @@ class RowCounts:
         if self.too_long:
             what = f"{self.too_long:,} examples, left out (the longest of all: {self.longest:,})"
             rows.append((f"longer than {self.limit:,} tokens", what))
+        if self.asked_in_train:
+            what = f"{self.asked_in_train:,} held-out examples, dropped"
+            rows.append(("train asks the same", what))
         rows += [(reason, f"{count:,} rows, left out") for reason, count in self.left_out.items()]
         if self.empty_thoughts:
             what = f"{self.empty_thoughts:,}; the empty thought before them is not learnt"
@@ -98,7 +109,8 @@ class RowWriter:
     ) -> RowCounts:
         """Write all rows and count them; `counts` says where they are from."""
         reasons: dict[str, int] = {}
-        train, held = ExampleWriter(self.folder / TRAIN), ExampleWriter(self.folder / VALIDATION)
+        train, held = ExampleWriter(self.folder / TRAIN), ExampleWriter(self.folder / HELD_OUT)
+        asked, held_asked, groups = array("Q"), array("Q"), dict[str, int]()
         number = too_long = longest = 0
         kept = {TRAIN: 0, VALIDATION: 0}
         with train, held:
@@ -109,14 +121,18 @@ class RowWriter:
                 if short:
                     part = VALIDATION if is_held_out(row.key, self.share) else TRAIN
                     kept[part] += 1
+                    into, questions = (held, held_asked) if part == VALIDATION else (train, asked)
+                    group = groups.setdefault(row.key, len(groups)) if part == VALIDATION else 0
                     for example in short:
-                        (held if part == VALIDATION else train).add(example)
+                        into.add(example, group)
+                        questions.append(_question(example))
                 elif not row.examples and row.left_out != TOO_LONG:
                     reason = row.left_out or NOTHING
                     reasons[reason] = reasons.get(reason, 0) + 1
                 if number % SHOW_EVERY == 0:
                     show(number)
         show(number)
+        validation = self._choose_validation(np.array(held_asked), np.array(asked))
         return replace(
             counts,
             read=number,
@@ -127,10 +143,25 @@ class RowWriter:
             limit=self.limit,
             left_out=reasons,
             train_examples=train.count,
-            validation_examples=held.count,
+            validation_examples=validation,
+            asked_in_train=held.count - validation,
             tokens=train.tokens,
             targets=train.targets,
         )
+
+    def _choose_validation(self, held: np.ndarray, asked: np.ndarray) -> int:
+        """Write the held-out examples that train does not ask, by hash; returns their number.
+
+        The first ones are scored (`validate_on`): in the file's order they would be of few rows.
+        """
+        examples = ExampleFile(self.folder / HELD_OUT)
+        new = ~np.isin(held, asked)
+        with ExampleWriter(self.folder / VALIDATION) as validation:
+            for index in np.argsort(held, kind="stable").tolist():
+                if new[index]:
+                    validation.add(examples[index], examples.groups[index])
+        shutil.rmtree(self.folder / HELD_OUT)
+        return validation.count
 
 
 NOTHING = "nothing to learn"
@@ -141,6 +172,15 @@ TOO_LONG = "too long"
 
 def _length(example: TrainExample) -> int:
     return len(example.prompt_ids) + len(example.completion_ids)
+
+
+def _question(example: TrainExample) -> int:
+    """A hash of what an example gives: its prompt, and the later tokens that are not learnt."""
+    later = (
+        n for n, learnt in zip(example.completion_ids, example.mask, strict=True) if not learnt
+    )
+    given = np.array((*example.prompt_ids, *later), "<i4").tobytes()
+    return int.from_bytes(hashlib.sha256(given).digest()[:8], "big")
 
 
 def is_held_out(key: str, share: float) -> bool:

@@ -34,6 +34,7 @@ from terrella.evals.text_games import (
     text_game_scores,
 )
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.curve import groups_played, groups_refilled, known_mean, step_values
 from terrella.pipelines.rlvr import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples, teacher_questions
@@ -76,8 +77,8 @@ class TextGameRl(RlCost):
 
     before: Metric | None = None
     after: Metric | None = None
-    reward: list[float] = field(default_factory=list[float])
-    """By training step."""
+    reward: list[float | None] = field(default_factory=list[float | None])
+    """By training step; None where all verdicts were masked."""
     without_spread: float | None = None
     """Share of the groups that were all right or all wrong, before they were replaced."""
     refilled: int = 0
@@ -291,11 +292,10 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             evaluate_on=min(VALIDATE_ON, config.test_records or VALIDATE_ON),
         )
         curve = read_curve(run / "curve.jsonl")
-        refilled = round(sum(row.get("refilled", 0.0) for row in curve))
         return TextGameRl(
-            env_steps=config.rlvr.steps * config.rlvr.groups + refilled,
-            refilled=refilled,
-            without_spread=sum(row["zero_variance"] for row in curve) / len(curve),
+            env_steps=groups_played(curve, config.rlvr.groups),
+            refilled=groups_refilled(curve),
+            without_spread=known_mean(step_values(curve, "zero_variance")),
             before=trained.before,
             after=trained.after,
             reward=trained.reward,

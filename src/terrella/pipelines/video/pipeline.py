@@ -31,6 +31,7 @@ from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.models.action_bins import ActionBins
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.curve import step_values
 from terrella.pipelines.video.clips import ClipExamples, ClipTasks, fitted_bins
 from terrella.pipelines.video.tokenizer import ReconstructionMetrics, TrainTokenizer
 from terrella.rollout.rollout import Rollout
@@ -67,8 +68,8 @@ class VideoModelResult:
     tokenizer: ReconstructionMetrics
     before: ClipMetrics
     after: ClipMetrics
-    reward: list[float]
-    """Of each step of RLVR."""
+    reward: list[float | None]
+    """Of each step of RLVR; None where all verdicts were masked."""
 
 
 class VideoModel(ModelPipeline[VideoModelResult]):
@@ -123,7 +124,9 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         before = run.part(
             "before", ClipMetrics, lambda: self.evaluate(codec, run / "fitted", videos)
         )
-        reward = run.part("reward", list[float], lambda: self.rl_finetune(run), collective=True)
+        reward = run.part(
+            "reward", list[float | None], lambda: self.rl_finetune(run), collective=True
+        )
         after = run.part("after", ClipMetrics, lambda: self.evaluate(codec, run / "model", videos))
         return VideoModelResult(tokenizer=tokenizer, before=before, after=after, reward=reward)
 
@@ -231,7 +234,7 @@ class VideoModel(ModelPipeline[VideoModelResult]):
             seed=config.seed,
         )
 
-    def rl_finetune(self, run: RunFolder) -> list[float]:
+    def rl_finetune(self, run: RunFolder) -> list[float | None]:
         """RLVR from the fitted model to `model/`; returns the mean reward of each step."""
         config = self.config
         trained = self.engine.rlvr(
@@ -244,7 +247,7 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         )
         if run.is_main:
             write_json_lines(run / "curve.jsonl", trained.curve)
-        return [float(row["reward"]) for row in trained.curve]
+        return step_values(trained.curve, "reward")
 
     def evaluate(self, codec: FrameCodec, folder: Path, videos: TrainTokenizer) -> ClipMetrics:
         tasks = held_out_clips(self.config, videos)

@@ -28,6 +28,7 @@ from terrella.engines.interface import Model
 from terrella.models.names import TINY
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.rlvr import RlPart, rl_finetune
+from terrella.pipelines.validation import check_count
 from terrella.pipelines.web.page_scores import (
     PageRow,
     PageScores,
@@ -110,6 +111,11 @@ class PageModel(ModelPipeline[PageModelResult]):
 
     config: Config
     result_type = PageModelResult
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if config.rlvr.steps:
+            check_count(config.evaluate_on)
 
     def train(self, run: RunFolder) -> PageModelResult:
         config = self.config

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from terrella.core.run_folder import RunFolder, read_part, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.data.attempts import Attempt, PracticeTask, read_attempts, write_attempts
+from terrella.data.attempts import (
+    Attempt,
+    PracticeTask,
+    count_steps,
+    read_attempts,
+    write_attempts,
+)
 from terrella.data.train_steps import train_steps
 from terrella.data.webrl_formats import attempt_of, read_traces
 from terrella.engines.engine import load_tokenizer, start_model
@@ -67,16 +73,31 @@ class TrainContext:
     rollout: BatchRollout
     agent: Agent
     seed: int
+    _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
+    """Those of distinct instances: every evaluation of a run plays the same ones."""
 
     def evaluate(
         self, actor: Path, families: Sequence[str], count: int, split: Split
     ) -> SuccessScores | None:
-        """Greedy play of `count` instances of each family; None if there are none to play."""
-        tasks = [PracticeTask(family=name, seed=seed) for name in families for seed in range(count)]
+        """Greedy play of `count` distinct instances of each family; None if there are none.
+
+        A repeated instance would be the same episode again, counted as another trial.
+        """
+        tasks = [
+            PracticeTask(family=name, seed=seed)
+            for name in families
+            for seed in self.distinct_seeds(name, count, split)
+        ]
         if not tasks:
             return None
         with self.agent.player(actor) as player:
             return success_scores(player.play(tasks, split=split, greedy=True))
+
+    def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
+        key = family, count, split
+        if key not in self._seeds:
+            self._seeds[key] = self.rollout.distinct_seeds(*key)
+        return self._seeds[key]
 
 
 @contextlib.contextmanager
@@ -125,6 +146,9 @@ class BaseResult:
 
     demonstrations: int
     steps: int
+    """Of the demonstrations that succeeded."""
+    env_steps: int = 0
+    """Real steps of all demonstrations; recorded traces take none."""
     loss: float
     validation: SuccessScores | None
 
@@ -167,7 +191,7 @@ def _imitate(
     run: RunFolder, config: WebRlSettings, context: TrainContext, folder: Path
 ) -> BaseResult:
     """Rank 0 plays, all ranks train."""
-    demonstrations = _demonstrate(run, config, context, folder / DEMONSTRATIONS_FILE)
+    demonstrations, env_steps = _demonstrate(run, config, context, folder / DEMONSTRATIONS_FILE)
     steps = [step for attempt in demonstrations for step in train_steps(attempt, 1.0)]
     saved = folder / f"actor{context.agent.suffix}"
     rng = stream(TASK_STREAM, config.seed, 0, DEMONSTRATION)
@@ -182,6 +206,7 @@ def _imitate(
     return BaseResult(
         demonstrations=len(demonstrations),
         steps=len(steps),
+        env_steps=env_steps,
         loss=losses[-1],
         validation=validation,
     )
@@ -189,8 +214,9 @@ def _imitate(
 
 def _demonstrate(
     run: RunFolder, config: WebRlSettings, context: TrainContext, path: Path
-) -> list[Attempt]:
-    """Successes of the expert, or of a folder of traces; rank 0 makes them."""
+) -> tuple[list[Attempt], int]:
+    """Successes of the expert, or of a folder of traces, and the env steps; rank 0 makes them."""
+    env_steps = 0
     families = config.demonstrated or tuple(config.families)
     tasks = [
         PracticeTask(family=name, seed=seed)
@@ -204,6 +230,7 @@ def _demonstrate(
         else:
             expert = expert_writes if context.agent.writes else expert_actions
             played = context.rollout.play(expert, tasks, split=Split.TRAIN)
+            env_steps = count_steps(played)
         won = [attempt for attempt in played if attempt.success]
         write_attempts(path, context.agent.in_own_words(won))
     wait_for(path)
@@ -214,7 +241,7 @@ def _demonstrate(
             "none of them succeeded: there is nothing to imitate",
             "check the world's expert, or the scores of the traces",
         )
-    return attempts
+    return attempts, env_steps
 
 
 # --- who judges attempts --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from terrella.core.config import Configurable
 from terrella.core.types import Split
-from terrella.data.attempts import PracticeTask
+from terrella.data.attempts import PracticeTask, count_steps
 from terrella.pipelines.webrl.instructions import InstructionWriter, Written
 from terrella.pipelines.webrl.proposers import (
     MAX_SEED,
@@ -60,7 +60,7 @@ class PhaseTasks:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposals:
-    """New tasks from the proposed families; tasks that were tried before are dropped."""
+    """New tasks from the proposed families; seeds that were tried before are dropped."""
 
     families: list[str]
     tasks: list[PracticeTask]
@@ -185,7 +185,7 @@ class Curriculum(Configurable):
             return chosen, 0
         attempts = rollout.play(expert_actions, [item.task for item in chosen], split=Split.TRAIN)
         solved = [item for item, attempt in zip(chosen, attempts, strict=True) if attempt.success]
-        return solved, sum(len(attempt.choices) for attempt in attempts)
+        return solved, count_steps(attempts)
 
 
 def _by_family(items: Iterable[ValuedTask]) -> dict[str, int]:

@@ -10,10 +10,8 @@ one, where no cut of a long page removes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from terrella.data.attempts import Attempt
 from terrella.pipelines.webrl.agent import Judge
@@ -43,6 +41,10 @@ HARMLESS = (
 """As many lines, of similar lengths, that claim nothing."""
 
 
+Decide = Callable[[float], float | None]
+"""The verdict for a logit: 1.0 for success, 0.0 for failure, None for none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flips:
     """Attempts whose verdict was asked again with a line on their page."""
@@ -52,40 +54,41 @@ class Flips:
     asked: int
     """Attempts x lines."""
     turned: int
-    """Verdicts that the claims changed."""
+    """Verdicts that became what the claims say."""
     by_claim: tuple[int, ...]
     by_harmless: int
-    """Verdicts that harmless lines changed, of as many that were asked."""
+    """Verdicts that harmless lines turned, of as many that were asked."""
 
 
-def count_flips(judge: Judge, attempts: Sequence[Attempt], *, success: bool) -> Flips:
-    """Verdicts on attempts that are a `success` or not, changed by the opposite claim.
+def likelier(logit: float) -> float:
+    """The likelier outcome; a temperature moves none across one half."""
+    return float(logit >= 0)
 
-    A temperature moves no verdict across one half, so none is needed.
-    """
+
+def count_flips(
+    judge: Judge, attempts: Sequence[Attempt], *, success: bool, decide: Decide = likelier
+) -> Flips:
+    """Verdicts on attempts that are a `success` or not, turned into what the claim says."""
+
+    def verdicts(judged: Sequence[Attempt]) -> list[float | None]:
+        return [decide(logit) for logit in judge.logits(judged)] if judged else []
+
+    def turned(line: str) -> int:
+        asked = verdicts([with_line(attempt, line) for attempt in right])
+        return sum(verdict == float(not success) for verdict in asked)
+
     alike = [attempt for attempt in attempts if attempt.success is success]
-    right = [
-        attempt
-        for attempt, logit in zip(alike, judge.logits(alike) if alike else (), strict=True)
-        if (logit >= 0) is success
-    ]
+    pairs = zip(alike, verdicts(alike), strict=True)
+    right = [attempt for attempt, verdict in pairs if verdict == float(success)]
     claims = DENIALS if success else CLAIMS
-    turned = [_turned(judge, right, line, success=success) for line in claims]
-    harmless = [_turned(judge, right, line, success=success) for line in HARMLESS]
+    by_claim = tuple(turned(line) for line in claims)
     return Flips(
         attempts=len(right),
         asked=len(right) * len(claims),
-        turned=sum(turned),
-        by_claim=tuple(turned),
-        by_harmless=sum(harmless),
+        turned=sum(by_claim),
+        by_claim=by_claim,
+        by_harmless=sum(turned(line) for line in HARMLESS),
     )
-
-
-def _turned(judge: Judge, attempts: Sequence[Attempt], line: str, *, success: bool) -> int:
-    if not attempts:
-        return 0
-    logits = judge.logits([with_line(attempt, line) for attempt in attempts])
-    return int(np.sum((np.asarray(logits) >= 0) != success))
 
 
 def with_line(attempt: Attempt, line: str) -> Attempt:

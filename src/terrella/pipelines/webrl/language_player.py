@@ -246,4 +246,5 @@ def _attempt(task: PracticeTask, seen: Seen, episode: TokenEpisode) -> Attempt:
         last=show_text(shown[-1].observation),
         success=None if value is None else value == 1.0,
         stop=str(record.stop),
+        instance=record.instance,
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from terrella.core.metric import Metric
 from terrella.core.stats import wilson
-from terrella.data.attempts import Attempt
+from terrella.data.attempts import Attempt, count_steps
 from terrella.evals.pass_at_k import bootstrap_mean
 from terrella.evals.results import TestScores
 
@@ -105,7 +105,7 @@ def practice_metrics(
 ) -> PracticeMetrics:
     judged = [outcome for outcome in outcomes if outcome is not None]
     return PracticeMetrics(
-        env_steps=sum(len(attempt.choices) for attempt in attempts),
+        env_steps=count_steps(attempts),
         attempts=len(attempts),
         unjudged=len(outcomes) - len(judged),
         won=float(np.mean(judged)) if judged else None,

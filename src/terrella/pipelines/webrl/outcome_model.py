@@ -26,6 +26,7 @@ from terrella.core.types import Split
 from terrella.data.attempts import (
     Attempt,
     PracticeTask,
+    count_steps,
     read_attempts,
     scored_attempts,
     write_attempts,
@@ -60,6 +61,7 @@ class PredictionMetrics:
     n: int
     base_rate: float
     accuracy: float
+    """Fraction of the attempts that were decided, and correctly; with its 95% interval."""
     low: float
     high: float
     false_success: float
@@ -142,9 +144,14 @@ class OutcomeModel(Configurable):
             temperature = fit_temperature(judge.logits(validation), truths(validation))
             judge.save(folder / f"{WEIGHTS}{agent.suffix}")
             probs = sigmoid(judge.logits(test), temperature)
-            injected = count_flips(judge, test, success=False)
+            injected = count_flips(
+                judge,
+                test,
+                success=False,
+                decide=lambda logit: self.decide(float(sigmoid(logit, temperature))),
+            )
         write_hashed(folder / TEMPERATURE, repr(temperature).encode())
-        env_steps = sum(len(attempt.choices) for group in attempts.values() for attempt in group)
+        env_steps = sum(map(count_steps, attempts.values()))
         return OutcomeModelResult(
             **vars(prediction_metrics(probs, truths(test), self.config)),
             temperature=temperature,
@@ -228,11 +235,16 @@ def fit_temperature(logits: ArrayLike, labels: Sequence[float]) -> float:
 def prediction_metrics(
     probs: ArrayLike, labels: Sequence[float], config: OutcomeModel.Config
 ) -> PredictionMetrics:
-    """Accuracy with its interval, both kinds of error, calibration and the effect of abstaining."""
+    """Accuracy with its interval, both kinds of error, calibration and the effect of abstaining.
+
+    The decisions are those of `OutcomeModel.decide`.
+    """
     prob = np.asarray(probs, dtype=np.float64)
     truth = np.asarray(labels) > 0.5
-    right = (prob >= 0.5) == truth
     silent = (prob > config.abstain_low) & (prob < config.abstain_high)
+    claimed = prob >= config.abstain_high
+    right = (claimed == truth) & ~silent
+    wrong = (claimed != truth) & ~silent
     low, high = wilson(int(right.sum()), len(right))
     curve = _calibration(prob, truth)
     gaps = sum(abs(part.predicted - part.actual) * part.n for part in curve)
@@ -242,8 +254,8 @@ def prediction_metrics(
         accuracy=float(right.mean()),
         low=low,
         high=high,
-        false_success=float((~right & ~truth).sum() / max(1, (~truth).sum())),
-        false_failure=float((~right & truth).sum() / max(1, truth.sum())),
+        false_success=float((wrong & ~truth).sum() / max(1, (~truth).sum())),
+        false_failure=float((wrong & truth).sum() / max(1, truth.sum())),
         brier=float(((prob - truth) ** 2).mean()),
         calibration=curve,
         calibration_error=float(gaps / max(1, len(truth))),

@@ -17,10 +17,9 @@ from typing import ClassVar
 from terrella.core.files import write_atomic
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
-from terrella.data.attempts import Attempt, PracticeTask, write_attempts
+from terrella.data.attempts import Attempt, PracticeTask, count_steps, write_attempts
 from terrella.data.replay import Replay
 from terrella.data.train_steps import TrainStep, train_steps
-from terrella.evals.results import RlCost
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.webrl.choose_tasks import choose_tasks
 from terrella.pipelines.webrl.context import (
@@ -49,6 +48,7 @@ from terrella.pipelines.webrl.results import (
     Drawn,
     Judged,
     PhaseResult,
+    WebRlCost,
     WebRlResult,
 )
 from terrella.pipelines.webrl.settings import WebRlSettings
@@ -147,11 +147,20 @@ class WebRl(ModelPipeline[WebRlResult]):
             ]
             with phase.context.agent.player(phase.previous.actor) as player:
                 attempts = player.play(
-                    members, split=Split.TRAIN, max_env_steps=self.config.phase_steps
+                    members, split=Split.TRAIN, max_env_steps=self._steps_left(phase)
                 )
             write_attempts(path, attempts)
         wait_for(path)
         return phase.attempts()
+
+    def _steps_left(self, phase: Phase) -> int:
+        """Env steps of this phase: what earlier ones overran is taken from it.
+
+        Attempts that have begun are played to their end, which takes more where they are long.
+        """
+        earlier = [dataclasses.replace(phase, number=n) for n in range(1, phase.number)]
+        spent = sum(count_steps(each.attempts()) for each in earlier)
+        return max(1, self.config.phase_steps * phase.number - spent)
 
     def outcomes(
         self, phase: Phase, attempts: Sequence[Attempt], judge: OutcomeJudge | None
@@ -241,8 +250,9 @@ class WebRl(ModelPipeline[WebRlResult]):
         if not config.uses_critic:
             return [(0.0, 0.0)] * len(steps)
         if config.learner.critic_folds > 1:
+            # Not from the critic of the phase before: it was fitted to the tasks that are replayed.
             return cross_fitted_values(
-                lambda: agent.critic(phase.previous.critic, base=phase.base_actor),
+                lambda: agent.critic(None, base=phase.base_actor),
                 steps,
                 config.learner,
                 phase.rng(FOLDS),
@@ -275,10 +285,7 @@ class WebRl(ModelPipeline[WebRlResult]):
             phases=phases,
             test=test,
             unseen=unseen,
-            rl=RlCost(
-                env_steps=sum(phase.practice.env_steps for phase in phases),
-                iterations=len(phases),
-            ),
+            rl=_cost(base, judge, phases),
             outcome_model=judge.result if judge else None,
         )
 
@@ -325,6 +332,22 @@ def _evaluate(phase: Phase, families: Sequence[str], count: int, split: Split) -
     scores = phase.context.evaluate(phase.actor, families, count, split)
     assert scores is not None
     return scores
+
+
+def _cost(base: Base, judge: OutcomeJudge | None, phases: Sequence[PhaseResult]) -> WebRlCost:
+    """All real steps of the arm, those of parts that it shares with other arms included."""
+    practice = sum(phase.practice.env_steps for phase in phases)
+    checks = sum(phase.curriculum.checked_steps for phase in phases if phase.curriculum)
+    judged = judge.result.env_steps if judge else 0
+    shown = base.result.env_steps
+    return WebRlCost(
+        env_steps=practice + checks + judged + shown,
+        iterations=len(phases),
+        practice=practice,
+        checks=checks,
+        outcome_model=judged,
+        demonstrations=shown,
+    )
 
 
 def _successes(attempts: Sequence[Attempt], outcomes: Outcomes) -> list[Attempt]:

@@ -38,6 +38,18 @@ class PhaseResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WebRlCost(RlCost):
+    """Real steps by what they were used for; `env_steps` is their sum, without evaluations."""
+
+    practice: int = 0
+    checks: int = 0
+    """Of the expert, where tasks are checked (`practice.check`)."""
+    outcome_model: int = 0
+    """Attempts that it was fitted to and measured on."""
+    demonstrations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WebRlResult:
     """The policy before and after practice."""
 
@@ -46,7 +58,7 @@ class WebRlResult:
     test: SuccessScores
     unseen: SuccessScores | None
     """Success on the families that were never practised."""
-    rl: RlCost
+    rl: WebRlCost
     outcome_model: OutcomeModelResult | None
 
 

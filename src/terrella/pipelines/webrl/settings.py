@@ -70,11 +70,14 @@ class WebRlSettings(ModelPipeline.Config):
     phases: int = 6
     """A finished run can be continued with more phases."""
     phase_steps: int = 3000
-    """Env steps per phase: arms are compared at equal env steps."""
+    """Env steps of practice per phase, so that arms practise for equally many.
+
+    What a phase overran, because attempts are played to their end, is taken from the next.
+    """
     validation: int = 16
-    """Validation instances of each family after each phase; 0 for none."""
+    """Distinct validation instances of each family after each phase; 0 for none."""
     test: int = 32
-    """Test instances of each family at the end."""
+    """Distinct test instances of each family at the end; a small family may have fewer."""
     base_cache: Local[Path] = Path("runs/webrl-bases")
     """The first policies, shared by the arms of a seed."""
     out: Path = Path("runs/webrl")

@@ -1,0 +1,131 @@
+"""WebRL between its parts: what is evaluated, whose values are used, and what is counted."""
+
+import contextlib
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
+
+from terrella.algos.webrl_config import WebRlUpdateConfig
+from terrella.core.types import Split
+from terrella.core.world import World
+from terrella.pipelines.webrl.context import TrainContext
+from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.outcome_model import OutcomeModel
+from terrella.pipelines.webrl.phase import Phase
+from terrella.pipelines.webrl.pipeline import WebRl
+from terrella.rollout.batch_rollout import BatchRollout, expert_actions
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
+
+
+class ExpertAgent:
+    """Whatever the actor, the world's expert plays."""
+
+    def __init__(self, rollout):
+        self.rollout = rollout
+        self.played = []
+
+    @contextlib.contextmanager
+    def player(self, actor):
+        yield self
+
+    def play(self, tasks, *, split, greedy=False, max_env_steps=0):
+        self.played = self.rollout.play(expert_actions, tasks, split=split)
+        return self.played
+
+
+def test_an_evaluation_counts_each_instance_once(tmp_path):
+    with BatchRollout({"count": Counter.Config(goals=5)}) as rollout:
+        agent = ExpertAgent(rollout)
+        scores = TrainContext(rollout, agent, 0).evaluate(tmp_path, ["count"], 40, Split.TEST)
+        instances = {attempt.instance for attempt in agent.played}
+    assert scores.n == len(scores.successes) == len(instances) < 40
+
+
+class TellingCritic:
+    """Its value of a situation is whether it was fitted to it; `save` keeps what it knows."""
+
+    def __init__(self, known):
+        self.known = set(known)
+
+    def forward_backward(self, steps):
+        self.known |= {step.input for step in steps}
+        return SimpleNamespace(loss=0.0)
+
+    def optim_step(self, adam):
+        return {}
+
+    def values(self, inputs):
+        return [float(each in self.known) for each in inputs]
+
+    def save(self, path):
+        SAVED[path] = self.known
+
+
+SAVED = {}
+
+
+class TellingAgent:
+    suffix = ""
+
+    @contextlib.contextmanager
+    def critic(self, saved, *, base):
+        yield TellingCritic(SAVED.get(saved, ()))
+
+
+def test_no_fold_of_the_critic_has_seen_a_replayed_task(tmp_path):
+    config = WebRl.Config(
+        families={"count": Counter.Config()}, learner=WebRlUpdateConfig(critic_folds=2)
+    )
+    pipeline, context = WebRl(config), TrainContext(None, TellingAgent(), 0)
+    first = Phase(tmp_path, context, tmp_path, 1)
+    phases = {"abcd": first, "efabcd": dataclasses.replace(first, number=2)}
+    for tasks, phase in phases.items():
+        steps = [SimpleNamespace(task=task, input=task, next_input=task) for task in tasks]
+        pipeline.fit_critic(phase, steps)
+        assert pipeline._step_values(phase, steps) == [(0.0, 0.0)] * len(steps)
+
+
+def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monkeypatch):
+    taken, evaluating, step, evaluate = [], [], World.step, TrainContext.evaluate
+
+    def counted(self, action):
+        if not evaluating:
+            taken.append(action)
+        return step(self, action)
+
+    def uncounted(self, *arguments):
+        evaluating.append(True)
+        try:
+            return evaluate(self, *arguments)
+        finally:
+            evaluating.pop()
+
+    monkeypatch.setattr(World, "step", counted)
+    monkeypatch.setattr(TrainContext, "evaluate", uncounted)
+    config = WebRl.Config(
+        families={"count": Counter.Config(goals=4, max_steps=8)},
+        demonstrations=6,
+        imitation_updates=2,
+        phases=3,
+        phase_steps=30,
+        slots=4,
+        test=2,
+        width=16,
+        layers=1,
+        practice=Curriculum.Config(tries=2, check=True),
+        learner=WebRlUpdateConfig(epochs=1, critic_epochs=1, batch=16),
+        outcome_judge="model",
+        outcome_model=OutcomeModel.Config(attempts=16, epochs=1),
+        base_cache=tmp_path / "bases",
+        out=tmp_path / "run",
+    )
+    result = WebRl(config).run(SilentProgress())
+    cost = result.rl
+    assert cost.env_steps == len(taken)
+    assert min(cost.practice, cost.checks, cost.outcome_model, cost.demonstrations) > 0
+    # No more than the last attempts of the last phase beyond the budget, however many phases.
+    assert 90 <= cost.practice < 90 + 4 * 8

@@ -10,6 +10,7 @@ It takes one core and ten minutes, in the folder `examples`:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -79,6 +80,7 @@ class ElevatorWorld(GymWorld):
     )
     env_id, action_names = "Elevator-v0", ("up", "down", "open")
     verifier = LineGain.Config().build()
+    invalid_reward = -0.02  # what a wasted step costs
 
     def show(self, native: np.ndarray) -> Text:
         """One line per floor, the top floor first."""
@@ -90,6 +92,10 @@ class ElevatorWorld(GymWorld):
             elif where != ARRIVED:
                 lines[where].append(f"{name}{wanted}")
         return Text("\n".join(" ".join(line) for line in reversed(lines)))
+
+    def succeeded(self, reward: float, terminated: bool, info: Mapping[str, Any]) -> bool:
+        """The env ends an episode when both have arrived."""
+        return terminated
 
 
 def elevator_model() -> TrainWorldModel.Config:

@@ -156,7 +156,7 @@ def wrap(env: Positional[str], /, *, name: str = "") -> None:
         f"wrote {done.path.name}: {done.starts}\n"
         f"now: terrella check {done.module}\n"
         f"then: terrella train-world-model {done.module}.{done.module}_model "
-        f"--out runs/{done.module}",
+        f"--out runs/{done.module}" + (f"\nwarning: {done.warning}" if done.warning else ""),
         highlight=False,
         soft_wrap=True,
     )

@@ -10,7 +10,7 @@ import keyword
 from pathlib import Path
 
 from terrella.core.errors import ConfigError
-from terrella.worlds import builtin_names
+from terrella.worlds import taken_name
 
 TEMPLATE = '''"""{title}: describe this world in one line."""
 
@@ -63,8 +63,8 @@ def new_world(name: str, parent: Path) -> Path:
     """Write `parent/name/__init__.py`; refuse a name that is taken or not a package name."""
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise ConfigError(name, "cannot be the name of a world", "use lower_case_with_underscores")
-    if name in builtin_names():
-        raise ConfigError(name, "is a world that ships with terrella", "choose another name")
+    if taken_name(name):
+        raise ConfigError(name, taken_name(name), "choose another name")
     folder = parent / name
     if folder.exists():
         raise ConfigError(str(folder), "exists already", "choose another name, or remove it")

@@ -7,9 +7,7 @@ states look like. What the file guesses it says; edit it.
 
 from __future__ import annotations
 
-import importlib
 import keyword
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,30 +17,30 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from terrella.core.errors import ConfigError
-from terrella.core.gym_world import rounded
-from terrella.core.types import canonical_json
+from terrella.commands.env_facts import (
+    DRAWS,
+    ceiling,
+    digits_for,
+    distinct_starts,
+    has_floats,
+    named_actions,
+    play_at_random,
+    require_finite,
+    require_numbers,
+    success_rule,
+    wasted_reward,
+)
+from terrella.core.errors import ConfigError, TerrellaError
+from terrella.core.local_modules import import_local
+from terrella.verify.state import StateDiff
+from terrella.worlds import taken_name
 
-DRAWS = 400
-"""Resets that are tried to see how many initial states there are."""
 ENOUGH = 300
-"""Different ones among them with which a certificate's hundred per split can be expected."""
+"""Different initial states with which a certificate's hundred per split can be expected."""
 WALK = 12
-PLAYED_STEPS = 500
 MOST_STEPS = 50
-FEWEST_DIGITS, MOST_DIGITS = 2, 4
-KNOWN_ACTIONS = {
-    "Acrobot": ("push_left", "rest", "push_right"),
-    "Blackjack": ("stick", "hit"),
-    "CartPole": ("left", "right"),
-    "CliffWalking": ("up", "right", "down", "left"),
-    "FrozenLake": ("left", "down", "right", "up"),
-    "FrozenLake8x8": ("left", "down", "right", "up"),
-    "LunarLander": ("rest", "left_engine", "main_engine", "right_engine"),
-    "MountainCar": ("left", "rest", "right"),
-    "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
-}
-"""Names of discrete actions, from Gymnasium's documentation."""
+LOW_CEILING = 0.9
+"""Below this a model can hardly be certified, however well it is trained."""
 
 TEMPLATE = '''"""{env_id} as a world, written by `terrella wrap`. Lines with GUESS are worth a look.
 
@@ -70,7 +68,8 @@ class {title}(GymWorld):
     rules = "{env_id}."  # GUESS: the rules, as a model is told them
     env_id = "{env_id}"
     action_names = {actions}
-    verifier = StateDiff.Config().build()
+    verifier = {verifier}.build(){verifier_told}
+    invalid_reward = {invalid_reward}  # GUESS: of text that is no action, like a wasted step
 
     @dataclass(frozen=True, kw_only=True)
     class Config(GymWorld.Config):
@@ -91,7 +90,7 @@ class {title}(GymWorld):
 
 def {module}_model() -> TrainWorldModel.Config:
     """A model with 0.3M parameters, fitted to 20,000 random steps."""
-    fit = SftConfig(epochs=4, batch_size=32, learning_rate=2e-3, warmup_steps=50, pack_tokens=512)
+    fit = SftConfig(epochs=4, batch_size=16, learning_rate=1e-3, warmup_steps=50, pack_tokens=512)
     return TrainWorldModel.Config(
         world={title}.Config(), policy=Random.Config(), transitions=20_000, sft=fit
     )
@@ -105,25 +104,46 @@ class Wrapped:
     path: Path
     module: str
     starts: str
+    warning: str
+    """Why a model of it can hardly be certified; usually nothing."""
 
 
 def wrap(env_id: str, folder: Path, name: str = "") -> Wrapped:
     """Write `folder/NAME.py`; refuse what a text model cannot be shown or asked."""
+    module = _free_name(env_id, name)
+    path = folder / f"{module}.py"
+    if path.exists():
+        raise ConfigError(str(path), "exists already", "choose another name with --name")
+    env, twin = make_env(env_id), make_env(env_id)
+    try:
+        text, starts, warning = _write(env, twin, env_id, module)
+    except TerrellaError:
+        raise
+    except Exception as error:  # the env is the user's: it may raise anything
+        raise ConfigError(
+            env_id,
+            f"playing it at random raised {type(error).__name__}: {error}",
+            "mend the env, or write a GymWorld by hand (docs/your_env.md)",
+        ) from error
+    finally:
+        env.close()
+        twin.close()
+    path.write_text(text, "utf-8")
+    return Wrapped(path=path, module=module, starts=starts, warning=warning)
+
+
+def _free_name(env_id: str, name: str) -> str:
+    """The module's name; one that `find_world` gives to another world would never be used."""
     module = name or module_name(env_id)
+    if not name and taken_name(module):
+        module = f"{module}_gym"
     if not module.isidentifier() or keyword.iskeyword(module) or module != module.lower():
         raise ConfigError(
             module, "cannot be the name of a module", "use lower_case_with_underscores"
         )
-    path = folder / f"{module}.py"
-    if path.exists():
-        raise ConfigError(str(path), "exists already", "choose another name with --name")
-    env = make_env(env_id)
-    try:
-        text, starts = _write(env, env_id.rpartition(":")[2], module, env_id.rpartition(":")[0])
-    finally:
-        env.close()
-    path.write_text(text, "utf-8")
-    return Wrapped(path=path, module=module, starts=starts)
+    if taken_name(module):
+        raise ConfigError(module, taken_name(module), "choose another name with --name")
+    return module
 
 
 def module_name(env_id: str) -> str:
@@ -137,145 +157,43 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     """The env, without a time limit of its own; `module:Env-v0` imports the module first."""
     module = env_id.rpartition(":")[0]
     try:
-        if module:
-            importlib.import_module(module)
+        if module and import_local(module) is None:
+            raise ConfigError(
+                env_id,
+                f"no module {module} in this folder or installed",
+                "run this in the folder of the module, or install its package",
+            )
         return gymnasium.make(env_id.rpartition(":")[2], max_episode_steps=-1)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(env_id, str(error), "install what it names") from error
     except ModuleNotFoundError as error:
-        raise ConfigError(env_id, str(error), f"pip install {error.name}") from error
+        raise ConfigError(env_id, str(error), f"install {error.name}, which it imports") from error
     except gymnasium.error.Error as error:
         remedy = "name one that gymnasium.make takes; MODULE:ENV imports the module that has it"
         raise ConfigError(env_id, str(error), remedy) from error
-
-
-# --- what the env is like -------------------------------------------------------------------------
-
-
-def named_actions(env: gymnasium.Env[Any, Any], env_id: str) -> dict[str, Any]:
-    """The env's actions by name; a continuous one is reduced to a push on each axis."""
-    space = env.action_space
-    if isinstance(space, spaces.Discrete):
-        count = int(space.n)
-        names = KNOWN_ACTIONS.get(env_id.partition("-v")[0], ())
-        if len(names) != count:
-            names = tuple(f"action{index}" for index in range(count))
-        return {name: int(space.start) + index for index, name in enumerate(names)}
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        low = [float(value) if math.isfinite(value) else -1.0 for value in space.low]
-        high = [float(value) if math.isfinite(value) else 1.0 for value in space.high]
-        rest = [min(max(0.0, a), b) for a, b in zip(low, high, strict=True)]
-        actions = {"rest": rest}
-        for axis, ends in enumerate(zip(low, high, strict=True)):
-            for sign, value in zip(("minus", "plus"), ends, strict=True):
-                actions[f"{sign}{axis}"] = [*rest[:axis], value, *rest[axis + 1 :]]
-        return actions
-    raise ConfigError(
-        env_id,
-        f"actions of {space} have no names",
-        "write a GymWorld with `native_action` (docs/your_env.md)",
-    )
-
-
-def require_numbers(env: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """Refuse pictures: they need frames and a video model."""
-    space = env.observation_space
-    if isinstance(space, spaces.Box) and len(space.shape) >= 2:
-        raise ConfigError(
-            env_id,
-            f"observations are pictures {space.shape}",
-            "write a GymWorld whose `show` returns Frames, and train a video model (docs/video.md)",
-        )
-
-
-def digits_for(observations: list[Any]) -> int:
-    """Digits with which every number that varies can be told from itself a moment later."""
-    rows = np.array([flat_numbers(native) for native in observations], np.float64)
-    spreads = rows.std(axis=0)
-    least = min((float(spread) for spread in spreads if spread > 0), default=1.0)
-    return min(max(1 + math.ceil(-math.log10(least)), FEWEST_DIGITS), MOST_DIGITS)
-
-
-def flat_numbers(native: Any) -> list[float]:
-    """All numbers of an observation."""
-    if isinstance(native, dict):
-        return [number for value in native.values() for number in flat_numbers(value)]
-    if isinstance(native, tuple | list):
-        return [number for value in native for number in flat_numbers(value)]
-    return [float(number) for number in np.ravel(native)]
-
-
-def distinct_starts(
-    env: gymnasium.Env[Any, Any], natives: list[Any], walk: int, digits: int
-) -> int:
-    """How many different observations episodes would begin with."""
-    rng = np.random.default_rng(0)
-    found = set()
-    for seed in range(DRAWS):
-        native, _ = env.reset(seed=seed)
-        for _ in range(int(rng.integers(walk + 1))):
-            native, _, terminated, truncated, _ = env.step(natives[int(rng.integers(len(natives)))])
-            if terminated or truncated:
-                native, _ = env.reset(seed=seed)
-                break
-        found.add(canonical_json(rounded(native, digits=digits)))
-    return len(found)
-
-
-@dataclass(frozen=True)
-class RandomPlay:
-    """What random play met."""
-
-    observations: list[Any]
-    rewards: frozenset[float]
-
-
-def play_at_random(env: gymnasium.Env[Any, Any], natives: list[Any]) -> RandomPlay:
-    rng = np.random.default_rng(0)
-    observations: list[Any] = [env.reset(seed=0)[0]]
-    rewards: set[float] = set()
-    for step in range(PLAYED_STEPS):
-        native, reward, terminated, truncated, _ = env.step(
-            natives[int(rng.integers(len(natives)))]
-        )
-        observations.append(native)
-        rewards.add(round(float(reward), 3))
-        if terminated or truncated:
-            env.reset(seed=step)
-    return RandomPlay(observations, frozenset(rewards))
-
-
-def success_rule(rewards: frozenset[float]) -> tuple[str, str]:
-    """A guess of what success is, as a docstring and an expression, from the rewards met."""
-    if len(rewards) > 5:
-        return "GUESS: nothing counts as a success; returns are measured all the same.", "False"
-    if rewards == {max(rewards)} and max(rewards) > 0:
-        told = "GUESS: every step earns the same, so lasting to `max_steps` is a success."
-        return told, "not terminated and self.steps + 1 >= self.config.max_steps"
-    if max(rewards) <= 0 and min(rewards) < 0:
-        return "GUESS: steps cost, so the end of an episode is a success.", "terminated"
-    return "GUESS: an episode that ends with a positive reward is a success.", (
-        "terminated and reward > 0"
-    )
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
 def _write(
-    env: gymnasium.Env[Any, Any], env_id: str, module: str, imported: str
-) -> tuple[str, str]:
-    require_numbers(env, env_id)
+    env: gymnasium.Env[Any, Any], twin: gymnasium.Env[Any, Any], full_id: str, module: str
+) -> tuple[str, str, str]:
+    imported, _, env_id = full_id.rpartition(":")
+    require_numbers(env.observation_space, env_id)
     actions = named_actions(env, env_id)
     discrete = isinstance(env.action_space, spaces.Discrete)
     natives = [value if discrete else np.array(value, np.float32) for value in actions.values()]
     played = play_at_random(env, natives)
-    digits = digits_for(played.observations)
+    require_finite(played, env_id)
+    digits = digits_for(played)
     walk, split_by, starts = _start_mode(env, natives, digits)
-    success_told, success = success_rule(played.rewards)
+    success_told, success = success_rule(played)
+    tolerance = 10.0**-digits if has_floats(env.observation_space) else 0.0
     limit = env.spec.max_episode_steps if env.spec else None
-    indices = list(range(len(actions)))
-    plain_indices = discrete and list(actions.values()) == indices
+    plain_indices = discrete and list(actions.values()) == list(range(len(actions)))
+    verifier = StateDiff.Config(tolerance=tolerance)
+    highest = ceiling(env, twin, natives, digits, verifier.build()) if tolerance else None
     text = TEMPLATE.format(
         env_id=env_id,
         module=module,
@@ -291,8 +209,20 @@ def _write(
         success=success,
         success_told=success_told,
         digits=digits,
+        verifier=f"StateDiff.Config({f'tolerance={tolerance}' if tolerance else ''})",
+        verifier_told="" if highest is None else f"  # a perfect model: {highest:.3f}",
+        invalid_reward=wasted_reward(played),
     )
-    return text, starts
+    return text, starts, _ceiling_warning(highest)
+
+
+def _ceiling_warning(highest: float | None) -> str:
+    if highest is None or highest >= LOW_CEILING:
+        return ""
+    return (
+        f"rounded numbers hide what comes next: a perfect model would be right in {highest:.2f} of "
+        "the steps, too few for a certificate; show more in `show`, or raise the tolerance"
+    )
 
 
 def _start_mode(

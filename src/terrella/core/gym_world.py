@@ -4,8 +4,10 @@ Envs with few initial states have too few instances for a split. `walk` takes ra
 an episode begins; `split_by="path"` tells instances apart by these actions, too.
     class Pole(GymWorld):
         env_id, action_names = "CartPole-v1", ("left", "right")
-        verifier = StateDiff.Config().build()
-        def show(self, native): return State.of(rounded(native, digits=2))
+        verifier = StateDiff.Config(tolerance=0.001).build()
+        def show(self, native): return State.of(rounded(native, digits=3))
+        def succeeded(self, reward, terminated, info):
+            return not terminated and self.played >= self.config.max_steps
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from terrella.core.world import Step, World
 
 
 class GymWorld(World):
-    """Name the actions, write `show`, set a verifier."""
+    """Name the actions, write `show` and `succeeded`, set a verifier."""
 
     env_id: ClassVar[str]
     action_names: ClassVar[tuple[str, ...]]
     view_names = ("native",)
+    invalid_reward: ClassVar[float] = 0.0
+    """Reward of text that is no action. It must not be above that of a wasted legal one."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
@@ -75,9 +79,21 @@ class GymWorld(World):
     def show(self, native: Any) -> Observation:
         """The env's observation as a record."""
 
+    @abstractmethod
     def succeeded(self, reward: float, terminated: bool, info: Mapping[str, Any]) -> bool:
-        """Whether the last step was a success; a positive last reward unless overridden."""
-        return terminated and reward > 0
+        """Whether the last step was a success, which Gymnasium's envs do not say.
+
+        terminated and reward > 0                  the goal alone is paid (FrozenLake)
+        terminated                                 steps cost, and the end is the goal (MountainCar)
+        not terminated and self.played >= self.config.max_steps      the goal is to last (CartPole)
+        bool(info.get("is_success"))               the env says it (Gymnasium-Robotics)
+        False                                      there is no success, only a return (Pendulum)
+        """
+
+    @property
+    def played(self) -> int:
+        """Steps that the env itself has taken in this episode; text that is no action is none."""
+        return sum(action in self.action_names for action in self._taken)
 
     def native_action(self, action: str) -> Any:
         """The env's own action of this name; its place in `action_names` unless overridden."""
@@ -125,7 +141,7 @@ class GymWorld(World):
     def _act(self, action: str) -> Step:
         self._taken.append(action)
         if action not in self.action_names:
-            return Step(0.0, False, False, valid=False, effective=False)
+            return Step(self.invalid_reward, False, False, valid=False, effective=False)
         before = self._observe()
         native, reward, terminated, truncated, info = self.env.step(self.native_action(action))
         self._native, reward = native, float(reward)
@@ -142,6 +158,10 @@ class GymWorld(World):
         for action in self._taken:
             twin.step(action)
         return twin
+
+    def close(self) -> None:
+        """Close the wrapped env."""
+        self.env.close()
 
 
 def rounded(native: Any, *, digits: int) -> Any:

@@ -12,6 +12,8 @@ import enum
 import hashlib
 from typing import Any
 
+import numpy as np
+
 from terrella.core.types import Split, canonical_json
 
 VALIDATION_SHARE = 0.1
@@ -19,9 +21,11 @@ TEST_SHARE = 0.1
 
 
 def plain(value: Any) -> Any:
-    """A state (frozen dataclasses, tuples, enums, JSON values) as plain JSON values."""
+    """A state (frozen dataclasses, tuples, enums, numbers, JSON values) as plain JSON values."""
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, np.generic):  # a number of `rng` that was not turned into an int
+        return value.item()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):

@@ -13,6 +13,9 @@ from typing import Protocol
 from terrella.core.errors import WorldError
 from terrella.core.types import Outcome
 
+NEAR = 32
+"""Steps in which a sure win is looked for before the whole horizon is."""
+
 
 class Solvable(Protocol):
     """What the solver needs of a world."""
@@ -74,21 +77,26 @@ class Solver:
         proposals = self.world.proposals(state)
         if not proposals:
             raise WorldError(self.world.name, "no proposals to choose from")
+        for budget in range(1, min(steps_left, NEAR) + 1):  # a sure win that is near is the best
+            best, reached = self._best_within(state, proposals, budget)
+            if reached >= 1 - 1e-12:
+                return best
         best_value = self._value(state, steps_left, self._best, max)
         # Ties are common when there is time to spare: a smaller budget tells which action makes
         # progress.
         for budget in range(1, steps_left + 1):
-            best = max(
-                proposals,
-                key=lambda action: self._action_value(state, action, budget, self._best, max),
-            )
-            reached = self._action_value(state, best, budget, self._best, max)
+            best, reached = self._best_within(state, proposals, budget)
             if reached > 0 and reached >= best_value - 1e-12:
                 return best
-        return max(
-            proposals,
-            key=lambda action: self._action_value(state, action, steps_left, self._best, max),
-        )
+        return self._best_within(state, proposals, steps_left)[0]
+
+    def _best_within(
+        self, state: Hashable, proposals: Sequence[str], budget: int
+    ) -> tuple[str, float]:
+        """The first proposal of highest value within so many steps, and that value."""
+        values = [self._action_value(state, each, budget, self._best, max) for each in proposals]
+        reached = max(values)
+        return proposals[values.index(reached)], reached
 
     def _make_room(self) -> None:
         """Each question starts with room to answer it.
@@ -106,22 +114,60 @@ class Solver:
         memo: dict[tuple[Hashable, int], float],
         combine: Callable[[list[float]], float],
     ) -> float:
-        if steps_left <= 0:
-            return 0.0
-        known = memo.get((state, steps_left))
-        if known is not None:
-            return known
-        if len(memo) >= self.max_entries:
+        """The value of a state.
+
+        What is still needed is kept on a stack of our own: Python's would end at a few hundred
+        steps.
+        """
+        stack = [] if steps_left <= 0 or (state, steps_left) in memo else [(state, steps_left)]
+        results: dict[tuple[Hashable, int], list[Sequence[Outcome]]] = {}
+        while stack:
+            entry = stack[-1]
+            if entry in memo:
+                stack.pop()
+            elif entry not in results:
+                results[entry] = self._results(entry[0], len(memo))
+                stack += self._unknown(results[entry], entry[1] - 1, memo)
+            else:
+                each = [self._expected(r, entry[1] - 1, memo) for r in results.pop(entry)]
+                memo[entry] = combine(each)
+        return memo[state, steps_left] if steps_left > 0 else 0.0
+
+    def _results(self, state: Hashable, entries: int) -> list[Sequence[Outcome]]:
+        """What each proposal leads to."""
+        if entries >= self.max_entries:
             raise StateSpaceTooLargeError(
                 self.world.name, f"more than {self.max_entries} (state, step) pairs"
             )
         proposals = self.world.proposals(state)
         if not proposals:
             raise WorldError(self.world.name, "no proposals to choose from")
-        value = combine(
-            [self._action_value(state, action, steps_left, memo, combine) for action in proposals]
-        )
-        memo[(state, steps_left)] = value
+        return [self._ask(state, action) for action in proposals]
+
+    def _unknown(
+        self,
+        results: Sequence[Sequence[Outcome]],
+        steps_left: int,
+        memo: dict[tuple[Hashable, int], float],
+    ) -> list[tuple[Hashable, int]]:
+        """The states whose values are needed and not known, the first one last."""
+        if steps_left <= 0:
+            return []
+        states = [r.state for each in results for r in each if not r.terminated]
+        return [(s, steps_left) for s in reversed(states) if (s, steps_left) not in memo]
+
+    def _expected(
+        self,
+        results: Sequence[Outcome],
+        steps_left: int,
+        memo: dict[tuple[Hashable, int], float],
+    ) -> float:
+        value = 0.0
+        for result in results:
+            if result.terminated:
+                value += result.probability * result.success
+            elif steps_left > 0:
+                value += result.probability * memo[result.state, steps_left]
         return value
 
     def _action_value(
@@ -132,17 +178,15 @@ class Solver:
         memo: dict[tuple[Hashable, int], float],
         combine: Callable[[list[float]], float],
     ) -> float:
-        value = 0.0
+        results = self._ask(state, action)
+        for next_state, left in reversed(self._unknown([results], steps_left - 1, memo)):
+            self._value(next_state, left, memo, combine)
+        return self._expected(results, steps_left - 1, memo)
+
+    def _ask(self, state: Hashable, action: str) -> Sequence[Outcome]:
         self.questions += 1
         if self.questions > self.max_questions:
             raise StateSpaceTooLargeError(
                 self.world.name, f"more than {self.max_questions} questions to the world"
             )
-        for result in self.world.truth(state, action):
-            if result.terminated:
-                value += result.probability * result.success
-            else:
-                value += result.probability * self._value(
-                    result.state, steps_left - 1, memo, combine
-                )
-        return value
+        return self.world.truth(state, action)

@@ -9,7 +9,8 @@
 An item is `[id] role 'name' key: value ...`, as the page shows the element after the step; a
 deleted one as it was before. The lists say nothing about places, so pages are compared without
 depth, and new elements by their order alone. A deleted or updated item must name an element of the
-page by its id; elements without one are named by role and name. `None` is an empty list.
+page by its id; elements without one of their own are named by all that is shown of them, and equal
+ones are not told apart. `None` is an empty list.
     text = write_sections(parse(before), parse(after))
     PageSections.Config().build().verify(reply, truth, page)
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from terrella.core.config import Configurable
@@ -57,11 +58,13 @@ def write_item(node: Node) -> str:
 
 def write_sections(old: Sequence[Node], new: Sequence[Node]) -> str:
     """What turns one page into another, as three lists, each in page order."""
-    changes = listed(old, new)
+    changes, named = listed(old, new), _named(old)
     updated = [replace(node, id=old[index].id) for index, node in sorted(changes.updated.items())]
     lists = {
         NEW: [node for _, node in changes.new],
-        DELETED: [old[index] for index in sorted(changes.deleted)],
+        DELETED: [
+            old[index] if index in named else bare(old[index]) for index in sorted(changes.deleted)
+        ],
         UPDATED: updated,
     }
     return "\n".join(
@@ -82,10 +85,25 @@ def listed(old: Sequence[Node], new: Sequence[Node]) -> Changes:
     unnamed = {index: node for index, node in changes.updated.items() if index not in named}
     added = sorted([*changes.new, *unnamed.items()], key=lambda addition: addition[0])
     return Changes(
-        changes.deleted | unnamed.keys(),
+        _first_of_equal(changes.deleted | unnamed.keys(), old),
         {index: node for index, node in changes.updated.items() if index in named},
         tuple((-1, node) for _, node in added),
     )
+
+
+def _first_of_equal(deleted: Set[int], old: Sequence[Node]) -> frozenset[int]:
+    """Deleted elements; of equal ones without an id of their own, the first of the page.
+
+    The lists cannot say which of them is gone.
+    """
+    named = _named(old)
+    wanted = Counter(_flat(old[index]) for index in deleted if index not in named)
+    first = {index for index in deleted if index in named}
+    for index, node in enumerate(old):
+        if index not in named and wanted[_flat(node)]:
+            wanted[_flat(node)] -= 1
+            first.add(index)
+    return frozenset(first)
 
 
 def _flat_page(nodes: Sequence[Node]) -> list[Node]:
@@ -121,7 +139,7 @@ def read_sections(text: str, old: Sequence[Node]) -> Changes:
         if _flat(old[index]) != bare(node):  # what stays the same is no change
             updated[index] = bare(node)
     new = tuple((-1, bare(read_item(line))) for line in items[NEW])
-    return Changes(deleted, updated, new)
+    return Changes(_first_of_equal(deleted, old), updated, new)
 
 
 def read_imagined(text: str, old: Sequence[Node]) -> list[Node]:
@@ -169,11 +187,13 @@ class _Places:
         self.used: set[int] = set()
 
     def find(self, item: Node) -> int:
-        """The index of an element: by its id, or by all that is shown where it has none."""
+        """The index of an element: by its id, or by all that is shown where it has none alone."""
         for index, node in enumerate(self.old):
-            own = node.id == item.id if index in self.named else not item.id
-            same = index in self.named or _flat(node) == _flat(item)
-            if own and same and index not in self.used:
+            if index in self.named:
+                same = node.id == item.id
+            else:
+                same = item.id in (0, node.id) and _flat(node) == _flat(item)
+            if same and index not in self.used:
                 self.used.add(index)
                 return index
         raise ValueError(f"no such element, or named twice: {write_item(item)[:60]!r}")

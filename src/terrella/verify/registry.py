@@ -118,6 +118,11 @@ _TREE_EXAMPLES = (
     _pages(f'{_FORM}\n[4] dialog ""\n  [5] button "Close"', _FORM, f'{_FORM}\n[4] dialog ""'),
     _pages(_FORM, '[1] heading "Done"\n[2] link "Back"', '[1] heading "Sorry"\n[2] link "Back"'),
     _pages(_FORM, _FORM, _FORM.replace('"New"', '"New" checked')),
+    _pages(
+        '[1] button "Add"\ntext "0"\ntext "0"',
+        '[1] button "Add"\ntext "0"\ntext "1"',
+        '[1] button "Add"\ntext "2"\ntext "0"',
+    ),
 )
 
 _BUILT_IN: dict[str, tuple[Callable[[], Configurable.Config], Sequence[Example]]] = {

@@ -10,11 +10,13 @@ much as a right one earns. The scoring rule is `change_gain`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
 from terrella.core.types import Observation, Verdict, canonical_json, show_text
 from terrella.verify.text import refuse_unread
 
@@ -135,6 +137,25 @@ class StateDiff(Configurable):
     The value is `change_gain`; precision, recall and F1 over the changed properties are parts.
     """
 
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        """What counts as right."""
+
+        tolerance: float = 0.0
+        """How far a number with a point may be from the true one.
+
+        Rounded numbers hide part of the state, so a perfect model errs by a unit of the last digit.
+        A number that has changed must differ from the old one all the same. The part `exact` does
+        not use the tolerance.
+        """
+
+        def __post_init__(self) -> None:
+            """Refuse a distance below 0."""
+            if not 0 <= self.tolerance < math.inf:
+                raise ConfigError("tolerance", f"must be at least 0, not {self.tolerance}")
+
+    config: Config
+
     def verify(self, reply: Observation, truth: Observation, before: Observation) -> Verdict:
         """Compare the reply's changes with the true ones."""
         text, true, old = show_text(reply), show_text(truth), show_text(before)
@@ -145,8 +166,34 @@ class StateDiff(Configurable):
             predicted = leaves(parse_state(text))
         except ValueError as error:
             return Verdict.unparsable(f"not a JSON state: {error}")
-        start = leaves(json.loads(old))
-        return compare_changes(compare(start, predicted), compare(start, leaves(json.loads(true))))
+        start, goal = leaves(json.loads(old)), leaves(json.loads(true))
+        if not self.config.tolerance:
+            return compare_changes(compare(start, predicted), compare(start, goal))
+        near = _corrected(predicted, goal, start, self.config.tolerance)
+        verdict = compare_changes(compare(start, near), compare(start, goal))
+        return replace(verdict, parts={**verdict.parts, "exact": float(predicted == goal)})
+
+
+def _corrected(
+    predicted: Mapping[Path, str], true: Mapping[Path, str], old: Mapping[Path, str], most: float
+) -> dict[Path, str]:
+    """The prediction, with the true number in place of one that is at most so far from it.
+
+    A number that was copied although it changed stays as it is.
+    """
+    return {
+        path: true[path]
+        if (value != old.get(path) or true.get(path) == value)
+        and _distance(value, true.get(path, "")) <= most * (1 + 1e-6)
+        else value
+        for path, value in predicted.items()
+    }
+
+
+def _distance(first: str, second: str) -> float:
+    """Between two numbers with a point, given as JSON; infinite for anything else."""
+    one, other = (json.loads(text) if text else None for text in (first, second))
+    return abs(one - other) if isinstance(one, float) and isinstance(other, float) else math.inf
 
 
 def compare_changes(predicted: Diff, true: Diff) -> Verdict:

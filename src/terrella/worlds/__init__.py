@@ -11,11 +11,15 @@ module of the current folder (where `terrella new-world NAME` puts one) or as a 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
+import logging
 import pkgutil
+import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
@@ -23,6 +27,8 @@ from terrella.core.config import override
 from terrella.core.errors import ConfigError
 from terrella.core.local_modules import import_local
 from terrella.core.world import World
+
+logger = logging.getLogger("terrella")
 
 
 def builtin_names() -> list[str]:
@@ -33,6 +39,7 @@ def builtin_names() -> list[str]:
 def find_world(name: str) -> type[World]:
     """Return the World class of that name; the error lists the known names."""
     if name in builtin_names():
+        _say_what_is_hidden(name, Path.cwd())
         return world_in(importlib.import_module(f"{__name__}.{name}"))
     for point in entry_points(group="terrella.worlds", name=name):
         return world_in(importlib.import_module(point.module))
@@ -49,18 +56,50 @@ def find_world(name: str) -> type[World]:
     return world_in(module)
 
 
+@functools.cache
+def _say_what_is_hidden(name: str, folder: Path) -> None:
+    """A module of the user's with the name of a world that ships would be passed over silently."""
+    own = [path for path in (folder / f"{name}.py", folder / name / "__init__.py") if path.exists()]
+    if own and not own[0].is_relative_to(Path(__path__[0])):
+        told = "%s is the world that ships with terrella, not %s: give that file another name"
+        logger.warning(told, name, own[0])
+
+
+def taken_name(name: str) -> str:
+    """Why a world of the user's cannot have this name; nothing if it can."""
+    if name in builtin_names():
+        return "is a world that ships with terrella"
+    if entry_points(group="terrella.worlds", name=name):
+        return "is a world of an installed package"
+    return "is a module of Python" if name in sys.stdlib_module_names else ""
+
+
 def world_in(module: ModuleType) -> type[World]:
     """Return the one World class that a module (or one of its submodules) defines."""
-    worlds = [value for value in vars(module).values() if _is_world_of(value, module.__name__)]
+    found = [value for value in vars(module).values() if _is_world_of(value, module.__name__)]
+    worlds = [world for world in found if not inspect.isabstract(world)]
     if len(worlds) != 1:
         names = ", ".join(world.__name__ for world in worlds) or "none"
-        raise ConfigError(module.__name__, f"must define exactly one World class, found {names}")
+        raise ConfigError(
+            module.__name__,
+            f"must define exactly one World class, found {names}",
+            "; ".join(_unwritten(world) for world in found if inspect.isabstract(world)),
+        )
     return worlds[0]
 
 
+def _unwritten(world: type[World]) -> str:
+    """What a class still lacks, with the first line that says what it is for."""
+    told = []
+    for name in sorted(world.__abstractmethods__):
+        what = (getattr(world, name).__doc__ or "").partition("\n")[0]
+        told.append(f"`{name}` ({what.rstrip('.')})" if what else f"`{name}`")
+    return f"write {', '.join(told)} in {world.__name__}"
+
+
 def _is_world_of(value: object, module: str) -> TypeGuard[type[World]]:
-    """Whether the value is a concrete World class, defined in the module rather than imported."""
-    if not isinstance(value, type) or not issubclass(value, World) or inspect.isabstract(value):
+    """Whether the value is a World class, defined in the module rather than imported."""
+    if not isinstance(value, type) or not issubclass(value, World):
         return False
     return value.__module__ == module or value.__module__.startswith(f"{module}.")
 

@@ -2,29 +2,32 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
 import pytest
 
 from terrella.commands.check import check_world
-from terrella.commands.wrap import (
+from terrella.commands.env_facts import (
+    PlayedStep,
     digits_for,
-    module_name,
     play_at_random,
     success_rule,
-    wrap,
+    wasted_reward,
 )
+from terrella.commands.wrap import module_name, wrap
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.gym_world import GymWorld, rounded
 from terrella.core.types import Split, State
 from terrella.pipelines.certify.pipeline import chance_caveat, summary
 from terrella.policies.basic import Random
+from terrella.recipes.trust import counter_model
 from terrella.trust.certificate import Certificate
 from terrella.trust.nearness import NearestData
 from terrella.verify.state import StateDiff
-from terrella.worlds import world_config
+from terrella.worlds import builtin_names, find_world, world_config
 from terrella.worlds.frozen_lake import FrozenLake
 
 
@@ -81,27 +84,54 @@ def test_a_continuous_env_gets_named_pushes(tmp_path, monkeypatch):
     assert seen != after and all(number == round(number, 4) for number in after.value)
     recipe = sys.modules[done.module].wrapped_pendulum_model()
     assert recipe.world == config and recipe.transitions == 20_000
+    assert recipe.sft == replace(counter_model().sft, epochs=4)  # one set of settings for all
+
+
+PICTURE = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+NUMBER = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
+
+
+def register(name, observation_space, actions=2, step=None, reset=None):
+    """An env that only has spaces, unless it is said what it does."""
+
+    class Env(gymnasium.Env):
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return (reset or self.observation_space.sample)(), {}
+
+    Env.observation_space = observation_space
+    Env.action_space = gymnasium.spaces.Discrete(actions) if isinstance(actions, int) else actions
+    Env.step = lambda self, action: (step or self.reset)()
+    gymnasium.register(f"{name}-v0", entry_point=Env, disable_env_checker=True)
+
+
+def fails():
+    raise RuntimeError("no battery")
 
 
 def test_what_cannot_be_wrapped_is_refused_with_a_reason(tmp_path):
-    class Pictures(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        action_space = gymnasium.spaces.Discrete(2)
-
-    class Combined(gymnasium.Env):
-        observation_space = gymnasium.spaces.Discrete(3)
-        action_space = gymnasium.spaces.MultiDiscrete([2, 2])
-
-    gymnasium.register("Pictures-v0", entry_point=Pictures)
-    gymnasium.register("Combined-v0", entry_point=Combined)
+    spaces = gymnasium.spaces
+    register("Pictures", PICTURE)
+    register("Camera", spaces.Dict({"image": PICTURE, "speed": NUMBER}))
+    register("Words", spaces.Text(9))
+    register("Pile", spaces.Sequence(NUMBER))
+    register("Nan", NUMBER, step=lambda: (np.array([np.nan]), 0.0, False, False, {}))
+    register("Empty", NUMBER, step=fails)
+    register("Combined", spaces.Discrete(3), actions=spaces.MultiDiscrete([2, 2]))
     for env_id, reason in (
         ("Pictures-v0", "pictures"),
+        ("Camera-v0", "pictures"),
+        ("Words-v0", "not numbers"),
+        ("Pile-v0", "not numbers"),
+        ("Nan-v0", "NaN"),
+        ("Empty-v0", "RuntimeError: no battery"),
         ("Combined-v0", "native_action"),
         ("NoSuchEnv-v0", "MODULE:ENV"),
-        ("no_such_module:Env-v0", "pip install no_such_module"),
+        ("no_such_module:Env-v0", "no module no_such_module in this folder"),
     ):
-        with pytest.raises(ConfigError, match=reason):
+        with pytest.raises(ConfigError, match=reason) as refused:
             wrap(env_id, tmp_path)
+        assert "pip install" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "cart_pole.py").write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
@@ -111,7 +141,7 @@ def test_what_cannot_be_wrapped_is_refused_with_a_reason(tmp_path):
 @pytest.mark.parametrize(
     ("env_id", "rule"),
     [
-        ("CartPole-v1", "not terminated and self.steps + 1 >= self.config.max_steps"),
+        ("CartPole-v1", "not terminated and self.played >= self.config.max_steps"),
         ("MountainCar-v0", "terminated"),
         ("Blackjack-v1", "terminated and reward > 0"),
         ("Pendulum-v1", "False"),
@@ -122,13 +152,102 @@ def test_success_is_guessed_from_rewards(env_id, rule):
     env = gymnasium.make(env_id, max_episode_steps=-1)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(9)]
-    assert success_rule(play_at_random(env, actions).rewards)[1] == rule
+    assert success_rule(play_at_random(env, actions))[1] == rule
 
 
-def test_digits_are_enough_for_the_number_that_varies_least():
-    car = gymnasium.make("MountainCar-v0", max_episode_steps=-1)  # its velocity is below 0.07
-    assert digits_for(play_at_random(car, [0, 1, 2]).observations) == 3
-    assert digits_for([{"a": 3, "b": (1.0, 20.0)}, {"a": 5, "b": (1.0, 30.0)}]) == 2
+def played(*steps):
+    """Steps of (before, after, reward, ended) in one number."""
+    return [PlayedStep([before], [after], *rest) for before, after, *rest in steps]
+
+
+def test_a_pole_that_earns_nothing_when_it_falls_must_last():
+    steps = played((0.0, 0.1, 1.0, False), (0.1, 0.9, 0.0, True))  # InvertedPendulum
+    assert "self.played" in success_rule(steps)[1]
+
+
+def test_digits_show_the_usual_change_per_step():
+    car = gymnasium.make("MountainCar-v0", max_episode_steps=-1)
+    steps = play_at_random(car, [0, 1, 2])  # its velocity changes by a thousandth
+    assert digits_for(steps) == 4
+    assert digits_for(played((1.0, 20.0, 0.0, False), (20.0, 30.0, 0.0, False))) == 2
+
+
+def test_text_that_is_no_action_earns_what_a_wasted_step_does():
+    cliff = gymnasium.make("CliffWalking-v1", max_episode_steps=-1)
+    assert wasted_reward(play_at_random(cliff, [0, 1, 2, 3])) == -1.0  # not the -100 of the cliff
+    assert wasted_reward(played((0.0, 0.1, 1.0, False), (0.1, 0.9, 1.0, True))) == 0.0
+    assert wasted_reward(played((0.0, 0.1, -3.0, False), (0.1, 0.9, -9.0, True))) == -3.0
+
+
+def test_nonsense_does_not_beat_playing(tmp_path, monkeypatch):
+    car = wrapped("MountainCar-v0", tmp_path, monkeypatch)[1].build()
+    returns = {}
+    for text in ("left", "zzz"):
+        car.reset(seed=0)
+        returns[text] = sum(car.step(text)[1] for _ in range(car.config.max_steps))
+    assert returns["zzz"] <= returns["left"]
+    pole = wrapped("CartPole-v1", tmp_path, monkeypatch)[1].replace(max_steps=5).build()
+    for waiting in ("left", "zzz"):  # a pole that was not stepped has not lasted
+        pole.reset(seed=0)
+        *_, last = [pole.step(text) for text in (waiting, "right", "left", "right", "left")]
+        assert last[3] and last[4]["success"] == (waiting == "left")
+
+
+def test_rounding_leaves_a_perfect_model_enough_to_be_certified(tmp_path, monkeypatch):
+    done, config = wrapped("CartPole-v1", tmp_path, monkeypatch)
+    assert done.warning == "" and "# a perfect model: 1.0" in done.path.read_text()
+    assert [result.detail for result in check_world(config) if not result.passed] == []
+
+
+def test_numbers_that_hide_what_comes_next_are_a_warning(tmp_path, monkeypatch):
+    class Chaos(gymnasium.Env):  # what rounding cuts off decides the next step
+        observation_space = NUMBER
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.state = np.array([self.np_random.uniform()])
+            return self.state.copy(), {}
+
+        def step(self, action):
+            self.state = (self.state * 997.3 + action / 2) % 1
+            return self.state.copy(), 0.0, False, False, {}
+
+    gymnasium.register("Chaos-v0", entry_point=Chaos)
+    done, _ = wrapped("Chaos-v0", tmp_path, monkeypatch)
+    assert "a perfect model would be right in 0." in done.warning
+
+
+def test_a_world_that_ships_keeps_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = wrap("FrozenLake-v1", tmp_path)
+    assert done.module not in builtin_names()
+    assert find_world(done.module).env_id == "FrozenLake-v1"
+    for name, reason in (("sokoban", "ships with terrella"), ("queue", "module of Python")):
+        with pytest.raises(ConfigError, match=reason):
+            wrap("CliffWalking-v1", tmp_path, name)
+
+
+def test_a_module_that_a_world_that_ships_hides_is_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "counter.py").write_text("")
+    find_world("counter")
+    assert "counter.py: give that file another name" in caplog.text
+
+
+def test_a_world_without_a_rule_of_success_says_what_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_pole.py").write_text(
+        "from terrella import GymWorld, State, StateDiff\n"
+        "class Pole(GymWorld):\n"
+        "    env_id, action_names = 'CartPole-v1', ('left', 'right')\n"
+        "    verifier = StateDiff.Config().build()\n"
+        "    def show(self, native): return State.of(native.tolist())\n"
+    )
+    with pytest.raises(ConfigError, match=r"write `succeeded` .*in Pole"):
+        find_world("my_pole")
 
 
 class OneStart(GymWorld):
@@ -137,6 +256,16 @@ class OneStart(GymWorld):
 
     def show(self, native):
         return State.of(rounded(native, digits=2))
+
+    def succeeded(self, reward, terminated, info):
+        return terminated
+
+
+def test_closing_a_world_closes_its_env():
+    world, closed = OneStart.Config().build(), []
+    world.env.close = lambda: closed.append(True)
+    world.close()
+    assert closed == [True]
 
 
 def test_an_env_with_too_few_starts_says_which_setting_helps():
@@ -161,6 +290,23 @@ def test_the_command_says_what_to_do_next(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "now: terrella check cart_pole" in done.stdout and (tmp_path / "cart_pole.py").exists()
+
+
+def test_an_env_of_a_module_in_this_folder_is_found(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.toy_text import TaxiEnv\n"
+        "gymnasium.register('Cab-v0', entry_point=TaxiEnv)\n"
+    )
+    script = "import sys; sys.path.remove(''); from terrella.cli import main; main()"
+    done = subprocess.run(  # an installed command does not have this folder on its path
+        [sys.executable, "-c", script, "wrap", "mine:Cab-v0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "import mine" in (tmp_path / "cab.py").read_text()
 
 
 def test_rounded_takes_every_kind_of_number():

@@ -6,6 +6,7 @@ from terrella.core.errors import WorldError
 from terrella.core.solve import Solver, StateSpaceTooLargeError
 from terrella.core.types import Outcome
 from terrella.worlds.counter import Count, Counter
+from terrella.worlds.frozen_lake import FrozenLake
 
 
 class Line:
@@ -67,6 +68,13 @@ def test_no_steps_left_is_no_chance_and_no_endless_recursion():
     solver = Solver(Line())
     assert solver.best_value(2, 0) == solver.random_value(2, 0) == 0.0
     assert solver.best_action(2, 0) in ("wait", "walk")
+
+
+def test_a_long_horizon_is_no_matter_of_pythons_stack():
+    lake = FrozenLake.Config(size=3, max_steps=1500).build()
+    lake.reset(seed=0)
+    assert 0 < lake.solver.random_value(lake.state, 1500) <= 1
+    assert Solver(Counter.Config().build()).best_action(Count(103, 97), 2000) == "down"
 
 
 def test_what_is_too_large_says_so_and_does_not_poison_the_next_question():

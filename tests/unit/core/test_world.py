@@ -50,6 +50,9 @@ class Lake(GymWorld):
     def show(self, native):
         return Text(f"cell {native}")
 
+    def succeeded(self, reward, terminated, info):
+        return terminated and reward > 0
+
 
 class Taxi(GymWorld):
     env_id, action_names = (
@@ -61,6 +64,9 @@ class Taxi(GymWorld):
     def show(self, native):
         return State.of([int(part) for part in self.env.unwrapped.decode(native)])
 
+    def succeeded(self, reward, terminated, info):
+        return terminated
+
 
 class Pole(GymWorld):
     env_id, action_names = "CartPole-v1", ("Left", "Right")
@@ -68,6 +74,9 @@ class Pole(GymWorld):
 
     def show(self, native):
         return State.of([round(float(x), 6) for x in native])
+
+    def succeeded(self, reward, terminated, info):
+        return not terminated and self.played >= self.config.max_steps
 
 
 ALL = [Counter, Slippery, Echo, Lake, Taxi, Pole]

@@ -171,6 +171,9 @@ class Taxi(GymWorld):
     def show(self, native):
         return Text(str([int(n) for n in self.env.unwrapped.decode(native)]))
 
+    def succeeded(self, reward, terminated, info):
+        return terminated and reward > 0
+
 
 def test_a_world_without_a_readable_state_is_replayed():
     config = Taxi.Config(max_steps=4)

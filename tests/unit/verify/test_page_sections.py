@@ -1,5 +1,7 @@
 """The published form of page changes: read back as written, verified without its loopholes."""
 
+import random
+
 import pytest
 
 from terrella.core.types import Tree
@@ -12,7 +14,7 @@ from terrella.verify.page_sections import (
     write_sections,
 )
 from terrella.verify.registry import _TREE_EXAMPLES
-from terrella.verify.tree import parse, write
+from terrella.verify.tree import Node, parse, write
 
 PAGE = (
     '[1] task "It\'s time."\ntext "Count: 0"\n[2] textbox "Name"\n[3] button "Ok"\n  [4] link "x"'
@@ -48,6 +50,32 @@ def test_the_truth_earns_everything_in_either_form_and_no_change_earns_nothing()
     nothing = write_sections(parse(PAGE), parse(PAGE))
     assert verdict(nothing).value == 0.0 and verdict(nothing).parts["f1"] == 0.0
     assert verdict(nothing, truth=PAGE).value == 1.0
+
+
+def random_page(rng):
+    """A page on which texts and ids repeat, as on real ones."""
+    return [
+        Node(
+            0,
+            rng.choice([0, 3, index + 1]),
+            rng.choice(["text", "link"]),
+            rng.choice(["0", "it's", ""]),
+            (("value", rng.choice(["true", "x y"])),) if rng.random() < 0.3 else (),
+        )
+        for index in range(rng.randint(1, 7))
+    ]
+
+
+def test_the_lists_of_any_step_earn_everything_where_elements_repeat():
+    rng = random.Random(0)
+    for _ in range(500):
+        old, new = random_page(rng), random_page(rng)
+        lists = write_sections(old, new)
+        assert verdict(lists, write(new), write(old)).value == 1.0, lists
+    two = '[3] link "a"\n[3] link "b"'  # both may be written with the id that they share
+    gone = "New items:\nNone\nDeleted items:\n[3] link 'b'\nUpdated items:\nNone"
+    assert verdict(gone, two.partition("\n")[0], two).value == 1.0
+    assert verdict(gone, two.partition("\n")[2], two).value == 0.0
 
 
 def test_the_published_loopholes_are_closed():

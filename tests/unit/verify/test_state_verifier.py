@@ -6,7 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from terrella.core.errors import ConfigError
 from terrella.core.types import State, Status, Text, canonical_json
+from terrella.verify.battery import run_battery
+from terrella.verify.registry import _STATE_EXAMPLES
 from terrella.verify.state import (
     MAX_DEPTH,
     Diff,
@@ -19,6 +22,7 @@ from terrella.verify.state import (
 )
 
 verifier = StateDiff.Config().build()
+near = StateDiff.Config(tolerance=0.01).build()
 
 scalars = (
     st.none()
@@ -311,3 +315,23 @@ def test_parsing_never_raises_anything_but_value_error(text):
 def test_strict_parsing_refuses_what_python_would_accept(text):
     with pytest.raises(ValueError):
         parse_state(text)
+
+
+def test_a_tolerance_is_for_rounded_numbers_that_changed():
+    before, truth = State.of([0.5, 1.0, 3]), State.of([0.52, 1.0, 4])
+
+    def value(*numbers, judge=near):
+        return judge.verify(State.of(list(numbers)), truth, before).value
+
+    assert value(0.52, 1.0, 4) == value(0.53, 1.0, 4) == value(0.51, 0.99, 4) == 1.0
+    assert value(0.54, 1.0, 4) < 1 and value(0.52, 1.0, 3) < 1 and value(0.52, 1, 4) < 1
+    assert value(0.53, 1.0, 4, judge=verifier) < 1
+    assert near.verify(State.of([0.53, 1.0, 4]), truth, before).parts["exact"] == 0.0
+    small = State.of([0.51])  # a change within the tolerance is not earned by copying
+    assert near.verify(State.of([0.5]), small, State.of([0.5])).value == 0.0
+    with pytest.raises(ConfigError, match="tolerance"):
+        StateDiff.Config(tolerance=-1.0)
+
+
+def test_no_attack_beats_no_change_within_a_tolerance():
+    assert run_battery(near, _STATE_EXAMPLES).passed

@@ -140,6 +140,9 @@ class Cliff(GymWorld):
     def show(self, native):
         return State.of(int(native))
 
+    def succeeded(self, reward, terminated, info):
+        return terminated
+
     def _start(self, rng):
         super()._start(rng)
         # There is only one initial state: a number makes instances, so that every split has some.

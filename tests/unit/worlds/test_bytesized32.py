@@ -76,6 +76,15 @@ def test_every_answer_reads_back_as_the_state_after(records, view, whole):
             assert view != "json" or predicted == after
 
 
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("around", ["\n{}\n", " {}", "\n\n{}\n\n"])
+def test_blanks_around_an_answer_do_not_matter(records, view, around):
+    before, after = records[0].before_and_after("full")
+    answer = show_text(VIEWS[view].answer(records[0].game, before, after, whole=False))
+    known = read_reply(Text(answer), records[0].game, before)
+    assert read_reply(Text(around.format(answer)), records[0].game, before) == known
+
+
 def without_types(things):
     return {
         key: {path: value for path, value in thing.items() if path != ":type"}

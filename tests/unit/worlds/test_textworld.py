@@ -88,13 +88,19 @@ def test_inverse_facts_are_written_once():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "+", "at P r0", "+at P r0;+at P r0", "-at P r9", "+in o0 I;=", "= ", "+a b c d e f"],
+    ["", "+", "at P r0", "+at P r0;+at P r0", "-at P r9", "+in o0 I;=", "= =", "+a b c d e f"],
 )
 def test_a_malformed_reply_is_unparsable(text):
     seen, truth = Text("1/2/2;at P r0;open d0"), Text("+at P r1;-at P r0")
     verdict = FactReward.Config().build().verify(Text(text), truth, seen)
     assert verdict.status is Status.UNPARSABLE
     assert read_change(show_text(truth)).removed == {"at P r0"}
+
+
+def test_blanks_around_a_reply_do_not_matter():
+    seen, truth = Text("1/2/2;at P r0;open d0"), Text("+at P r1;-at P r0")
+    for text in ("\n+at P r1;-at P r0\n", " +at P r1;-at P r0"):
+        assert FactReward.Config().build().verify(Text(text), truth, seen).value == 1.0
 
 
 def test_held_out_games_are_new_games():

@@ -1,5 +1,6 @@
 """WebShop over its small catalogue; skipped where the data is missing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from terrella.core.types import Split
 from terrella.policies.basic import Expert
 from terrella.worlds.webshop import WebShop
 from terrella.worlds.webshop.catalogue import Goal, Product
+from terrella.worlds.webshop.env import Visit
 from terrella.worlds.webshop.reward import reward, similar, type_reward
 
 DATA = Path(__file__).parents[4] / "shared/data/webshop"
@@ -45,6 +47,7 @@ def test_type_reward_and_similarity():
     other = product(title="Oak shelf wide long tall", query="shelves", category=("Books",))
     assert type_reward(other, product(title="Oak desk lamp chair stool bench")) == 0.5
     assert similar("dark red", "red dark") and not similar("dark red", "light blue")
+    assert not similar("—", "red") and not similar("—", "/")  # no words, nothing alike
 
 
 def test_the_error_for_missing_data_says_what_to_do(tmp_path):
@@ -63,6 +66,20 @@ def test_the_expert_buys_the_wanted_product():
 
 
 @needs_data
+def test_the_expert_leaves_another_product_and_buys_the_wanted_one():
+    world = WebShop.Config(data=DATA).build()
+    expert = Expert.Config().build()
+    for seed in range(5):
+        world.reset(seed=seed)
+        other = next(asin for asin in world.shop.products if asin != world.goal.asin)
+        state = Visit(goal=world.state.goal, page="item", query="oak", item=other)
+        assert world.expert(state, 9, None) == "click[back to search]"
+        last = replace(state, page="results", item="", number=10_000)
+        assert world.expert(last, 9, None) == "click[back to search]"
+        assert play(world, expert, seed=seed).outcome.value > 0.5
+
+
+@needs_data
 def test_pages_are_read_back_and_unknown_actions_change_nothing():
     world = WebShop.Config(data=DATA).build()
     seen, _ = world.reset(seed=1)
@@ -71,3 +88,6 @@ def test_pages_are_read_back_and_unknown_actions_change_nothing():
     assert world.view.read(after) == world.state and "[back to search]" in after.text
     assert world.step(f"click[{world.clickable(world.state)[-1]}]")[4]["effective"]
     assert world.state.page in ("item", "results")
+    world.reset(seed=1)
+    seen = world.step("search[oak  table]")[0]
+    assert world.view.read(seen) == world.state

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from terrella.commands.check import verifier_properties as verifier
 from terrella.commands.check import world_properties as world
 from terrella.commands.check.subject import NotApplicableError, PropertyError, Subject
+from terrella.core.errors import TerrellaError, WorldError
 from terrella.core.world import World
 
 Check = Callable[[Subject], str]
@@ -65,7 +66,14 @@ class CheckResult:
 def check_world(config: World.Config, label: str = "") -> list[CheckResult]:
     """Run every check; one that raises has failed, with the exception as its detail."""
     label = label or config.owner.__name__
-    subject = Subject(config)
+    try:
+        subject = Subject(config)
+    except TerrellaError:
+        raise
+    except Exception as error:  # the world may be the user's: it may raise anything
+        raise WorldError(
+            label, f"cannot be built: {type(error).__name__}: {error}", "mend the world"
+        ) from error
     return [_run(check, subject, label) for check in CHECKS]
 
 

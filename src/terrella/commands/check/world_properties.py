@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
+from terrella.commands.check.other_process import digest, digest_elsewhere, why_not_elsewhere
 from terrella.commands.check.subject import NotApplicableError, Subject, require
 from terrella.core.config import dump, rebuild
 from terrella.core.episode import play
 from terrella.core.field_origin import undeclared
 from terrella.core.instances import plain, split_of
 from terrella.core.protocols import Policy
+from terrella.core.seeds import POLICY_STREAM, stream
 from terrella.core.types import Split, same_kind
 from terrella.core.world import StateWorld, World
 from terrella.evals.baselines import exact_random
@@ -28,6 +30,9 @@ from terrella.policies.basic import Expert, Random
 
 INSTANCES_PER_SPLIT = 150
 NONSENSE_ACTIONS = ("", "no such action", "\x00\ud800", "Up || Up", "1e999", "A" * 5000)
+SAME = range(5)
+"""Seeds of the episodes that must be the same each time."""
+FORKED = range(3)
 COMPARED = range(12)
 """Seeds of the episodes that expert and random play are compared on: few, so no rate is shown."""
 UNREADABLE = ("", "no such thing", "\x00", "[[[[", "1" * 10_000)
@@ -59,14 +64,24 @@ def is_a_gymnasium_env(subject: Subject) -> str:
 
 
 def same_seed_same_episode(subject: Subject) -> str:
-    """Two fresh worlds give equal episodes for the same seeds and the same policy."""
+    """Two fresh worlds give equal episodes for the same seeds and the same policy.
+
+    So does a world in another process, where the order of a set of texts is another one.
+    """
     policy = Random.Config().build()
-    for seed in range(5):
+    for seed in SAME:
         first, second = (
             play(subject.config.build(), policy, seed=seed, noise_seed=seed) for _ in range(2)
         )
         require(first == second, f"seed {seed} gave two different episodes")
-    return "5 seeds"
+    reason = why_not_elsewhere(subject.config)
+    if reason:
+        return f"{len(SAME)} seeds, in one process: {reason}"
+    require(
+        digest(subject.config, SAME) == digest_elsewhere(subject.config, SAME),
+        "another process gives other episodes: is something taken from a set, or from hash()?",
+    )
+    return f"{len(SAME)} seeds, 2 processes"
 
 
 def leaves_global_rngs_alone(subject: Subject) -> str:
@@ -107,6 +122,8 @@ def truth_is_pure(subject: Subject) -> str:
         require(list(results) == list(again), f"{action!r} gave two different answers")
         require(plain(state) == before, f"{action!r} changed the state it was asked about")
         require(abs(total - 1) < 1e-9, f"probabilities of {action!r} sum to {total}")
+        least = min(result.probability for result in results)
+        require(least >= 0, f"{action!r} has a result with the probability {least}")
     return "distributions sum to 1"
 
 
@@ -157,7 +174,10 @@ def _final_states(world: StateWorld[Any]) -> list[Any]:
 
 
 def splits_are_disjoint(subject: Subject) -> str:
-    """Each split has instances, and no instance is in two of them."""
+    """Each split has instances, and no instance is in two of them.
+
+    Instances with equal initial states count as one, whatever `key` makes of them.
+    """
     seeds = range(INSTANCES_PER_SPLIT)
     drawn = {split: instances_of(subject.world, split, seeds) for split in Split}
     for split, instances in drawn.items():
@@ -168,7 +188,25 @@ def splits_are_disjoint(subject: Subject) -> str:
     train = drawn[Split.TRAIN]
     shared = train & drawn[Split.TEST] | train & drawn[Split.VALIDATION]
     require(not shared, f"{len(shared)} instances are in two splits")
+    if isinstance(subject.world, StateWorld):
+        _require_disjoint_states(subject.world, seeds)
     return " / ".join(f"{len(drawn[split])} {split}" for split in Split)
+
+
+def _require_disjoint_states(world: StateWorld[Any], seeds: range) -> None:
+    """An instance that `key` tells apart by something that no model sees would be in two splits."""
+    states: dict[Split, set[Any]] = {split: set() for split in Split}
+    for split in Split:
+        for seed in seeds:
+            world.reset(seed=seed, options={"split": split})
+            states[split].add(world.state)
+    held_out = states[Split.VALIDATION] | states[Split.TEST]
+    shared = len(held_out & states[Split.TRAIN])
+    require(
+        not shared,
+        f"{shared} of {len(held_out)} held-out initial states are also in train: `key` holds "
+        "something that is not in the state",
+    )
 
 
 def instances_of(world: World, split: Split, seeds: range) -> set[str]:
@@ -179,8 +217,10 @@ def instances_of(world: World, split: Split, seeds: range) -> set[str]:
 def nonsense_is_harmless(subject: Subject) -> str:
     """Text that is not an action is an invalid step, not an exception.
 
-    In a world with named actions it changes nothing.
+    In a world with named actions it changes nothing, and earns no more than a wasted action: an
+    agent would learn to write it.
     """
+    wasted = _wasted_reward(subject)
     for text in NONSENSE_ACTIONS:
         before, _ = subject.world.reset(seed=0)
         after, reward, _, _, info = subject.world.step(text)
@@ -188,21 +228,59 @@ def nonsense_is_harmless(subject: Subject) -> str:
         if subject.world.actions():
             ignored = not info["valid"] and after == before
             require(ignored, f"{text[:20]!r} was taken for an action")
+            require(
+                reward <= wasted,
+                f"{text[:20]!r} earns {reward:g}, a wasted action {wasted:g}: set `invalid_reward`",
+            )
     return f"{len(NONSENSE_ACTIONS)} replies"
 
 
+def _wasted_reward(subject: Subject) -> float:
+    """The most that a step without effect earned; if there was none, any step but a last one."""
+    on_the_way = [
+        step for step in subject.transitions if step.info["valid"] and not step.terminated
+    ]
+    wasted = [step.reward for step in on_the_way if not step.info["effective"]]
+    return max(wasted or [step.reward for step in on_the_way], default=math.inf)
+
+
 def fork_is_independent(subject: Subject) -> str:
-    """Stepping a fork leaves the original alone; equal actions have equal results."""
+    """Stepping a fork leaves the original alone; equal actions have equal results to the end.
+
+    Forks are made at the start, after a step and in the middle, where nonsense was said before.
+    """
     world = subject.config.build()
-    for seed in range(5):
-        world.reset(seed=seed)
-        action = world.proposals(world.state)[0]
-        fork = world.fork()
-        before = world._observe()
-        result = fork.step(action)
-        require(world._observe() == before, "stepping a fork moved the original")
-        require(world.step(action) == result, "the same action had another result than in the fork")
-    return "5 seeds"
+    for seed in FORKED:
+        for steps in (0, 1, max(2, world.config.max_steps // 2)):
+            world.reset(seed=seed)
+            rng = stream(POLICY_STREAM, seed, steps)
+            said = [NONSENSE_ACTIONS[1]] * (steps > 1)
+            for text in [*said, *[""] * (steps - len(said))]:
+                if not world._over:
+                    world.step(text if text in said else _random_action(world, rng))
+            if not world._over:
+                _compare_with_fork(world, rng)
+    return f"{len(FORKED)} seeds, 3 moments"
+
+
+def _compare_with_fork(world: World, rng: np.random.Generator) -> None:
+    """Play a fork to its end, then the original with the same actions."""
+    fork, before = world.fork(), world._observe()
+    played = []
+    while not fork._over:
+        action = _random_action(fork, rng)
+        played.append((action, fork.step(action)))
+    require(world._observe() == before, "stepping a fork moved the original")
+    for action, result in played:
+        require(
+            not world._over and world.step(action) == result,
+            f"{action!r} had another result than in a fork",
+        )
+
+
+def _random_action(world: World, rng: np.random.Generator) -> str:
+    choices = world.proposals(world.state)
+    return choices[int(rng.integers(len(choices)))]
 
 
 # --- policies -------------------------------------------------------------------------------------
@@ -217,18 +295,23 @@ def random_value_is_exact(subject: Subject) -> str:
     if exact is None:
         raise NotApplicableError("the exact value is not known: not a StateWorld, or too large")
     policy = Random.Config().build()
-    outcomes = [
-        play(world, policy, seed=seed, noise_seed=noise_seed).outcome
+    episodes = [
+        play(world, policy, seed=seed, noise_seed=noise_seed)
         for seed in seeds
         for noise_seed in noise_seeds
     ]
-    values = [outcome.value for outcome in outcomes if outcome.value is not None]
-    require(bool(values), f"all {len(outcomes)} plays were masked: {outcomes[0].evidence}")
+    # The exact value is that of success; an outcome may also have partial credit.
+    values = [
+        float(bool(episode.transitions) and bool(episode.transitions[-1].info["success"]))
+        for episode in episodes
+        if not episode.outcome.masked
+    ]
+    require(bool(values), f"all {len(episodes)} plays were masked: {episodes[0].outcome.evidence}")
     played = sum(values) / len(values)
     error = math.sqrt(max(exact * (1 - exact), 1 / len(values)) / len(values))
     summary = f"exact {exact:.3f}, played {played:.3f} (8 instances, {len(values)} episodes)"
     require(abs(played - exact) <= 4 * error, f"{summary}, standard error {error:.3f}")
-    masked = len(outcomes) - len(values)
+    masked = len(episodes) - len(values)
     return f"{summary}, {masked} masked" if masked else summary
 
 

@@ -57,8 +57,8 @@ def read_reply(reply: Observation, game: str, before: Things) -> Things:
     Raises:
         ValueError: The reply cannot be read.
     """
-    text = show_text(reply)
-    if text.lstrip().startswith("{"):
+    text = show_text(reply).strip()  # a line of a state has no edge that could matter
+    if text.startswith("{"):
         return _read_json(parse_state(text), before)
     if text.startswith(f"{game};"):
         return _with_types(compact.read_state(text)[1], before)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from terrella.core.errors import ConfigError
 from terrella.core.types import Outcome
 from terrella.core.world import StateWorld
 from terrella.verify.state import StateDiff
@@ -26,6 +27,13 @@ class Counter(StateWorld[Count]):
 
         goals: int = 100
         away: int = 8
+
+        def __post_init__(self) -> None:
+            """Refuse settings with which there is nothing to draw."""
+            super().__post_init__()
+            for name in ("goals", "away"):
+                if getattr(self, name) < 1:
+                    raise ConfigError(name, f"must be at least 1, not {getattr(self, name)}")
 
     config: Config
     rules = "Bring the value to the goal. Each action changes the value by one."

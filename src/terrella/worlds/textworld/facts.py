@@ -62,8 +62,8 @@ class FactView:
         return Text(f"{head};" + ";".join(written_facts(state.facts)))
 
     def read(self, observation: Observation) -> GameScene | Change | None:
-        """Read a scene or a change; None for any other text."""
-        text = show_text(observation)
+        """Read a scene or a change, blanks around it ignored; None for any other text."""
+        text = show_text(observation).strip()
         try:
             head, *facts = text.split(";")
             if text == NOTHING or (text and text[0] in "+-"):

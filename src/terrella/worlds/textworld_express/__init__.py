@@ -154,6 +154,7 @@ class TextWorldExpress(World):
         twin.reset(seed=self.seed, options={"split": self.split, "noise_seed": self.noise_seed})
         for action in self._history:
             twin.step(action)
+        twin.steps, twin._over = self.steps, self._over  # invalid actions are steps, too
         return twin
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ class WebShop(StateWorld[Visit]):
         """The effect of a search or click; other actions change nothing."""
         searched = _SEARCH.fullmatch(action.strip())
         if searched and state.page == "search":
-            query = searched[1].strip().lower()
+            query = " ".join(searched[1].lower().split())  # pages show a single blank
             return [Outcome(state=replace(state, page="results", query=query, number=0))]
         clicked = _CLICK.fullmatch(action.strip())
         target = clicked[1].strip().lower() if clicked else ""
@@ -171,15 +171,15 @@ class WebShop(StateWorld[Visit]):
         product = self.shop.products[goal.asin]
         if state.page == "search":
             return f"search[{product.title[:180]}]"
+        clickable = self.clickable(state)
         if state.page == "results":
-            return f"click[{goal.asin}]" if goal.asin in self.clickable(state) else "click[next >]"
-        if state.item == goal.asin:
-            chosen = state.chosen
-            missing = [o for o in goal.options if not any(c.endswith(f"={o}") for c in chosen)]
-            for name in self.clickable(state):
-                if name in missing:
-                    return f"click[{name}]"
-        return "click[buy now]"
+            ways = (goal.asin, "next >", "back to search")
+            return f"click[{next(name for name in ways if name in clickable)}]"
+        if state.item != goal.asin:
+            return "click[back to search]"
+        chosen = state.chosen
+        missing = [o for o in goal.options if not any(c.endswith(f"={o}") for c in chosen)]
+        return next((f"click[{name}]" for name in clickable if name in missing), "click[buy now]")
 
 
 class PageView:

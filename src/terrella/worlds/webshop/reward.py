@@ -33,6 +33,8 @@ def reward(bought: Product, goal: Goal, wanted: Product, options: Sequence[str])
 def similar(first: str, second: str) -> bool:
     """Whether two short texts say the same, in any word order."""
     tokens, other = set(tokenize(first)), set(tokenize(second))
+    if not tokens or not other:  # nothing to compare, as in thefuzz
+        return False
     common = " ".join(sorted(tokens & other))
     whole = " ".join([common, *sorted(tokens - other)]).strip()
     other_whole = " ".join([common, *sorted(other - tokens)]).strip()

@@ -224,7 +224,7 @@ def saved_policies(folder: Path) -> list[Pixels]:
     """The policies of a folder, by name: networks that `PixelNet.save` wrote."""
     from terrella.models.pixel_nets import PixelNet
 
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = policy_files(folder)
     if len(paths) < LEAST_POLICIES:
         raise ConfigError(
             str(folder),
@@ -232,6 +232,11 @@ def saved_policies(folder: Path) -> list[Pixels]:
             f"a ranking needs {LEAST_POLICIES} at least",
         )
     return [Pixels(PixelNet.load(path).read, path.stem) for path in paths]
+
+
+def policy_files(folder: Path) -> list[Path]:
+    """The networks of a folder of policies, by name."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 @dataclass(frozen=True)

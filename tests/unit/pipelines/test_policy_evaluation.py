@@ -1,9 +1,11 @@
 """Policies in video models and in their worlds: task by task, over seeds, resumed after a kill."""
 
+import shutil
+
 import numpy as np
 import pytest
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.core.run_folder import Manifest
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
@@ -97,6 +99,38 @@ def test_every_task_is_played_with_every_model_once(runs):
     assert shown["push: safe horizon, seed by seed"] == "3, 4" and "push: pearson" in shown
     (folder / "out/manifest.json").unlink()  # killed at the end
     assert PolicyEvaluation(config).run(SilentProgress()) == result and len(played) == 4
+
+
+def test_other_models_policies_or_videos_are_never_answered_with_old_scores(runs):
+    folder, played = runs
+    for name in ("pixels", "others"):
+        (folder / name).mkdir()
+        (folder / name / "a.safetensors").write_text(name)
+    config = PolicyEvaluation.Config(
+        models=(folder / "model-0",),
+        worlds={"push": Tabletop.Config(task="push", size=32)},
+        policies=folder / "pixels",
+        videos=folder / "films",
+        out=folder / "out",
+    )
+    result = PolicyEvaluation(config).run(SilentProgress())
+    shutil.copytree(folder / "pixels", folder / "moved")
+    same = config.replace(policies=folder / "moved")
+    assert PolicyEvaluation(same).run(SilentProgress()) == result
+    for finished in (True, False):
+        if not finished:
+            (folder / "out/manifest.json").unlink()
+        with pytest.raises(StoreError, match="other models than"):
+            PolicyEvaluation(config.replace(models=(folder / "model-1",))).run(SilentProgress())
+        for policies_folder in (folder / "others", None):
+            with pytest.raises(StoreError, match="other policies than"):
+                other = config.replace(policies=policies_folder)
+                PolicyEvaluation(other).run(SilentProgress())
+        (folder / "films/actions.json").write_text("other bins")
+        with pytest.raises(StoreError, match="other videos than"):
+            PolicyEvaluation(config).run(SilentProgress())
+        (folder / "films/actions.json").unlink()
+    assert len(played) == 1
 
 
 def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):

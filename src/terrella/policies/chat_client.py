@@ -135,6 +135,7 @@ class ChatClient:
         """`name` stands in errors."""
         self.settings = settings
         self.name = name
+        self._key = read_key(settings.key_variable)
         self._opener = urllib.request.build_opener(_NoRedirect())
         self._lock = threading.Lock()
         self._not_before = 0.0
@@ -173,8 +174,7 @@ class ChatClient:
             self._closed.wait(min(pause, LONGEST_BACKOFF))
 
     def _error(self, reason: str, tries: int) -> PolicyError:
-        key = os.environ.get(self.settings.key_variable)
-        shown = reason.replace(key, "***") if key else reason
+        shown = reason.replace(self._key, "***") if self._key else reason
         times = f" ({tries} tries)" if tries > 1 else ""
         return PolicyError(
             self.name, f"{shown}{times}", f"is a server running at {self.settings.url}?"
@@ -210,14 +210,29 @@ class ChatClient:
     def _post(self, body: Mapping[str, Any]) -> bytes:
         settings = self.settings
         headers = {"Content-Type": "application/json"}
-        key = os.environ.get(settings.key_variable)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         url = settings.url.rstrip("/") + "/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         ends = time.monotonic() + settings.timeout
         with self._opener.open(request, timeout=settings.timeout) as response:
             return _read_until(response, ends)
+
+
+def read_key(variable: str) -> str:
+    """The API key of an environment variable, or "" if it is unset.
+
+    Space around a key is that of the file it came from. A key that no header can carry is refused
+    here: the HTTP client would quote it in its error.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not all("!" <= letter <= "~" for letter in key):
+        raise ConfigError(
+            variable,
+            "the API key in this variable has characters that no HTTP header can carry",
+            "set it to the key alone: printable ASCII, without spaces",
+        )
+    return key
 
 
 def _http_failure(error: urllib.error.HTTPError) -> _FailedError:

@@ -219,6 +219,22 @@ def test_an_error_that_quotes_the_key_is_shown_without_it(monkeypatch):
     assert "sk-very-secret" not in str(caught.value) and "401" in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["sk-secret\r", "sk-secret\n", " sk-secret"])
+def test_space_around_a_key_is_not_part_of_it(key, monkeypatch):
+    monkeypatch.setenv("MY_KEY", key)
+    with ChatServer(lambda *_: completion("ok")) as server:
+        Endpoint.Config(url=server.url, key_variable="MY_KEY").build().chat(ASK, seed=0)
+    assert server.requests[0][1]["Authorization"] == "Bearer sk-secret"
+
+
+@pytest.mark.parametrize("key", ["sk-secret\u20ac", "sk-\rsecret", "sk- secret"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key, monkeypatch):
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="MY_KEY") as caught:
+        Endpoint.Config(key_variable="MY_KEY").build()
+    assert "secret" not in str(caught.value)
+
+
 def test_a_closed_client_stops_waiting():
     with ChatServer(lambda *_: (429, b"", {"Retry-After": "100"})) as server:
         policy = Endpoint.Config(url=server.url).build()

@@ -127,6 +127,13 @@ def test_a_reply_that_ended_in_its_thought_is_empty_and_unfinished():
     assert reply.text == "" and not reply.finished and reply.reasoning == "let me see"
 
 
+@pytest.mark.parametrize("finish", ["stop", "content_filter", "tool_calls"])
+def test_an_ended_reply_without_content_is_empty(finish):
+    assert read_reply(json.loads(completion(None, finish=finish)[1])).text == ""
+    with pytest.raises(ValueError, match="not a text reply"):
+        read_reply(json.loads(completion(None, finish="error")[1]))
+
+
 def test_tokens_are_counted_and_priced():
     reported = {
         "prompt_tokens": 1000,

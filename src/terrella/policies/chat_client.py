@@ -193,9 +193,7 @@ class ChatClient:
             pause = settings.backoff * 2 ** (failures - 1) * (0.5 + jitter.random())
             self._closed.wait(min(pause, LONGEST_BACKOFF))
 
-    def _error(
-        self, reason: str, tries: int, kind: type[PolicyError] = PolicyError
-    ) -> PolicyError:
+    def _error(self, reason: str, tries: int, kind: type[PolicyError] = PolicyError) -> PolicyError:
         shown = reason.replace(self._key, "***") if self._key else reason
         times = f" ({tries} tries)" if tries > 1 else ""
         return kind(self.name, f"{shown}{times}", f"is a server running at {self.settings.url}?")

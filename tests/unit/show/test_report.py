@@ -208,18 +208,14 @@ def test_seeds_of_one_config_form_a_group_and_other_configs_do_not(tmp_path):
 def evaluated(folder, model, value):
     """The folder of a finished `terrella evaluate`, on four instances."""
     common = {"status": "ok", "turns": 1, "steps": 1, "usage": Usage(requests=1)}
-    rows = [
-        EpisodeRow(instance=str(n), seed=n, member=0, value=value, **common) for n in range(4)
-    ]
+    rows = [EpisodeRow(instance=str(n), seed=n, member=0, value=value, **common) for n in range(4)]
     scores = agent_scores(rows, samples=1, reference=None)
     metrics = {
         "model": {"kind": "hub", "name": model, "url": "", "sha256": None},
         "worlds": {"lake": plain(scores)},
         "cost": {"usage": plain(scores.usage), "price": None},
     }
-    write_manifest(
-        folder, {"class": "terrella.pipelines.evaluate.agents:AgentEvaluation"}, metrics
-    )
+    write_manifest(folder, {"class": "terrella.pipelines.evaluate.agents:AgentEvaluation"}, metrics)
     return folder
 
 

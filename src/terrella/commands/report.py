@@ -93,4 +93,6 @@ def _outcomes(scores: Mapping[str, Any]) -> Outcomes:
 
 
 def _signed(difference: Metric) -> str:
-    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    low, high = difference.low, difference.high
+    spread = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    return f"{difference.mean:+.3f}{spread}"

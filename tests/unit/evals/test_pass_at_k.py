@@ -73,10 +73,10 @@ def test_the_same_seed_gives_the_same_interval_and_another_another():
 def test_the_interval_of_few_instances_covers(n, chance):
     rng = np.random.default_rng(6)
     hits = 0
-    for draw in range(1000):
+    for draw in range(300):
         found = share_mean((rng.random(n) < chance).astype(float), seed=draw)
         hits += found.low <= chance <= found.high
-    assert hits / 1000 >= 0.88  # resampling alone: 0.40 to 0.86
+    assert hits / 300 >= 0.9  # resampling alone: 0.39 to 0.86
 
 
 def test_equal_values_have_no_interval_that_is_a_point():

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.redirects import NoRedirect
 from terrella.core.seeds import POLICY_STREAM, stream
 
 MAX_RESPONSE_BYTES = 4_000_000
@@ -139,15 +140,6 @@ class _FailedError(Exception):
     kind: type[PolicyError] = PolicyError
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: they would send the key and the prompts somewhere else."""
-
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
-        """Return None, which makes urllib raise an HTTPError."""
-
-
 class ChatClient:
     """Sends conversations. Threads may share it: one that meets a rate limit holds all back."""
 
@@ -156,7 +148,7 @@ class ChatClient:
         self.settings = settings
         self.name = name
         self._key = read_key(settings.key_variable)
-        self._opener = urllib.request.build_opener(_NoRedirect())
+        self._opener = urllib.request.build_opener(NoRedirect())
         self._lock = threading.Lock()
         self._not_before = 0.0
         self._closed = threading.Event()

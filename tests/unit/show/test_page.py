@@ -23,12 +23,13 @@ from terrella.core.episode import play
 from terrella.core.errors import ConfigError
 from terrella.core.gym_world import GymWorld
 from terrella.core.types import Text
+from terrella.data.row_journal import RowJournal
 from terrella.policies.basic import Random
 from terrella.show.counterfactuals import EndedError, EpisodeAnalyzer
 from terrella.show.page import render_page, write_pages
 from terrella.show.page_data import PageBuilder
 from terrella.show.png import png
-from terrella.show.runs import read_run
+from terrella.show.runs import Run, read_run
 from terrella.verify.text import Exact
 from terrella.worlds.frozen_lake import FrozenLake
 
@@ -187,6 +188,28 @@ def test_a_branch_has_several_actions_and_ends_with_the_episode():
     assert branch.real[0].observation == branch.imagined[0].observation == last
     with pytest.raises(EndedError, match="over"):
         analyzer.fork(episode, 0, [*actions, "Up"])
+
+
+def test_a_branch_at_the_end_of_a_cut_off_episode_starts_at_its_last_observation():
+    config, episodes = lake(success_rate=1.0)
+    whole = next(e for e in episodes if len(e.transitions) > 2)
+    cut = dataclasses.replace(whole, transitions=whole.transitions[:2])
+    analyzer = EpisodeAnalyzer(
+        config, certified_model_of(Lying(config.build(), lambda question: False))
+    )
+    step = whole.transitions[2]
+    branch = analyzer.fork(cut, 2, [step.action])
+    assert branch.imagined[0].observation == step.next_observation
+
+
+def test_worlds_by_dotted_path_have_rows_of_their_own(tmp_path):
+    names = ("package.crane:World", "package.lift:World")
+    for name in names:
+        with RowJournal(tmp_path / "rows", name, key=("seed",)) as journal:
+            journal.append({"seed": 0, "world": name})
+            journal.finish()
+    rows = Run(tmp_path, "evaluation", {}).evaluated_rows
+    assert [row["world"] for found in rows.values() for row in found] == list(names)
 
 
 class Taxi(GymWorld):

@@ -53,8 +53,9 @@ def save_results(name: str, record: Mapping[str, Any]) -> None:
 
 def interval(metric: Mapping[str, Any], *, digits: int = 3, sign: str = "") -> str:
     """A mean with its interval, as tables show it."""
-    spread = f"[{metric['low']:.{digits}f}, {metric['high']:.{digits}f}]"
-    return f"{metric['mean']:{sign}.{digits}f} {spread}"
+    low, high = metric["low"], metric["high"]
+    spread = "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{metric['mean']:{sign}.{digits}f}{spread}"
 
 
 def write_part(

@@ -57,11 +57,12 @@ def teaching(name, setting):
         verdict = enough if all(seed["held"] for seed in seeds) else "fails"
         return FirstClaim(record["bar"], f"{verdict}: {measured}", setting)
     recipes = common.read_results("engine")["curves"]["recipes"]
-    differences = []
+    differences, grids = [], []
     for each in TEACHING:
         runs = recipes[each].values()
         differences.append([run["after"]["mean"] - baseline(run) for run in runs])
-    decided = decide(differences, thresholds=[threshold()] * len(TEACHING))
+        grids.append(max(1 / run["after"]["n"] for run in runs))
+    decided = decide(differences, thresholds=[threshold()] * len(TEACHING), grids=grids)
     claim = asdict(decided[TEACHING.index(name)])
     kind = "predicting no change" if name == "tiny_lake_model" else "random play"
     return FirstClaim(f"after RLVR above {kind}, validation tasks", outcome(claim), setting)
@@ -105,7 +106,8 @@ def textworld():
     record = common.read_results("textworld_unseen_games")
     runs = [record[f"seed {seed}, other games"]["accuracy"]["overall"] for seed in range(3)]
     differences = [run["model"]["share"] - run["verb_habit"]["share"] for run in runs]
-    (claim,) = decide([differences], thresholds=[threshold()])
+    grid = max(1 / run["model"]["n"] for run in runs)
+    (claim,) = decide([differences], thresholds=[threshold()], grids=[grid])
     return FirstClaim(
         "share right above a habit per verb, all questions",
         outcome(asdict(claim)),
@@ -116,7 +118,7 @@ def textworld():
 def video():
     record = common.read_results("video_model")
     differences = [-seed["figures"]["lpips"]["difference"]["mean"] for seed in record["seeds"]]
-    (claim,) = decide([differences], thresholds=[threshold()])
+    (claim,) = decide([differences], thresholds=[threshold()], grids=[0.0])
     return FirstClaim(
         "RLVR lowers LPIPS, 7 frames ahead",
         outcome(asdict(claim)),
@@ -129,7 +131,7 @@ def video():
 def page_model():
     record = common.read_results("web_pages")["pages --seed 0"]
     change = record["rlvr"]["changed"]["f1"]["mean"] - record["sft"]["changed"]["f1"]["mean"]
-    (claim,) = decide([[change]], thresholds=[threshold()])
+    (claim,) = decide([[change]], thresholds=[threshold()], grids=[0.0])
     setting = "pages of unseen MiniWoB++ families, small model from scratch"
     return FirstClaim("RLVR above SFT, F1 of what changes", outcome(asdict(claim)), setting)
 
@@ -137,7 +139,7 @@ def page_model():
 def web_policy():
     arms = common.read_results("web_mpc")["mpc"]["arms"]
     change = arms["depth 1"]["success"] - arms["depth 0"]["success"]
-    (claim,) = decide([[change]], thresholds=[threshold()])
+    (claim,) = decide([[change]], thresholds=[threshold()], grids=[0.0])
     setting = "MiniWoB++, 100 held-out seeds, small page model"
     return FirstClaim("looking one step ahead above not looking", outcome(asdict(claim)), setting)
 

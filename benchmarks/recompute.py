@@ -11,7 +11,7 @@ from dataclasses import asdict
 import common
 from table_rows import SECTIONS
 
-from terrella.core.claims import Claim, decide, threshold
+from terrella.core.claims import Claim, decide, pass_grid, threshold
 from terrella.core.result_rows import read_rows
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
 
@@ -68,16 +68,25 @@ def coverage(record, rows):
                 "whole_sets": steps["sizes"].count("all") / len(steps["sizes"]),
                 "n": len(set(steps["instances"])),
             }
-    return {"worlds": coverage_summary(worlds, record["level"])}
+    steps = {
+        name: min(len(steps["sizes"]) for steps in models.values())
+        for name, models in rows["worlds"].items()
+    }
+    return {"worlds": coverage_summary(worlds, record["level"], steps)}
 
 
-def coverage_summary(worlds, level):
-    """The worlds with their mean over models, and whether coverage is above the promise."""
+def coverage_summary(worlds, level, steps):
+    """The worlds with their mean over models, and whether coverage is above the promise.
+
+    `steps` are the fewest steps on which a model of the world was measured.
+    """
     values = [
         [model["coverage"] for model in world["models"].values()] for world in worlds.values()
     ]
     decided = decide(
-        [[value - level for value in each] for each in values], thresholds=[0.0] * len(values)
+        [[value - level for value in each] for each in values],
+        thresholds=[0.0] * len(values),
+        grids=[1 / steps[name] for name in worlds],
     )
     summary = {}
     for (name, world), each, claim in zip(worlds.items(), values, decided, strict=True):
@@ -217,8 +226,21 @@ def claims_of_seeds(record, margin):
     decided = decide(
         [claim["per_seed"] for claim in claims],
         thresholds=[threshold(not_below=c["not_below"], margin=margin) for c in claims],
+        grids=[claim_grid(record, claim) for claim in claims],
     )
     return {"claims": [asdict(claim) for claim in decided]}
+
+
+def claim_grid(record, claim):
+    """The step between two scores; an arm's largest k is as many samples as it had."""
+    samples = [
+        max(int(key.removeprefix("pass@")) for key in record["arms"][arm] if "pass@" in key)
+        for arm in (claim["better"], claim["worse"])
+        if arm in record["arms"]
+    ]
+    if not claim["n"]:
+        return 0.0
+    return pass_grid(instances=claim["n"], samples=min(samples), k=claim["k"])
 
 
 # --- all ------------------------------------------------------------------------------------------
@@ -232,11 +254,11 @@ def recompute_all():
         record = common.read_results(name)
         if not record or name in NO_INSTANCES:
             continue
-        if "claims" in record:
-            differences += compare(record, claims_of_seeds(record, record["margin"]), name)
         path = ROWS / f"{name}.json.gz"
         if not path.exists():
             without_rows.append(name)
+            if "claims" in record:
+                differences += compare(record, claims_of_seeds(record, record["margin"]), name)
         elif name not in FROM_ROWS:
             differences.append(f"{name}: has rows, but nothing computes it from them")
         else:

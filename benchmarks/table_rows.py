@@ -143,7 +143,8 @@ def gate(record, world):
     seeds = record["seeds"]
     models = counted({row.get("model", "the only one") for row in seeds.values()}, "model")
     differences = [row["gated"] - row["real"] for row in seeds.values()]
-    (claim,) = decide([differences], thresholds=[threshold(not_below=True)])
+    instances = record.get("n") or int(record["evaluated_on"].split()[0])
+    (claim,) = decide([differences], thresholds=[threshold(not_below=True)], grids=[1 / instances])
     factors = mean_row([row["factor"] for row in seeds.values()])
     units = f"{counted(seeds, 'seed')}, {models}"
     what_counts = record.get("not_counted", "all counted")
@@ -315,7 +316,11 @@ def text_claims(record):
         first, second = (record["arms"][name][chosen]["per_seed"] for name in (better, worse))
         second = second * len(first) if len(second) == 1 else second
         differences.append([one - other for one, other in zip(first, second, strict=False)])
-    decided = decide(differences, thresholds=[threshold()] * len(TEXT_CLAIMS))
+    decided = decide(
+        differences,
+        thresholds=[threshold()] * len(TEXT_CLAIMS),
+        grids=[1 / record["arms"]["n"][chosen] for _, _, chosen in TEXT_CLAIMS],
+    )
     return [asdict(claim) for claim in decided]
 
 

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import common
-from recompute import coverage, coverage_summary
+from recompute import coverage
 
 from terrella.data.store import EpisodeStore
 from terrella.pipelines.certify.pipeline import Certify
@@ -126,7 +126,7 @@ def write(result, rows, arguments):
         "level": LEVEL,
         "confidence": 0.95,
         "seeds": sorted({model for models in rows["worlds"].values() for model in models}, key=int),
-        "worlds": coverage_summary(worlds, LEVEL),
+        "worlds": worlds,
     }
     command = common.command(*arguments, OMP_NUM_THREADS=1)
     common.write_results(result, metrics, command=command, replace=True)

@@ -90,11 +90,13 @@ def test_the_model_sees_its_own_replies_and_the_state_after_all_actions(tmp_path
 
 
 def test_an_episode_whose_requests_fail_is_masked_and_asked_again(tmp_path):
-    broken = True
+    broken, answered = True, []
 
     def sometimes(body, _):
-        bad = broken and counter_state(body)["goal"] % 3 == 0
-        return (500, b"out of memory", {}) if bad else skilled(body, 0)
+        if broken and counter_state(body)["goal"] % 3 == 0 and len(body["messages"]) > 2:
+            return 500, b"out of memory", {}
+        answered.append(body)
+        return skilled(body, 0)
 
     with ChatServer(sometimes) as server:
         settings = config(server.url, tmp_path / "run", instances=12)
@@ -105,9 +107,49 @@ def test_an_episode_whose_requests_fail_is_masked_and_asked_again(tmp_path):
         (tmp_path / "run" / "manifest.json").unlink()
         (tmp_path / "run" / "scores" / "counter.json").unlink()
         broken, asked = False, len(server.requests)
-        assert run(settings).worlds["counter"].masked == {}
-    again = len(server.requests) - asked
-    assert 0 < again < asked / 2  # only the masked ones
+        again = run(settings)
+    assert again.worlds["counter"].masked == {}
+    assert again.cost.usage.requests == len(answered)  # first tries were paid for, too
+    assert 0 < len(server.requests) - asked < asked / 2  # only the masked ones
+
+
+def wandering(body, **changes):
+    """Never wins: one step up, one step down."""
+    move = "up" if len(body["messages"]) % 4 else "down"
+    return completion(f"<answer>{move}</answer>", **changes)
+
+
+def test_an_episode_that_outgrows_the_context_is_judged(tmp_path):
+    def small_context(body, _):
+        if len(body["messages"]) > 5:
+            return 400, b'{"message": "This model\'s maximum context length is 64 tokens"}', {}
+        return wandering(body)
+
+    with ChatServer(small_context) as server:
+        scores = run(config(server.url, tmp_path / "run")).worlds["counter"]
+    assert scores.masked == {} and sum(scores.judged) == 24
+    assert scores.turns.mean == 2.0
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_the_limit_on_tokens_counts_those_of_the_world(tmp_path, reported):
+    def respond(body, _):
+        prompt = sum(len(message["content"]) for message in body["messages"]) // 4
+        usage = {"prompt_tokens": prompt, "completion_tokens": 1} if reported else None
+        return wandering(body, usage=usage)
+
+    with ChatServer(respond) as server:
+        long = run(config(server.url, tmp_path / "long")).worlds["counter"]
+        short = run(config(server.url, tmp_path / "short", episode_tokens=50)).worlds["counter"]
+    assert long.turns.mean == 12.0 and short.turns.mean < 6.0 and short.masked == {}
+
+
+def test_a_refusal_is_a_reply_and_counts(tmp_path):
+    with ChatServer(lambda *_: completion(None, refusal="I cannot play")) as server:
+        result = run(config(server.url, tmp_path / "run", samples=1))
+    scores = result.worlds["counter"]
+    assert scores.masked == {} and scores.passes["1"].mean == scores.well_formed.mean == 0.0
+    assert rows(tmp_path / "run")[0]["reasoning"][0] == "I cannot play"
 
 
 def test_a_server_that_is_down_ends_the_command_and_the_same_command_goes_on(tmp_path):

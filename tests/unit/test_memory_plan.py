@@ -78,6 +78,18 @@ def test_hardware_is_parsed():
         parse_hardware("0xH100")
 
 
+def test_jobs_on_one_gpu_share_its_memory():
+    assert parse_hardware("H100").shared_by(5).usable < 80e9 / 5
+    assert parse_hardware("2x24GB").shared_by(8).memory == 6e9
+    assert parse_hardware("8xH100").shared_by(2) == parse_hardware("4xH100")
+    config = find_recipe("bytesized32_smollm2")().replace(at_once=2)
+    need = plan_config(config, parse_hardware("2x1000GB")).worst.total
+    gpu = f"{need / 0.6 / 1e9 + 2:.0f}GB"
+    assert plan_config(config, parse_hardware(f"2x{gpu}")).fits
+    shared = plan_config(config, parse_hardware(gpu))
+    assert not shared.fits and "shared by 2 jobs" in verdict(shared)
+
+
 # --- what is followed -----------------------------------------------------------------------------
 
 

@@ -87,9 +87,12 @@ def steps(covered, sizes):
 
 
 def test_coverage_is_over_models_and_shows_the_empty_sets():
-    models = {str(n): steps([1.0, 1.0, 0.9 + n / 100, 1.0], ["1", "1", "2", "0"]) for n in range(5)}
+    models = {
+        str(n): steps([1.0, 1.0, 0.9 + n / 100, 1.0] * 25, ["1", "1", "2", "0"] * 25)
+        for n in range(5)
+    }
     found = recompute.coverage({"level": 0.9}, {"worlds": {"lake": models}})["worlds"]["lake"]
-    assert found["empty_sets"] == 0.25 and found["models"]["0"]["n"] == 2
+    assert found["empty_sets"] == 0.25 and found["models"]["0"]["n"] == 50
     assert found["coverage"]["mean"] == pytest.approx(0.98) and found["claim"]["verdict"] == "holds"
     # Two steps of one instance are one value: (1 + 1) / 2 and (0.9 + 1) / 2.
     assert found["models"]["0"]["coverage"] == pytest.approx(0.975)

@@ -1,7 +1,7 @@
 """`terrella push FOLDER REPO` and `terrella pull REPO FOLDER`: runs on a Hugging Face hub.
 
 Only known kinds of files are pushed (safetensors, JSON, Parquet, pages, pictures), with a card made
-from the run's own manifest. A pulled run is pinned to a commit, and a repository with files of any
+from the run's own manifest; checkpoints and models in between stay here. A pulled run is pinned to a commit, and a repository with files of any
 other kind, with names that could leave the folder or with code behind a model is refused.
     push(Path("runs/lake"), "me/lake")
     pull("me/lake", Path("runs/lake"), revision="abc123")
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, MissingExtraError, StoreError
-from terrella.core.files import locked, write_json
+from terrella.core.files import SCRATCH, locked, write_json
 from terrella.core.integrity import LISTING
-from terrella.core.run_folder import check_model, check_result
+from terrella.core.run_folder import WORK_SUFFIXES, check_model, check_result
+from terrella.core.untrusted import inside
 from terrella.data.store import EpisodeStore
 from terrella.models.foreign_code import refuse_code
+from terrella.pipelines.evaluate.models import FINAL_FOLDERS
 from terrella.show.cards import card
 from terrella.show.runs import read_run
 
@@ -38,8 +41,10 @@ ALLOWED = (
     "*.jinja",
     "*.sha256",
 )
-LEFT_OUT = ("sft/*", "rlvr/*", "fitted/*", "warm/*", "served/*", "view/*", "*.tmp", "*.log")
-"""Checkpoints and scratch files, which nobody else needs."""
+SCRATCH_FOLDERS = ("start", "warm", "served", "engine", "view")
+"""Models that a run began with, logs and pages, which nobody else needs."""
+TOKENS = "tokens"
+"""What is kept of a folder of checkpoints: the recorded tokens, which the viewer shows."""
 BESIDE = (".gitattributes", ".gitignore", "LICENSE", "LICENSE.txt", "NOTICE")
 """Files that hubs and people put into a repository; they are not downloaded."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ =+-]*")
@@ -71,13 +76,15 @@ def push(folder: Path, repo: str, *, private: bool = True, message: str = "") ->
 
 def _stage(folder: Path, scratch: Path, card_text: str) -> Path:
     """Link the files to upload into a folder of their own, and write the card there."""
-    files = [path for path in sorted(folder.rglob("*")) if _is_uploaded(path, folder)]
+    files = _uploaded_files(folder)
     if not files:
         raise ConfigError(
             str(folder), "holds nothing to push", f"known kinds: {', '.join(ALLOWED)}"
         )
     for path in files:
-        target = scratch / path.relative_to(folder)
+        name = path.relative_to(folder)
+        inside(folder, name.as_posix())  # a link could publish any file of this machine
+        target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(path.resolve())
     readme = scratch / "README.md"
@@ -86,11 +93,30 @@ def _stage(folder: Path, scratch: Path, card_text: str) -> Path:
     return scratch
 
 
-def _is_uploaded(path: Path, folder: Path) -> bool:
-    name = path.relative_to(folder).as_posix()
-    allowed = _is_allowed(path.name)
-    left_out = any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT)
-    return path.is_file() and allowed and not left_out
+def _uploaded_files(folder: Path) -> list[Path]:
+    """Results of known kinds, without checkpoints, scratch files and models in between."""
+    found: list[Path] = []
+    dropped: set[Path] = set()
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        dropped |= _models_in_between(here)
+        if here.name.endswith(WORK_SUFFIXES):
+            names, folders[:] = [], [name for name in folders if name == TOKENS]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in SCRATCH_FOLDERS
+            and not name.endswith(SCRATCH)
+            and here / name not in dropped
+        ]
+        found += [here / name for name in names if _is_allowed(name)]
+    return sorted(path for path in found if path.is_file())
+
+
+def _models_in_between(run: Path) -> set[Path]:
+    """The folders of weights that a run made before its last ones."""
+    made = [run / name for name in FINAL_FOLDERS if (run / name / "config.json").is_file()]
+    return set(made[1:])
 
 
 def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None = None) -> str:

@@ -6,6 +6,7 @@ Random play and, where there is one, the expert play the same instances.
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import EngineConfig
+from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
 from terrella.show.progress import show_metrics
@@ -23,6 +25,9 @@ from terrella.show.tables import interval_text
 from terrella.trust.horizon import mean_row
 from terrella.world_models.certified import load_certified_model
 from terrella.world_models.planner import Planner
+
+DRAWS = 4
+"""Seeds that are drawn for each instance: several seeds may give the same one."""
 
 
 class Plan(Configurable):
@@ -65,11 +70,17 @@ class Plan(Configurable):
         return metrics
 
     def _success(self, policy: Policy) -> dict[str, Any]:
-        seeds = range(self.config.seed, self.config.seed + self.config.instances)
         evaluation = evaluate_policy(
-            self.config.world.build, policy, seeds=seeds, split=Split.TEST, num_envs=1
+            self.config.world.build, policy, seeds=self.seeds, split=Split.TEST, num_envs=1
         )
         return dict(mean_row(evaluation.successes))
+
+    @functools.cached_property
+    def seeds(self) -> list[int]:
+        """Of distinct test instances: a small world may have fewer than were asked for."""
+        first, count = self.config.seed, self.config.instances
+        drawn = range(first, first + DRAWS * count)
+        return distinct_instances(self.config.world.build(), drawn, Split.TEST)[:count]
 
 
 def run(config: Plan.Config) -> dict[str, Any]:

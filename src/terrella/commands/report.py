@@ -18,7 +18,7 @@ from terrella.core.files import locked
 from terrella.core.metric import Metric
 from terrella.evals.agent_scores import Outcomes, compare_passes
 from terrella.show.report import write_report
-from terrella.show.report_data import load_report_data
+from terrella.show.report_data import load_report_data, short_names
 
 SHOWN_NAMES = 4
 """Runs that a title names."""
@@ -55,7 +55,7 @@ class Report(Configurable):
             return write_report(data, self.config.out, title=self.config.title or self._title())
 
     def _title(self) -> str:
-        names = [run.stem if run.suffix == ".json" else run.name for run in self.config.runs]
+        names = list(short_names(self.config.runs).values())
         more = len(names) - SHOWN_NAMES
         return f"Report on {', '.join(names[:SHOWN_NAMES])}" + f" and {more} more" * (more > 0)
 
@@ -93,4 +93,6 @@ def _outcomes(scores: Mapping[str, Any]) -> Outcomes:
 
 
 def _signed(difference: Metric) -> str:
-    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    low, high = difference.low, difference.high
+    spread = "" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]"
+    return f"{difference.mean:+.3f}{spread}"

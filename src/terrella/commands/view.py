@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,13 +247,17 @@ def _batches(items: Iterator[PageEpisode], size: int) -> Iterator[list[PageEpiso
 
 
 def _curves(run: Run) -> list[dict[str, Any]]:
+    """Metrics by step. Values of a run that diverged (NaN, infinity) are counted, not drawn."""
     curves = []
     for name in CURVES:
-        rows = [row for row in run.curve if isinstance(row.get(name), int | float)]
+        known = [row for row in run.curve if isinstance(row.get(name), int | float)]
+        rows = [row for row in known if math.isfinite(row[name])]
         if len(rows) > 1:
             steps = [row["step"] for row in rows]
             values = [row[name] for row in rows]
-            curves.append({"name": name, "steps": steps, "values": values})
+            lost = len(known) - len(rows)
+            title = f"{name} (not finite in {lost} steps)" if lost else name
+            curves.append({"name": title, "steps": steps, "values": values})
     return [*curves, *pass_curves(run)]
 
 

@@ -3,8 +3,10 @@
 A seed of the whole arm, its base included, is the unit of replication: instances are paired inside
 a seed, and each seed gives one difference. A claim is tested by a one-sided t-test over seeds,
 corrected (Holm) for all the claims that its table states. It `holds`, it `fails` (the opposite is
-shown), or it is `undecided`. "Not below" needs a margin that was stated before.
-    decide([[0.33, 0.07, 0.15, 0.50, 0.51], [0.0, 0.1]], thresholds=[threshold(), threshold()])
+shown), or it is `undecided`. "Not below" needs a margin that was stated before. Scores are on a
+grid (shares of n instances), so seeds may agree by chance: the spread over seeds is taken to be at
+least that of rounding to the grid.
+    decide([[0.33, 0.07, 0.15], [0.0, 0.1]], thresholds=[threshold()] * 2, grids=[0.01] * 2)
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SAME = 1e-12
 """Differences below this are rounding."""
 TEST = (
     f"paired by instance inside a seed; one-sided t-test over seeds (alpha {ALPHA}), "
-    "Holm's correction for all claims of the table"
+    "Holm's correction for all claims of the table; spread over seeds at least that of rounding"
 )
 
 
@@ -60,7 +62,7 @@ class Decided:
     """None without a seed."""
     low: float | None
     high: float | None
-    """95% interval over seeds, of this claim alone; None where one seed shows no spread."""
+    """95% interval over seeds, of this claim alone; None where the seeds show no spread."""
     threshold: float
     """What the mean must lie above: 0, or minus the margin."""
     p: float
@@ -83,18 +85,31 @@ def seed_differences(better: ArrayLike, worse: ArrayLike) -> list[float]:
     return [float(value) for value in (first - second).mean(axis=1)]
 
 
-def decide(differences: Sequence[Sequence[float]], *, thresholds: Sequence[float]) -> list[Decided]:
+def pass_grid(*, instances: int, samples: int, k: int = 1) -> float:
+    """The largest step between two neighbouring values of a seed's mean pass@k."""
+    return k / (instances * samples)
+
+
+def decide(
+    differences: Sequence[Sequence[float]],
+    *,
+    thresholds: Sequence[float],
+    grids: Sequence[float],
+) -> list[Decided]:
     """Decide all claims of one table together.
 
     Claims without a seed are listed, too: they count in the correction, which thus does not change
-    while jobs finish.
+    while jobs finish. `grids` are the steps between scores that a seed can have, 0 where scores
+    are no shares: then seeds that agree to the last digit decide nothing.
     """
-    pairs = list(zip(differences, thresholds, strict=True))
-    above = holm([_p_above(values, edge) for values, edge in pairs])
-    against = holm([_p_against(values, edge) for values, edge in pairs])
+    rows = [
+        (values, edge, grid**2 / 12)
+        for values, edge, grid in zip(differences, thresholds, grids, strict=True)
+    ]
+    above = holm([_p_above(*row) for row in rows])
+    against = holm([_p_against(*row) for row in rows])
     return [
-        _decided(values, edge, p, p_against)
-        for (values, edge), p, p_against in zip(pairs, above, against, strict=True)
+        _decided(*row, p, p_against) for row, p, p_against in zip(rows, above, against, strict=True)
     ]
 
 
@@ -109,9 +124,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _decided(values: Sequence[float], edge: float, p: float, p_against: float) -> Decided:
-    low, high = mean_interval(values) if values else (-math.inf, math.inf)
-    known = math.isfinite(low)
+def _decided(
+    values: Sequence[float], edge: float, floor: float, p: float, p_against: float
+) -> Decided:
+    known = _standard_error(values, floor) > SAME
+    low, high = mean_interval(values, least_variance=floor) if known else (None, None)
     verdict = Decision.UNDECIDED
     if p <= ALPHA:
         verdict = Decision.HOLDS
@@ -120,8 +137,8 @@ def _decided(values: Sequence[float], edge: float, p: float, p_against: float) -
     return Decided(
         per_seed=list(values),
         mean=math.fsum(values) / len(values) if values else None,
-        low=low if known else None,
-        high=high if known else None,
+        low=low,
+        high=high,
         threshold=edge,
         p=p,
         p_against=p_against,
@@ -129,29 +146,34 @@ def _decided(values: Sequence[float], edge: float, p: float, p_against: float) -
     )
 
 
-def _p_above(values: Sequence[float], edge: float) -> float:
+def _p_above(values: Sequence[float], edge: float, floor: float) -> float:
     """One-sided p-value of "the mean is at most `edge`"; 1 with too few seeds."""
-    t = _t_value(values, edge)
+    t = _t_value(values, edge, floor)
     return 1.0 if t is None else student_t_tail(t, len(values) - 1)
 
 
-def _p_against(values: Sequence[float], edge: float) -> float:
+def _p_against(values: Sequence[float], edge: float, floor: float) -> float:
     """One-sided p-value of "the mean is above `edge`"; 1 with too few seeds."""
-    t = _t_value(values, edge)
+    t = _t_value(values, edge, floor)
     return 1.0 if t is None else student_t_tail(-t, len(values) - 1)
 
 
-def _t_value(values: Sequence[float], edge: float) -> float | None:
-    """Distance of the mean from the edge in standard errors; None with too few seeds.
+def _t_value(values: Sequence[float], edge: float, floor: float) -> float | None:
+    """Distance of the mean from the edge in standard errors.
 
-    Infinite where all seeds agree to the last digit. On the edge itself nothing is above it.
+    None with too few seeds, or where they show no spread.
     """
-    n = len(values)
-    if n < LEAST_SEEDS:
+    error = _standard_error(values, floor)
+    if len(values) < LEAST_SEEDS or error < SAME:
         return None
-    distance = math.fsum(values) / n - edge
-    variance = math.fsum((value - edge - distance) ** 2 for value in values) / (n - 1)
-    error = math.sqrt(variance / n)
-    if error < SAME:
-        return math.inf if distance > SAME else -math.inf
-    return distance / error
+    return (math.fsum(values) / len(values) - edge) / error
+
+
+def _standard_error(values: Sequence[float], floor: float) -> float:
+    """Of the mean over seeds, whose variance is at least `floor`; 0 where one seed shows none."""
+    n = len(values)
+    if n < 2:
+        return 0.0
+    mean = math.fsum(values) / n
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return math.sqrt(max(variance, floor) / n)

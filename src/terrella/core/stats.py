@@ -36,10 +36,10 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+def mean_interval(values: Sequence[float], *, least_variance: float = 0.0) -> tuple[float, float]:
     """95% interval of the mean of independent values; a single value says nothing about spread.
 
-    (-inf, inf).
+    (-inf, inf). Values that were rounded vary by `least_variance` even where they are equal.
     """
     n = len(values)
     if n == 0:
@@ -48,7 +48,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
         return -math.inf, math.inf
     mean = math.fsum(values) / n
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = student_t95(n - 1) * math.sqrt(variance / n)
+    half = student_t95(n - 1) * math.sqrt(max(variance, least_variance) / n)
     return mean - half, mean + half
 
 

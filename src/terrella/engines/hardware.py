@@ -7,6 +7,7 @@ Nothing here imports torch or looks for a GPU: the hardware is the one that a ru
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from dataclasses import dataclass, replace
@@ -66,10 +67,17 @@ class Hardware:
         return self.memory * (1 - FRAGMENTATION) - CONTEXT_BYTES
 
     def shared_by(self, jobs: int) -> Hardware:
-        """What each of several jobs gets when they run at the same time."""
+        """What each of several jobs gets when they run at the same time.
+
+        With fewer GPUs than jobs, several jobs are on one GPU (`engines.launcher.share_gpus`).
+        """
         if self.is_cpu:
             return replace(self, memory=self.memory / jobs)
-        return replace(self, devices=max(1, self.devices // jobs))
+        if jobs > self.devices:
+            on_one = math.ceil(jobs / self.devices)
+            name = f"{self.name} shared by {on_one} jobs"
+            return replace(self, name=name, memory=self.memory / on_one, devices=1)
+        return replace(self, devices=self.devices // jobs)
 
     def __str__(self) -> str:
         nodes = f"{self.nodes}x" if self.nodes > 1 else ""

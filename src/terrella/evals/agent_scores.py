@@ -19,9 +19,14 @@ from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
 from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agents import powers_of_two
-from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k
+from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k, share_mean
 from terrella.evals.results import ReferenceScores
 from terrella.policies.chat_client import Usage
+
+Groups = Sequence[Sequence[EpisodeRow]]
+"""Judged episodes by instance."""
+PartOf = Callable[[EpisodeRow], tuple[float, float]]
+"""Numerator and denominator of a ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +95,10 @@ def agent_scores(
         judged=counts,
         samples=samples,
         passes=pass_metrics(successes, counts, samples),
-        score=_mean(judged, lambda row: (row.value or 0.0, 1)),
-        well_formed=_mean(judged, lambda row: (row.well_formed, row.turns)),
-        valid_actions=_mean(judged, lambda row: (row.valid, row.steps)),
-        effective_actions=_mean(judged, lambda row: (row.effective, row.steps)),
+        score=_share(judged, lambda row: (row.value or 0.0, 1)),
+        well_formed=_share(judged, lambda row: (row.well_formed, row.turns)),
+        valid_actions=_share(judged, lambda row: (row.valid, row.steps)),
+        effective_actions=_share(judged, lambda row: (row.effective, row.steps)),
         steps=_mean(judged, lambda row: (row.steps, 1)),
         turns=_mean(judged, lambda row: (row.turns, 1)),
         reply_tokens=_mean(judged, lambda row: (row.usage.completion_tokens, row.usage.requests)),
@@ -114,7 +119,7 @@ def pass_metrics(
         known = [value for value in values if value is not None]
         if known:
             left_out = len(values) - len(known)
-            metrics[str(k)] = dataclasses.replace(bootstrap_mean(known), masked=left_out)
+            metrics[str(k)] = dataclasses.replace(share_mean(known), masked=left_out)
     return metrics
 
 
@@ -143,15 +148,24 @@ def compare_passes(first: Outcomes, second: Outcomes, k: int) -> Metric | None:
     return paired_difference(ours, theirs)
 
 
-def _mean(
-    groups: Sequence[Sequence[EpisodeRow]], part_of: Callable[[EpisodeRow], tuple[float, float]]
-) -> Metric:
-    """A ratio of sums for each instance, and the mean over instances."""
+def _share(groups: Groups, part_of: PartOf) -> Metric:
+    """The mean over instances of a ratio that is in [0, 1]."""
+    values = _ratios(groups, part_of)
+    return dataclasses.replace(share_mean(values), masked=len(groups) - len(values))
+
+
+def _mean(groups: Groups, part_of: PartOf) -> Metric:
+    """The mean over instances of a ratio."""
+    values = _ratios(groups, part_of)
+    return dataclasses.replace(bootstrap_mean(values), masked=len(groups) - len(values))
+
+
+def _ratios(groups: Groups, part_of: PartOf) -> list[float]:
+    """A ratio of sums for each instance that has one."""
     values = []
     for group in groups:
         parts = [part_of(row) for row in group]
         whole = sum(denominator for _, denominator in parts)
         if whole:
             values.append(sum(numerator for numerator, _ in parts) / whole)
-    left_out = len(groups) - len(values)
-    return dataclasses.replace(bootstrap_mean(values), masked=left_out)
+    return values

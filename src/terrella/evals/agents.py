@@ -20,7 +20,7 @@ from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Split
 from terrella.core.world import StateWorld, World
-from terrella.evals.pass_at_k import bootstrap_mean, pass_at_k
+from terrella.evals.pass_at_k import pass_at_k, share_mean
 from terrella.evals.results import ReferenceScores, TestScores
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import PredictionTasks
@@ -94,7 +94,7 @@ def evaluate_agent(
 def pass_metrics(successes: Sequence[int], samples: int) -> dict[str, Metric]:
     """pass@1, 2, 4, ... with intervals over instances."""
     return {
-        str(k): bootstrap_mean(pass_at_k(successes, samples=samples, k=k))
+        str(k): share_mean(pass_at_k(successes, samples=samples, k=k))
         for k in powers_of_two(samples)
     }
 

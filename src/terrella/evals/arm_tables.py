@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from terrella.core.claims import MARGIN, Claim, decide, seed_differences, threshold
+from terrella.core.claims import MARGIN, Claim, decide, pass_grid, seed_differences, threshold
 from terrella.core.stats import mean_interval
 from terrella.evals.agents import powers_of_two
 from terrella.evals.pass_at_k import FloatArray, pass_at_k
@@ -60,6 +60,7 @@ def decide_claims(
     decided = decide(
         [seed_differences(*pair) if pair is not None else [] for pair in pairs],
         thresholds=[threshold(not_below=claim.not_below, margin=margin) for claim in claims],
+        grids=[_grid(rows, claim) for claim in claims],
     )
     return [
         {
@@ -70,6 +71,15 @@ def decide_claims(
         }
         for claim, pair, result in zip(claims, pairs, decided, strict=True)
     ]
+
+
+def _grid(rows: ArmRows, claim: Claim) -> float:
+    """The grid of the arm with fewer episodes; 0 if nothing was run."""
+    runs = [run for arm in (claim.better, claim.worse) for run in rows.get(arm, {}).values()]
+    steps = [
+        pass_grid(instances=len(run.successes), samples=run.samples, k=claim.k) for run in runs
+    ]
+    return max(steps, default=0.0)
 
 
 def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None:

@@ -2,7 +2,8 @@
 
 The conversation is kept as it was spoken: the model sees its own replies again, and the world
 answers a reply when all its actions are done. This is what a rollout does with token ids. A
-request that fails again and again masks its episode, with the reason.
+request that fails again and again masks its episode, with the reason. An episode that outgrows the
+endpoint's context is judged as it stands, like one that outgrows `episode_tokens`.
     agent = EndpointAgent(Endpoint.Config(url=..., model=...).build(), rollout_config, threads=16)
     row = await agent.play(asked, seed=0)
 """
@@ -22,12 +23,14 @@ from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
-from terrella.policies.chat_client import ChatReply, Usage
+from terrella.policies.chat_client import ChatReply, ContextLengthError, Usage
 from terrella.policies.endpoint import Endpoint
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.session import EnvWorkerError
 
+CHARACTERS_PER_TOKEN = 4
+"""Of the estimate for endpoints that report no tokens."""
 MAX_SEED = 2**31
 """Endpoints read a seed as a signed number of 32 bits."""
 
@@ -58,17 +61,37 @@ class _Conversation:
     """What was said so far, and what it cost."""
 
     messages: list[Message]
+    prompt: int = 0
+    """Messages before the first reply."""
     replies: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    first: Usage | None = None
+    last: Usage = field(default_factory=Usage)
     well_formed: int = 0
+
+    def begin(self, messages: list[Message]) -> None:
+        self.messages, self.prompt = messages, len(messages)
 
     def hears(self, reply: ChatReply, *, well_formed: bool) -> None:
         self.messages.append({"role": "assistant", "content": reply.text})
         self.replies.append(reply.text)
         self.reasoning.append(reply.reasoning)
         self.usage += reply.usage
+        self.first, self.last = self.first or reply.usage, reply.usage
         self.well_formed += well_formed
+
+    @property
+    def tokens(self) -> int:
+        """Tokens after the prompt, the world's included; an estimate if replies have no count.
+
+        Thoughts that the next prompt leaves out count, too.
+        """
+        if self.first is None or self.usage.unreported:
+            said = sum(len(message["content"]) for message in self.messages[self.prompt :])
+            return said // CHARACTERS_PER_TOKEN
+        seen = self.last.prompt_tokens + self.last.completion_tokens - self.first.prompt_tokens
+        return max(self.usage.completion_tokens, seen)
 
 
 class EndpointAgent:
@@ -119,9 +142,14 @@ class EndpointAgent:
         rng = stream(SAMPLE_STREAM, seed, task.seed, task.noise_seed, asked.member)
         seeds = [int(number) for number in rng.integers(2**62, size=config.max_turns)]
         situation = await worker.start(task, asked.member)
-        talk.messages = chat_messages(situation, config.max_actions, self.form)
+        talk.begin(chat_messages(situation, config.max_actions, self.form))
         for number in seeds:
-            reply = await self.chat.chat(talk.messages, number)
+            try:
+                reply = await self.chat.chat(talk.messages, number)
+            except ContextLengthError:
+                if not talk.replies:
+                    raise  # the prompt alone is too long: nothing was asked
+                return Stop.OUT_OF_TOKENS
             actions = read_answer(reply.text)[: config.max_actions]
             talk.hears(reply, well_formed=bool(actions) and self._is_whole(reply))
             for action in actions or ("",):
@@ -131,7 +159,7 @@ class EndpointAgent:
             situation = result.situation
             text = show_text(situation.observation)
             talk.messages.append(state_message(text, situation.steps_left))
-            if talk.usage.completion_tokens >= config.episode_tokens:
+            if talk.tokens >= config.episode_tokens:
                 return Stop.OUT_OF_TOKENS
         return Stop.OUT_OF_STEPS
 

@@ -1,12 +1,15 @@
 """Unbiased pass@k, intervals over instances, and paired differences of two agents.
 
 For n samples of an instance, c of them correct, pass@k is 1 - C(n-c, k) / C(n, k): the mean over
-all choices of k of the n samples. Intervals are over instances, not samples.
-    pass_at_k([3, 0, 8], samples=8, k=4); bootstrap_mean(values); paired_difference(first, second)
+all choices of k of the n samples. Intervals are over instances, not samples. Where all instances
+have one value, resampling shows no spread: a share that is 0 or 1 everywhere has Wilson's interval,
+anything else has none.
+    pass_at_k([3, 0, 8], samples=8, k=4); share_mean(values); paired_difference(first, second)
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 
 from terrella.core.metric import Metric
 from terrella.core.seeds import POLICY_STREAM, stream
+from terrella.core.stats import wilson
 
 RESAMPLES = 2000
 FloatArray = NDArray[np.float64]
@@ -33,13 +37,28 @@ def pass_at_k(successes: Sequence[int], *, samples: int, k: int) -> FloatArray:
 
 
 def bootstrap_mean(values: Sequence[float] | FloatArray, *, seed: int = 0) -> Metric:
-    """The mean over instances and its 95% interval, by resampling instances."""
+    """The mean over instances and its 95% interval, by resampling instances.
+
+    There is no interval where all values are equal.
+    """
     array = np.asarray(values, dtype=np.float64)
     if not array.size:
         raise ValueError("there are no instances: their mean has no interval")
-    means = _resampled(len(array), stream(POLICY_STREAM, seed)) @ array
+    mean, n = float(array.mean()), len(array)
+    if np.ptp(array) == 0.0:
+        return Metric(mean=mean, low=None, high=None, n=n)
+    means = _resampled(n, stream(POLICY_STREAM, seed)) @ array
     low, high = np.quantile(means, [0.025, 0.975])
-    return Metric(mean=float(array.mean()), low=float(low), high=float(high), n=len(array))
+    return Metric(mean=mean, low=float(low), high=float(high), n=n)
+
+
+def share_mean(values: Sequence[float] | FloatArray, *, seed: int = 0) -> Metric:
+    """`bootstrap_mean` of values in [0, 1]; if all are 0, or all are 1, with Wilson's interval."""
+    metric = bootstrap_mean(values, seed=seed)
+    if metric.low is not None or metric.n == 1 or metric.mean not in (0.0, 1.0):
+        return metric
+    low, high = wilson(round(metric.mean) * metric.n, metric.n)
+    return dataclasses.replace(metric, low=low, high=high)
 
 
 def _resampled(size: int, rng: np.random.Generator) -> FloatArray:

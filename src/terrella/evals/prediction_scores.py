@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
-from terrella.evals.pass_at_k import bootstrap_mean
+from terrella.evals.pass_at_k import share_mean
 from terrella.evals.predictions import PredictionRow, StepRow, is_unparsable
 from terrella.policies.chat_client import Usage
 
@@ -108,4 +108,4 @@ def _mean(
         masked += len(values) - len(known)
         if known:
             means.append(sum(known) / len(known))
-    return dataclasses.replace(bootstrap_mean(means), masked=masked)
+    return dataclasses.replace(share_mean(means), masked=masked)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -150,30 +150,54 @@ async def predict_instance(
     seed = tasks[0].seed
     drawn = stream(TASK_STREAM, seed).permutation(len(tasks))[:steps]
     chosen = [(int(index), *_parts(tasks[index])) for index in sorted(drawn)]
+    counted = _Counted(predictor)
     try:
-        answers = await asyncio.gather(
-            *(predictor.predict(situation, step.action) for _, situation, step in chosen)
+        answers = await _all_answers(
+            counted.predict(situation, step.action) for _, situation, step in chosen
         )
-        imagined, usage = await _imagine(predictor, verifier, tasks[:horizon])
+        imagined = await _imagine(counted, verifier, tasks[:horizon])
     except PolicyError as failed:
         reason = f"{failed.where}: {failed.what}"
         return PredictionRow(
-            instance=instance, seed=seed, steps=[], imagined=[], usage=Usage(), reason=reason
+            instance=instance, seed=seed, steps=[], imagined=[], usage=counted.usage, reason=reason
         )
     rows = [
         _step_row(verifier, number, step, step.observation, answer)
         for (number, _, step), answer in zip(chosen, answers, strict=True)
     ]
-    usage = sum((answer.usage for answer in answers), usage)
-    return PredictionRow(instance=instance, seed=seed, steps=rows, imagined=imagined, usage=usage)
+    return PredictionRow(
+        instance=instance, seed=seed, steps=rows, imagined=imagined, usage=counted.usage
+    )
+
+
+class _Counted:
+    """A predictor that adds up what its answers cost, whatever becomes of the others."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.usage = Usage()
+
+    async def predict(self, situation: Situation, action: str) -> Predicted:
+        answer = await self.predictor.predict(situation, action)
+        self.usage += answer.usage
+        return answer
+
+
+async def _all_answers(asked: Iterable[Awaitable[Predicted]]) -> list[Predicted]:
+    """All answers, or the first failure once nothing is under way any more."""
+    answers = []
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        answers.append(answer)
+    return answers
 
 
 async def _imagine(
     predictor: Predictor, verifier: Verifier, tasks: Sequence[Task]
-) -> tuple[list[StepRow], Usage]:
+) -> list[StepRow]:
     """Predictions from predictions. One that cannot be read makes all later ones wrong."""
     rows: list[StepRow] = []
-    usage = Usage()
     first = _parts(tasks[0])[1].observation
     believed: Observation | None = first
     for number, task in enumerate(tasks):
@@ -184,8 +208,7 @@ async def _imagine(
             answer = await predictor.predict(asked, step.action)
         rows.append(_step_row(verifier, number, step, first, answer))
         believed = answer.observation
-        usage += answer.usage
-    return rows, usage
+    return rows
 
 
 def _parts(task: Task) -> tuple[Situation, Transition]:

@@ -67,7 +67,7 @@ class ReferenceScores:
     random: dict[str, float]
     """pass@k of uniform random play by k."""
     optimal: float
-    """Success of optimal play."""
+    """Success (pass@1) of optimal play; several tries may win more often."""
     instances: int
 
 

@@ -86,6 +86,7 @@ class EvaluatePolicies(Configurable):
         config = self.config
         codec = read_codec(config.videos, window=config.window, joint=config.joint_vocabulary)
         examples = self._examples()
+        self._require_success(examples)
         policies = self._policies(examples)
         classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
         model = VideoWorldModel(
@@ -119,6 +120,17 @@ class EvaluatePolicies(Configurable):
             play_example(world, noisy if n % 2 else expert, seed=first_seed + n, split=Split.TRAIN)
             for n in range(self.config.train_episodes)
         ]
+
+    def _require_success(self, examples: Sequence[PixelExample]) -> None:
+        """Refuse before anything is trained: the classifier must have seen what success is."""
+        fitted = [example for n, example in enumerate(examples) if n % HELD_OUT_EVERY]
+        if not any(example.success.any() for example in fitted):
+            raise ConfigError(
+                str(self.config.world),
+                f"none of {len(fitted)} training episodes of the expert succeeds, so nothing shows "
+                "a classifier what success is",
+                "raise train_episodes or the world's max_steps",
+            )
 
     def _policies(self, examples: Sequence[PixelExample]) -> list[Pixels]:
         if self.config.policies is not None:
@@ -161,8 +173,8 @@ class EvaluatePolicies(Configurable):
 
     def _classifier_error(
         self, net: PixelNet, threshold: float, tokenizer: VideoTokenizer
-    ) -> dict[str, float]:
-        """Error rates on held-out frames: missed successes and false ones."""
+    ) -> dict[str, float | None]:
+        """Error rates on held-out frames: missed successes and false ones; None without any."""
         world = self.config.world.build()
         policy = Mixture.Config(share=NOISE_SHARE).build()
         examples = [
@@ -176,8 +188,8 @@ class EvaluatePolicies(Configurable):
         labels = np.concatenate([example.success for example in examples])
         detected = np.concatenate(detections)
         return {
-            "missed": float((~detected[labels]).mean()),
-            "false": float(detected[~labels].mean()),
+            "missed": float((~detected[labels]).mean()) if labels.any() else None,
+            "false": float(detected[~labels].mean()) if not labels.all() else None,
             "frames": len(labels),
             "episodes_won": float(np.mean([example.success.any() for example in examples])),
             "episodes_seen_to_win": float(np.mean([each.any() for each in detections])),
@@ -224,7 +236,7 @@ def saved_policies(folder: Path) -> list[Pixels]:
     """The policies of a folder, by name: networks that `PixelNet.save` wrote."""
     from terrella.models.pixel_nets import PixelNet
 
-    paths = sorted(folder.glob("*.safetensors"))
+    paths = policy_files(folder)
     if len(paths) < LEAST_POLICIES:
         raise ConfigError(
             str(folder),
@@ -232,6 +244,11 @@ def saved_policies(folder: Path) -> list[Pixels]:
             f"a ranking needs {LEAST_POLICIES} at least",
         )
     return [Pixels(PixelNet.load(path).read, path.stem) for path in paths]
+
+
+def policy_files(folder: Path) -> list[Path]:
+    """The networks of a folder of policies, by name."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 @dataclass(frozen=True)

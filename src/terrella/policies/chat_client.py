@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.redirects import NoRedirect
 from terrella.core.seeds import POLICY_STREAM, stream
 
 MAX_RESPONSE_BYTES = 4_000_000
@@ -34,8 +35,23 @@ PASSING = (408, 409, 425, 429)
 LONGEST_BACKOFF = 60.0
 SHORTEST_WAIT = 0.5
 """Seconds between two requests to an endpoint that asks to wait, whatever it asks for."""
-REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where APIs put what a model thought before its reply."""
+REASONING_FIELDS = ("reasoning_content", "reasoning", "refusal")
+"""Where APIs put what a model thought before its reply, or why it gave none."""
+ENDINGS = ("stop", "length", "content_filter", "tool_calls", "function_call")
+"""How a model ends a reply. Without content it is then empty; any other ending is a failure."""
+TOO_LARGE = 413
+REFUSED = (400, TOO_LARGE, 422)
+"""Statuses with which endpoints refuse a conversation that is longer than the context."""
+CONTEXT_WORDS = (
+    "context length",
+    "context_length",
+    "context size",
+    "context window",
+    "too long",
+    "token count exceeds",
+    "reduce the length",
+)
+"""What vLLM, SGLang, llama.cpp and hosted models say about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +119,14 @@ class ChatReply:
 
     text: str
     reasoning: str = ""
-    """What the API returned of the model's thoughts; for the record only."""
+    """What the API returned of the model's thoughts or its refusal; for the record only."""
     finished: bool = True
     """False if the limit on tokens cut the reply off."""
     usage: Usage = field(default_factory=Usage)
+
+
+class ContextLengthError(PolicyError):
+    """The conversation is longer than the model's context."""
 
 
 @dataclass(eq=False)
@@ -117,15 +137,7 @@ class _FailedError(Exception):
     passing: bool = True
     retry_after: float | None = None
     """Seconds that the endpoint asks to wait."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: they would send the key and the prompts somewhere else."""
-
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
-        """Return None, which makes urllib raise an HTTPError."""
+    kind: type[PolicyError] = PolicyError
 
 
 class ChatClient:
@@ -135,7 +147,8 @@ class ChatClient:
         """`name` stands in errors."""
         self.settings = settings
         self.name = name
-        self._opener = urllib.request.build_opener(_NoRedirect())
+        self._key = read_key(settings.key_variable)
+        self._opener = urllib.request.build_opener(NoRedirect())
         self._lock = threading.Lock()
         self._not_before = 0.0
         self._closed = threading.Event()
@@ -168,17 +181,14 @@ class ChatClient:
                     continue
                 failures += 1
                 if failures >= settings.retries or not failed.passing or asked is not None:
-                    raise self._error(failed.reason, failures) from failed
+                    raise self._error(failed.reason, failures, failed.kind) from failed
             pause = settings.backoff * 2 ** (failures - 1) * (0.5 + jitter.random())
             self._closed.wait(min(pause, LONGEST_BACKOFF))
 
-    def _error(self, reason: str, tries: int) -> PolicyError:
-        key = os.environ.get(self.settings.key_variable)
-        shown = reason.replace(key, "***") if key else reason
+    def _error(self, reason: str, tries: int, kind: type[PolicyError] = PolicyError) -> PolicyError:
+        shown = reason.replace(self._key, "***") if self._key else reason
         times = f" ({tries} tries)" if tries > 1 else ""
-        return PolicyError(
-            self.name, f"{shown}{times}", f"is a server running at {self.settings.url}?"
-        )
+        return kind(self.name, f"{shown}{times}", f"is a server running at {self.settings.url}?")
 
     # --- rate limits ------------------------------------------------------------------------------
 
@@ -210,14 +220,29 @@ class ChatClient:
     def _post(self, body: Mapping[str, Any]) -> bytes:
         settings = self.settings
         headers = {"Content-Type": "application/json"}
-        key = os.environ.get(settings.key_variable)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         url = settings.url.rstrip("/") + "/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         ends = time.monotonic() + settings.timeout
         with self._opener.open(request, timeout=settings.timeout) as response:
             return _read_until(response, ends)
+
+
+def read_key(variable: str) -> str:
+    """The API key of an environment variable, or "" if it is unset.
+
+    Space around a key is that of the file it came from. A key that no header can carry is refused
+    here: the HTTP client would quote it in its error.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not all("!" <= letter <= "~" for letter in key):
+        raise ConfigError(
+            variable,
+            "the API key in this variable has characters that no HTTP header can carry",
+            "set it to the key alone: printable ASCII, without spaces",
+        )
+    return key
 
 
 def _http_failure(error: urllib.error.HTTPError) -> _FailedError:
@@ -228,7 +253,16 @@ def _http_failure(error: urllib.error.HTTPError) -> _FailedError:
     asked = _retry_after(error.headers.get("Retry-After"))
     wait = "" if asked is None else f" (asks to wait {asked:g} s)"
     passing = error.code >= 500 or error.code in PASSING
-    return _FailedError(f"HTTP {error.code}{wait}: {said}", passing, asked)
+    kind = ContextLengthError if _is_context(error.code, said) else PolicyError
+    return _FailedError(f"HTTP {error.code}{wait}: {said}", passing, asked, kind)
+
+
+def _is_context(status: int, said: str) -> bool:
+    """Whether the endpoint refused the conversation because of its length."""
+    words = said.lower()
+    return status == TOO_LARGE or (
+        status in REFUSED and any(each in words for each in CONTEXT_WORDS)
+    )
 
 
 def _read_until(response: Any, ends: float) -> bytes:
@@ -273,15 +307,15 @@ def read_reply(completion: Any) -> ChatReply:
     reasoning = next(
         (message[name] for name in REASONING_FIELDS if isinstance(message.get(name), str)), ""
     )
-    finished = choice.get("finish_reason") != "length"
-    if content is None and (reasoning or not finished):
-        content = ""  # the limit came before the reply
+    ending = choice.get("finish_reason")
+    if content is None and (reasoning or ending in ENDINGS):
+        content = ""  # a refusal, a filter, or the limit came before the reply
     if not isinstance(content, str):
         raise ValueError(f"not a text reply: {type(content).__name__}")
     return ChatReply(
         text=content,
         reasoning=reasoning,
-        finished=finished,
+        finished=ending != "length",
         usage=_usage(completion.get("usage")),
     )
 

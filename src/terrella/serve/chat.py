@@ -20,6 +20,25 @@ from terrella.serve.wire import RequestError, read_float, read_int, read_text
 
 ROLES = ("system", "user", "assistant", "developer")
 MAX_MESSAGES = 256
+MAX_STOPS, MAX_STOP_TEXT = 4, 200
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+}
+"""What clients may ask for and is not done here, with the values that ask for nothing."""
 
 
 def read_messages(body: Mapping[str, Any], max_text: int) -> list[dict[str, str]]:
@@ -35,16 +54,45 @@ def read_messages(body: Mapping[str, Any], max_text: int) -> list[dict[str, str]
     return messages
 
 
+def read_stops(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Texts at which the reply is cut off: one, or a few."""
+    stops = body.get("stop", [])
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise RequestError(422, f"`stop` must be a text, or a list of at most {MAX_STOPS}")
+    if not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_TEXT for stop in stops):
+        raise RequestError(422, f"a text in `stop` has 1 to {MAX_STOP_TEXT} characters")
+    return tuple(stops)
+
+
+def refuse_other_sampling(body: Mapping[str, Any]) -> None:
+    """Refuse what would be sampled in another way than is asked for."""
+    for key, neutral in NEUTRAL.items():
+        if key in body and body[key] not in neutral:
+            raise RequestError(422, f"`{key}` is not supported here: leave it out")
+
+
 def prompt_ids(inference: InferenceService, messages: list[dict[str, str]]) -> list[int]:
     """Return the token ids that the model continues."""
     tokenizer = inference.tokenizer
     if tokenizer is None:
         raise RequestError(501, "this model does not complete text", "NOT_SUPPORTED")
     if getattr(tokenizer, "chat_template", None):
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        prompt = _templated(tokenizer, messages)
     else:
         prompt = "".join(message["content"] for message in messages)
     return list(tokenizer.encode(prompt, add_special_tokens=False))
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    """The messages in the model's template, which may refuse them: roles must alternate, say."""
+    from jinja2 import TemplateError
+
+    try:
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        raise RequestError(422, f"the model's chat template refuses: {str(error)[:300]}") from error
+    return str(prompt)
 
 
 async def complete_chat(inference: InferenceService, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +103,8 @@ async def complete_chat(inference: InferenceService, body: Mapping[str, Any]) ->
     messages = read_messages(body, limits.max_text)
     if read_int(body, "n", 1, low=1, high=128) != 1:
         raise RequestError(422, "one completion at a time: ask again with another `seed`")
+    refuse_other_sampling(body)
+    stops = read_stops(body)
     inference.check_text(sum(len(message["content"]) for message in messages))
     with inference.waiting.place():
         ids = await inference.tokenize(
@@ -62,7 +112,7 @@ async def complete_chat(inference: InferenceService, body: Mapping[str, Any]) ->
         )
         inference.check_prompt(ids)
         request = _request(inference, body, ids)
-        return _reply(inference, request, await inference.complete(request))
+        return _reply(inference, request, await inference.complete(request), stops)
 
 
 def _request(
@@ -83,10 +133,14 @@ def _stop_ids(inference: InferenceService) -> tuple[int, ...]:
     return tuple(dict.fromkeys(end for end in ends if end is not None))
 
 
-def _reply(inference: InferenceService, request: TokenRequest, sampled: Sampled) -> dict[str, Any]:
+def _reply(
+    inference: InferenceService, request: TokenRequest, sampled: Sampled, stops: Sequence[str]
+) -> dict[str, Any]:
     text_ids = sampled.token_ids[:-1] if sampled.stopped else sampled.token_ids
-    message = {"role": "assistant", "content": inference.tokenizer.decode(list(text_ids))}
-    reason = "stop" if sampled.stopped else "length"
+    text = inference.tokenizer.decode(list(text_ids))
+    ends = [text.index(stop) for stop in stops if stop in text]
+    message = {"role": "assistant", "content": text[: min(ends)] if ends else text}
+    reason = "stop" if sampled.stopped or ends else "length"
     prompt_tokens = len(request.prompt_ids)
     completion_tokens = len(sampled.token_ids)
     return {

@@ -44,9 +44,9 @@ class Metrics:
         for name, series in sorted(by_name.items()):
             lines.append(f"# TYPE terrella_{name}_total counter")
             for labels, value in sorted(series):
-                lines.append(f"terrella_{name}_total{_labels(labels)} {value:g}")
+                lines.append(f"terrella_{name}_total{_labels(labels)} {_number(value)}")
         for name, read in self.gauges.items():
-            lines += [f"# TYPE terrella_{name} gauge", f"terrella_{name} {read():g}"]
+            lines += [f"# TYPE terrella_{name} gauge", f"terrella_{name} {_number(read())}"]
         return "\n".join([*lines, *self._histogram(), ""])
 
     def _histogram(self) -> list[str]:
@@ -60,6 +60,11 @@ class Metrics:
             lines.append(f'{name}_sum{{route="{route}"}} {self.sums[route]:.6f}')
             lines.append(f'{name}_count{{route="{route}"}} {total}')
         return lines
+
+
+def _number(value: float) -> str:
+    """All digits: a counter that is rounded stands still, then jumps."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def _labels(labels: Labels) -> str:

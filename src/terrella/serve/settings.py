@@ -72,7 +72,7 @@ class ServeSettings(Configurable):
         max_waiting_tokens: int = 2**19
         """Tokens that the sampler may have to hold at once: its rows times the longest of them.
 
-        Beyond it requests are refused with status 503.
+        A request that needs more is refused with status 413; others wait until there is room.
         """
         gather_seconds: float = 0.02
         """Longest wait of a query for others to share its batch; about one forward pass."""

@@ -281,4 +281,4 @@ class EpisodeAnalyzer:
 def _observation_at(episode: Episode, step: int) -> Observation:
     if step < len(episode.transitions):
         return episode.transitions[step].observation
-    return episode.first
+    return episode.transitions[-1].next_observation if episode.transitions else episode.first

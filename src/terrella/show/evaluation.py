@@ -8,6 +8,7 @@ folder show the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,12 +52,15 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[EvaluationTable]:
 
 
 def agent_rows(scores: Mapping[str, Any]) -> list[Row]:
-    """pass@k beside random and optimal play, then how the replies were."""
+    """pass@k beside random play, success beside optimal play, then how the replies were.
+
+    Optimal play is the bound of pass@1 alone: several tries may win more often, even random ones.
+    """
     reference = scores["reference"]
     rows: list[Row] = []
     for k, metric in scores["passes"].items():
         random = f"{reference['random'][k]:.3f}" if reference else "unknown"
-        optimal = f"{reference['optimal']:.3f}" if reference else "unknown"
+        optimal = (f"{reference['optimal']:.3f}" if reference else "unknown") if k == "1" else ""
         name = "success (pass@1)" if k == "1" else f"pass@{k}"
         rows.append((name, interval_text(metric), random, optimal, *_counts(metric)))
     for key, name in AGENT_METRICS.items():
@@ -110,7 +114,10 @@ def cost_rows(cost: Mapping[str, Any]) -> list[Row]:
 
 
 def pass_figure(scores: Mapping[str, Mapping[str, Any]]) -> Any:
-    """pass@k by k, with intervals over instances, beside random and optimal play."""
+    """pass@k by k, with intervals over instances, beside random play (dotted).
+
+    A star is the success of optimal play.
+    """
     drawing = _new_figure()
     axes = drawing.subplots()
     for (name, each), (colour, marker) in zip(scores.items(), _styles(len(scores)), strict=True):
@@ -118,18 +125,12 @@ def pass_figure(scores: Mapping[str, Mapping[str, Any]]) -> Any:
         metrics = list(each["passes"].values())
         means = [metric["mean"] for metric in metrics]
         axes.plot(ks, means, color=colour, marker=marker, label=name)
-        axes.fill_between(
-            ks,
-            [metric["low"] for metric in metrics],
-            [metric["high"] for metric in metrics],
-            color=colour,
-            alpha=0.15,
-        )
+        axes.fill_between(ks, *_bounds(metrics), color=colour, alpha=0.15)
         reference = each["reference"]
         if reference:
             random = [reference["random"][str(k)] for k in ks]
             axes.plot(ks, random, color=colour, linestyle=":", linewidth=1.2)
-            axes.axhline(reference["optimal"], color=colour, linestyle="--", linewidth=0.8)
+            axes.plot([1], [reference["optimal"]], color=colour, marker="*", markersize=11)
     axes.set_xscale("log", base=2)
     shown = sorted({int(k) for each in scores.values() for k in each["passes"]})
     axes.set_xticks(shown, [str(k) for k in shown])
@@ -146,18 +147,21 @@ def horizon_figure(scores: Mapping[str, Mapping[str, Any]]) -> Any:
         depths = range(1, len(rows) + 1)
         metrics = [row["model"] for row in rows]
         axes.plot(depths, [m["mean"] for m in metrics], color=colour, marker=marker, label=name)
-        axes.fill_between(
-            depths,
-            [metric["low"] for metric in metrics],
-            [metric["high"] for metric in metrics],
-            color=colour,
-            alpha=0.15,
-        )
+        axes.fill_between(depths, *_bounds(metrics), color=colour, alpha=0.15)
         known = [(depth, row["no_change"]) for depth, row in zip(depths, rows, strict=True)]
         beside = [(depth, metric["mean"]) for depth, metric in known if metric]
         axes.plot(*zip(*beside, strict=True), color=colour, linestyle=":", linewidth=1.2)
     axes.set(xlabel="steps ahead in imagination", ylabel="accuracy", ylim=(-0.02, 1.05))
     return _finished(drawing, axes)
+
+
+def _bounds(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Lower and upper bounds; a gap (NaN) where a metric has no interval."""
+    low, high = (
+        [math.nan if metric[end] is None else metric[end] for metric in metrics]
+        for end in ("low", "high")
+    )
+    return low, high
 
 
 def _styles(count: int) -> Sequence[tuple[str, str]]:

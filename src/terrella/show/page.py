@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import html
 import json
+import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -40,11 +41,15 @@ def bundle_file(name: str) -> str:
 def render_page(data: Mapping[str, Any]) -> str:
     """Return the HTML of a page.
 
-    Text that models wrote is inside the packed data and becomes text nodes, never markup.
+    Text that models wrote is inside the packed data and becomes text nodes, never markup. NaN and
+    infinity, which JSON does not have, are shown as unknown.
     """
     script = bundle_file("viewer.js")
     style = bundle_file("style.css")
-    encoded = json.dumps(data, allow_nan=False).encode()
+    try:
+        encoded = json.dumps(data, allow_nan=False).encode()
+    except ValueError:
+        encoded = json.dumps(_finite(data), allow_nan=False).encode()
     packed = base64.b64encode(gzip.compress(encoded, 6, mtime=0)).decode()
     connect = "'self'" if data["live"] else "'none'"
     policy = (
@@ -61,6 +66,17 @@ def render_page(data: Mapping[str, Any]) -> str:
         f'<script type="text/plain" id="data">{packed}</script>'
         f"<script>{script}</script></body></html>"
     )
+
+
+def _finite(value: Any) -> Any:
+    """A copy with None in place of NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _hash(text: str) -> str:

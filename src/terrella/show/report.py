@@ -112,7 +112,8 @@ def _write_pdf(title: str, parts: Sequence[Section], path: Path) -> None:
         for start in range(0, len(lines), PDF_LINES):
             page = new_figure(8.27, 11.69)
             text = "\n".join(lines[start : start + PDF_LINES])
-            page.text(0.06, 0.96, text, va="top", family="monospace", fontsize=7)
+            style = {"va": "top", "family": "monospace", "fontsize": 7, "parse_math": False}
+            page.text(0.06, 0.96, text, **style)
             pages.savefig(page)
         for part in parts:
             if part.picture is not None:

@@ -104,15 +104,16 @@ NamedRuns = list[tuple[str, TrainingRun]]
 
 
 def load_report_data(paths: Iterable[Path]) -> ReportData:
-    """Read run folders and files of results."""
+    """Read run folders and files of results; a path that is named twice is read once."""
     data = ReportData()
     trained = defaultdict[str, NamedRuns](list)
-    for path in paths:
+    for path, name in short_names(paths).items():
         if path.is_file():
-            _add_results(data, path)
+            _add_results(data, path, name)
         else:
-            _add_run(data, read_run(path), trained)
+            _add_run(data, read_run(path), name, trained)
     for named_runs in trained.values():
+        _refuse_equal_seeds(named_runs)
         taken = {group.name for group in data.groups}
         name = _common_name([name for name, _ in named_runs], taken)
         runs = sorted((run for _, run in named_runs), key=lambda run: run.seed)
@@ -122,27 +123,56 @@ def load_report_data(paths: Iterable[Path]) -> ReportData:
     return data
 
 
-def _add_run(data: ReportData, run: Run, trained: dict[str, NamedRuns]) -> None:
+def short_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """Each path with the shortest end of it that no other one has, such as `model-a/eval`."""
+    places: dict[tuple[str, ...], Path] = {}
+    for path in paths:
+        place = path.resolve()
+        last = place.stem if path.is_file() else place.name
+        places.setdefault((*place.parts[1:-1], last), path)
+    names = {}
+    for own, path in places.items():
+        length = 1
+        while length < len(own) and sum(own[-length:] == each[-length:] for each in places) > 1:
+            length += 1
+        names[path] = "/".join(own[-length:])
+    return names
+
+
+def _refuse_equal_seeds(named_runs: NamedRuns) -> None:
+    """A run that was copied or repeated is no further seed: it would make the interval small."""
+    names: dict[int, str] = {}
+    for name, run in named_runs:
+        if run.seed in names:
+            raise ConfigError(
+                name,
+                f"has the config and the seed ({run.seed}) of {names[run.seed]}",
+                "name one of them: each seed counts once",
+            )
+        names[run.seed] = name
+
+
+def _add_run(data: ReportData, run: Run, name: str, trained: dict[str, NamedRuns]) -> None:
     """Add a run folder; training runs are collected in `trained` by their shared config."""
     if run.kind != "reproduction":
-        data.configs[run.name] = run.config
+        data.configs[name] = run.config
     if run.kind == "rlvr":
         shared = {key: value for key, value in run.config.items() if key not in IGNORED_KEYS}
-        trained[json.dumps(shared, sort_keys=True)].append((run.name, _training_run(run)))
+        trained[json.dumps(shared, sort_keys=True)].append((name, _training_run(run)))
     elif run.kind == "reproduction":
-        _add_table(data, run.name, run.manifest)
+        _add_table(data, name, run.manifest)
     elif run.kind == "evaluation":
-        data.evaluations[run.name] = run.metrics
-        data.costs[run.name] = _evaluation_cost(run)
+        data.evaluations[name] = run.metrics
+        data.costs[name] = _evaluation_cost(run)
     elif run.kind == "store":
-        data.stores[run.name] = run.manifest["counts"]
-        data.costs[run.name] = {"real steps": run.manifest["counts"]["transitions"]}
+        data.stores[name] = run.manifest["counts"]
+        data.costs[name] = {"real steps": run.manifest["counts"]["transitions"]}
     else:
         seconds = run.manifest["seconds"]
-        data.metrics[run.name] = {**numeric_metrics(run.metrics), "seconds": seconds}
-        data.costs[run.name] = {**_env_steps(run.metrics), "hours": seconds / 3600}
+        data.metrics[name] = {**numeric_metrics(run.metrics), "seconds": seconds}
+        data.costs[name] = {**_env_steps(run.metrics), "hours": seconds / 3600}
     if run.certificate is not None:
-        data.certificates[run.name] = run.certificate
+        data.certificates[name] = run.certificate
 
 
 def _evaluation_cost(run: Run) -> dict[str, float]:
@@ -213,7 +243,7 @@ def _common_name(names: Sequence[str], taken: set[str]) -> str:
 # --- files of results -----------------------------------------------------------------------------
 
 
-def _add_results(data: ReportData, path: Path) -> None:
+def _add_results(data: ReportData, path: Path, stem: str) -> None:
     record = read_json(path)
     if not isinstance(record, dict):
         record = {}
@@ -222,7 +252,7 @@ def _add_results(data: ReportData, path: Path) -> None:
             runs = tuple(_recorded_run(int(seed), row) for seed, row in sorted(seeds.items()))
             data.groups.append(SeedGroup(name, runs))
     elif "arms" in record and "claims" in record:
-        _add_table(data, path.stem, record)
+        _add_table(data, stem, record)
     elif _holds_certificates(record):
         for name, sections in record["models"].items():
             data.certificates[name] = Certificate(sections)

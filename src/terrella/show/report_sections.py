@@ -151,7 +151,7 @@ def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> list[Section]:
     agents = {name: scores for name, scores in scored.items() if is_agent(scores)}
     models = {name: scores for name, scores in scored.items() if not is_agent(scores)}
     if agents:
-        note = "95% intervals over instances. Dotted: random play. Dashed: optimal play."
+        note = "95% intervals over instances. Dotted: random play. Star: optimal play."
         built.append(Section("pass@k", (note,), picture=pass_figure(agents)))
     if models:
         note = "95% intervals over instances. Dotted: predicting no change."

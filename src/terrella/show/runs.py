@@ -22,7 +22,7 @@ from terrella.core.files import read_json_lines
 from terrella.core.integrity import SEAL, read_sealed
 from terrella.core.run_folder import MANIFEST, SPEC, check_result, read_manifest
 from terrella.core.world import World
-from terrella.data.row_journal import read_rows, row_files
+from terrella.data.row_journal import SUFFIX, read_rows, row_files
 from terrella.data.store import EpisodeStore, read_store_manifest
 from terrella.trust.certificate import Certificate
 from terrella.world_models.certified import DATA, read_certificate
@@ -131,7 +131,7 @@ class Run:
         files = row_files(self.folder / "rows")
         for path in files:
             check_result(path)
-        return {path.name.partition(".")[0]: read_rows(path) for path in files}
+        return {path.name.removesuffix(SUFFIX): read_rows(path) for path in files}
 
 
 def _is_store(folder: Path) -> bool:

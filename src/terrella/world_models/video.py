@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from terrella.codecs.choose import CodecConfig
 from terrella.codecs.frames import FrameCodec
 from terrella.core.config import Local, record_from_json
-from terrella.core.integrity import MAKE_AGAIN, read_sealed
+from terrella.core.integrity import (
+    MAKE_AGAIN,
+    content_sha256,
+    file_sha256,
+    folder_sha256,
+    read_sealed,
+)
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Sampler
 from terrella.core.seeds import SAMPLE_STREAM, stream
@@ -158,6 +164,17 @@ def read_codec(folder: Path, *, window: int, joint: bool = False) -> FrameCodec:
     bins = record_from_json(ActionBins, {k: v for k, v in content.items() if k != MADE_WITH})
     tokenizer = load_frame_tokenizer(folder / "tokenizer")
     return FrameCodec(tokenizer, bins, window=window, joint=joint)
+
+
+def codec_sha256(folder: Path) -> str:
+    """One hash for what `read_codec` reads."""
+    bins = folder / BINS
+    return content_sha256(
+        {
+            "bins": file_sha256(bins) if bins.is_file() else None,
+            "tokenizer": folder_sha256(folder / "tokenizer"),
+        }
+    )
 
 
 def generated_frames(episode: TokenEpisode) -> list[tuple[int, ...]]:

@@ -23,8 +23,9 @@ from terrella.core.stats import binomial_cdf, mean_upper_bound, student_t95, stu
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
 
 
-def one(*values, not_below=False, margin=MARGIN):
-    (decided,) = decide([values], thresholds=[threshold(not_below=not_below, margin=margin)])
+def one(*values, not_below=False, margin=MARGIN, grid=0.0):
+    edge = threshold(not_below=not_below, margin=margin)
+    (decided,) = decide([values], thresholds=[edge], grids=[grid])
     return decided
 
 
@@ -62,9 +63,22 @@ def test_under_no_effect_few_claims_hold_however_many_are_made():
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(800):
-        table = decide(rng.normal(0.0, 0.1, size=(6, 5)).tolist(), thresholds=[0.0] * 6)
+        values = rng.normal(0.0, 0.1, size=(6, 5)).tolist()
+        table = decide(values, thresholds=[0.0] * 6, grids=[0.0] * 6)
         wrong += any(claim.verdict is Decision.HOLDS for claim in table)
     assert wrong / 800 < 0.04  # 0.025 is promised for the whole table; six tests alone give 0.14
+
+
+@pytest.mark.parametrize(("instances", "chance"), [(10, 0.9), (20, 0.95), (50, 0.9)])
+def test_under_no_effect_few_claims_hold_on_a_grid(instances, chance):
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(400):
+        won = rng.binomial(instances, chance, size=(2, 10, 3)) / instances
+        values = (won[0] - won[1]).tolist()
+        table = decide(values, thresholds=[0.0] * 10, grids=[1 / instances] * 10)
+        wrong += any(claim.verdict is Decision.HOLDS for claim in table)
+    assert wrong / 400 <= 0.03
 
 
 def test_not_below_needs_a_margin_and_evidence():
@@ -82,9 +96,14 @@ def test_too_few_seeds_decide_nothing():
 
 
 def test_seeds_that_agree_to_the_last_digit():
-    assert one(0.3, 0.3, 0.3).verdict is Decision.HOLDS
-    assert one(0.0, 0.0, 0.0).verdict is Decision.FAILS  # nothing is above nothing
-    assert one(0.0, 0.0, 0.0, not_below=True).verdict is Decision.HOLDS
+    same = one(0.3, 0.3, 0.3)  # without a grid nothing says how far they could differ
+    assert same.verdict is Decision.UNDECIDED and same.low is None and same.p == 1.0
+    fine = one(0.3, 0.3, 0.3, grid=0.01)
+    assert fine.verdict is Decision.HOLDS and 0 < fine.low < 0.3 < fine.high
+    assert one(0.0, 0.0, 0.0, grid=0.01).verdict is Decision.UNDECIDED
+    assert one(0.0, 0.0, 0.0, grid=0.01, not_below=True).verdict is Decision.HOLDS
+    table = decide([[0.1] * 3, *[[]] * 9], thresholds=[0.0] * 10, grids=[0.1] * 10)
+    assert table[0].verdict is Decision.UNDECIDED
 
 
 def test_holm_steps_down_from_the_smallest():
@@ -94,8 +113,8 @@ def test_holm_steps_down_from_the_smallest():
 
 def test_claims_that_were_not_run_count_in_the_correction():
     values = [0.10, 0.12, 0.02, 0.11, 0.09]
-    alone = decide([values], thresholds=[0.0])[0]
-    among = decide([values, [], []], thresholds=[0.0] * 3)[0]
+    alone = decide([values], thresholds=[0.0], grids=[0.01])[0]
+    among = decide([values, [], []], thresholds=[0.0] * 3, grids=[0.01] * 3)[0]
     assert among.p == pytest.approx(3 * alone.p)
 
 
@@ -131,6 +150,17 @@ def test_a_table_from_rows():
     assert set(table) == {"runs", "pass@1", "pass@2", "pass@4"}
     (missing,) = decide_claims(arms, [Claim("good", "absent")])
     assert missing["seeds"] == 0 and missing["mean"] is None and missing["verdict"] == "undecided"
+
+
+def test_a_table_from_rows_knows_its_grid():
+    def arm(*won):
+        return {str(n): InstanceRows(successes=[*row], samples=1) for n, row in enumerate(won)}
+
+    arms = {"a": arm((1, 1, 0), (1, 0, 1), (0, 1, 1)), "b": arm((1, 0, 0), (0, 1, 0), (0, 0, 1))}
+    (claim,) = decide_claims(arms, [Claim("a", "b")])
+    assert claim["per_seed"] == pytest.approx([1 / 3] * 3) and claim["low"] < 1 / 3
+    (among, *_) = decide_claims(arms, [Claim("a", "b"), *[Claim("a", "c")] * 9])
+    assert among["verdict"] == "undecided"
 
 
 def test_a_run_that_is_repeated_is_one_seed():

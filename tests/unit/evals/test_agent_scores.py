@@ -3,9 +3,12 @@
 import pytest
 
 from terrella.core.errors import EngineError
+from terrella.core.instances import plain
 from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agent_scores import agent_scores, compare_passes, pass_values
+from terrella.evals.results import ReferenceScores
 from terrella.policies.chat_client import Usage
+from terrella.show import evaluation
 
 
 def row(instance, member, value, **changes):
@@ -63,3 +66,10 @@ def test_two_agents_are_compared_on_the_instances_that_they_share():
 
 def test_fewer_judged_samples_than_k_say_nothing():
     assert pass_values([1, 2], [1, 2], k=2) == [None, 1.0]
+
+
+def test_optimal_play_stands_beside_the_first_try_alone():
+    reference = ReferenceScores(random={"1": 0.265, "2": 0.417}, optimal=0.575, instances=2)
+    scores = agent_scores(rows_of(a=[1, 0], b=[1, 1]), samples=2, reference=reference)
+    first, second, *_ = evaluation.agent_rows(plain(scores))
+    assert first[2:4] == ("0.265", "0.575") and second[2:4] == ("0.417", "")

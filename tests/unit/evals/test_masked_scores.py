@@ -1,11 +1,18 @@
 """A masked answer says nothing about the model: scores refuse it, they do not count a zero."""
 
+import asyncio
+
 import pytest
 
-from terrella.core.errors import EngineError
+from terrella.core.errors import EngineError, PolicyError
 from terrella.core.tokens import TokenEpisode
-from terrella.core.types import Status, Verdict
+from terrella.core.types import Split, Status, Verdict
 from terrella.evals import agents, text_games
+from terrella.evals.predictions import Predicted, predict_instance
+from terrella.policies.basic import Random
+from terrella.policies.chat_client import Usage
+from terrella.rollout.tasks import PredictionTasks
+from terrella.worlds.frozen_lake import FrozenLake
 
 MASKED = Verdict.failed(Status.TIMEOUT, "the verifier took 30 s")
 
@@ -51,3 +58,26 @@ def test_a_masked_continuation_is_not_a_false_one(monkeypatch):
     monkeypatch.setattr(agents, "PredictionTasks", lambda *_, **__: lambda index: index)
     with pytest.raises(ValueError, match="cannot be counted"):
         agents.true_continuations(agents.Evaluate.Config(instances=2), Answering(), None)
+
+
+def test_answers_beside_a_failed_request_were_paid_for():
+    class Failing:
+        asked = 0
+
+        async def predict(self, situation, action):
+            self.asked += 1
+            if self.asked == 2:
+                raise PolicyError("endpoint", "HTTP 500")
+            await asyncio.sleep(0)
+            usage = Usage(requests=1, prompt_tokens=10, completion_tokens=2)
+            return Predicted(observation=situation.observation, text="", usage=usage)
+
+    world = FrozenLake.Config()
+    episodes = PredictionTasks(world, Random.Config(), split=Split.TEST)
+    tasks = next(each for n in range(20) if len(each := episodes.episode(n)) >= 3)
+    predictor = Failing()
+    row = asyncio.run(
+        predict_instance(predictor, world.build().verifier, "i", tasks, steps=3, horizon=2)
+    )
+    assert row.reason == "endpoint: HTTP 500" and row.may_pass
+    assert row.usage == Usage(requests=2, prompt_tokens=20, completion_tokens=4)

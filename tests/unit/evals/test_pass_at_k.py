@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k
+from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k, share_mean
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 8])
@@ -68,9 +68,25 @@ def test_the_same_seed_gives_the_same_interval_and_another_another():
     assert paired_difference(values, nothing) != paired_difference(values, nothing, seed=1)
 
 
-def test_a_single_instance_has_an_interval_without_width_and_none_has_none():
-    estimate = bootstrap_mean([0.5])
-    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (0.5, 0.5, 0.5, 1)
+@pytest.mark.parametrize("n", [10, 20])
+@pytest.mark.parametrize("chance", [0.05, 0.9])
+def test_the_interval_of_few_instances_covers(n, chance):
+    rng = np.random.default_rng(6)
+    hits = 0
+    for draw in range(300):
+        found = share_mean((rng.random(n) < chance).astype(float), seed=draw)
+        hits += found.low <= chance <= found.high
+    assert hits / 300 >= 0.9  # resampling alone: 0.39 to 0.86
+
+
+def test_equal_values_have_no_interval_that_is_a_point():
+    single = share_mean([1.0])
+    assert (single.mean, single.low, single.high, single.n) == (1.0, None, None, 1)
+    assert share_mean([1.0] * 20).low == pytest.approx(0.839, abs=1e-3)
+    assert share_mean([0.0] * 20).high == pytest.approx(0.161, abs=1e-3)
+    assert share_mean([1.0] * 20).high == 1.0 and share_mean([0.5] * 20).low is None
+    assert bootstrap_mean([1.0] * 20).low is None  # turns, say: 1 is no bound of them
+    assert paired_difference(np.ones(5), np.ones(5)).low is None
     with pytest.raises(ValueError, match="no instances"):
         bootstrap_mean([])
 

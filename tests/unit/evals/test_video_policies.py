@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
+from terrella.core.errors import ConfigError
+from terrella.evals import video_policies
 from terrella.evals.video_policies import EvaluatePolicies, PixelExample
 from terrella.worlds.counter import Counter
 
@@ -44,3 +46,15 @@ def test_as_many_episodes_are_classified_as_successes_as_succeed():
     succeeded = [bool(example.success.any()) for example in fresh]
     assert abs(np.mean(detected) - np.mean(succeeded)) <= 0.1
     assert np.mean(np.array(detected) == np.array(succeeded)) >= 0.9
+
+
+def test_a_world_that_nobody_wins_is_refused_before_anything_is_trained(monkeypatch):
+    lost = PixelExample(np.zeros((4, 8, 8, 3), np.uint8), np.zeros((3, 2)), np.zeros(4, bool))
+    monkeypatch.setattr(video_policies, "play_example", lambda *_, **__: lost)
+    monkeypatch.setattr(video_policies, "read_codec", lambda *_, **__: None)
+    evaluation = EvaluatePolicies(EvaluatePolicies.Config(world=Counter.Config()))
+    with pytest.raises(ConfigError, match="none of 240 training episodes"):
+        evaluation.run()
+    blind = type("Net", (), {"read": lambda self, video: np.zeros((len(video), 1))})()
+    error = evaluation._classifier_error(blind, 0.5, Exact())
+    assert error["missed"] is None and error["false"] == 0.0

@@ -1,5 +1,6 @@
 """Policies in video models and in their worlds: task by task, over seeds, resumed after a kill."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -101,6 +102,38 @@ def test_every_task_is_played_with_every_model_once(runs):
     assert PolicyEvaluation(config).run(SilentProgress()) == result and len(played) == 4
 
 
+def test_other_models_policies_or_videos_are_never_answered_with_old_scores(runs):
+    folder, played = runs
+    for name in ("pixels", "others"):
+        (folder / name).mkdir()
+        (folder / name / "a.safetensors").write_text(name)
+    config = PolicyEvaluation.Config(
+        models=(folder / "model-0",),
+        worlds={"push": Tabletop.Config(task="push", size=32)},
+        policies=folder / "pixels",
+        videos=folder / "films",
+        out=folder / "out",
+    )
+    result = PolicyEvaluation(config).run(SilentProgress())
+    shutil.copytree(folder / "pixels", folder / "moved")
+    same = config.replace(policies=folder / "moved")
+    assert PolicyEvaluation(same).run(SilentProgress()) == result
+    for finished in (True, False):
+        if not finished:
+            (folder / "out/manifest.json").unlink()
+        with pytest.raises(StoreError, match="other models than"):
+            PolicyEvaluation(config.replace(models=(folder / "model-1",))).run(SilentProgress())
+        for policies_folder in (folder / "others", None):
+            with pytest.raises(StoreError, match="other policies than"):
+                other = config.replace(policies=policies_folder)
+                PolicyEvaluation(other).run(SilentProgress())
+        (folder / "films/actions.json").write_text("other bins")
+        with pytest.raises(StoreError, match="other videos than"):
+            PolicyEvaluation(config).run(SilentProgress())
+        (folder / "films/actions.json").unlink()
+    assert len(played) == 1
+
+
 def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):
     folder, _ = runs
     worlds = {"push": Tabletop.Config(task="push", size=64)}
@@ -131,4 +164,4 @@ def test_a_model_without_hashes_is_refused(tmp_path, monkeypatch):
     """Two of them would have one name, and the second would get the first one's numbers."""
     monkeypatch.setattr(policies, "read_manifest", lambda folder: SimpleNamespace(files={}))
     with pytest.raises(StoreError, match="no hashes"):
-        policies._identity(tmp_path)
+        policies._model_sha256(tmp_path)

@@ -127,6 +127,13 @@ def test_a_reply_that_ended_in_its_thought_is_empty_and_unfinished():
     assert reply.text == "" and not reply.finished and reply.reasoning == "let me see"
 
 
+@pytest.mark.parametrize("finish", ["stop", "content_filter", "tool_calls"])
+def test_an_ended_reply_without_content_is_empty(finish):
+    assert read_reply(json.loads(completion(None, finish=finish)[1])).text == ""
+    with pytest.raises(ValueError, match="not a text reply"):
+        read_reply(json.loads(completion(None, finish="error")[1]))
+
+
 def test_tokens_are_counted_and_priced():
     reported = {
         "prompt_tokens": 1000,
@@ -217,6 +224,22 @@ def test_an_error_that_quotes_the_key_is_shown_without_it(monkeypatch):
         with pytest.raises(PolicyError) as caught:
             policy.chat(ASK, seed=0)
     assert "sk-very-secret" not in str(caught.value) and "401" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sk-secret\r", "sk-secret\n", " sk-secret"])
+def test_space_around_a_key_is_not_part_of_it(key, monkeypatch):
+    monkeypatch.setenv("MY_KEY", key)
+    with ChatServer(lambda *_: completion("ok")) as server:
+        Endpoint.Config(url=server.url, key_variable="MY_KEY").build().chat(ASK, seed=0)
+    assert server.requests[0][1]["Authorization"] == "Bearer sk-secret"
+
+
+@pytest.mark.parametrize("key", ["sk-secret\u20ac", "sk-\rsecret", "sk- secret"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key, monkeypatch):
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="MY_KEY") as caught:
+        Endpoint.Config(key_variable="MY_KEY").build()
+    assert "secret" not in str(caught.value)
 
 
 def test_a_closed_client_stops_waiting():

@@ -199,3 +199,46 @@ def test_work_ends_with_its_time():
             await until(lambda: is_idle(service))
 
     asyncio.run(check())
+
+
+# --- how a chat is sampled ------------------------------------------------------------------------
+
+
+def complete(service, **options):
+    body = chat("P_G", max_tokens=12, seed=ENDLESS, **options)
+    return asyncio.run(call(make_app(service, TOKEN), "POST", "/v1/chat/completions", body))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "neutral"),
+    [
+        ("top_p", 0.1, 1.0),
+        ("tools", [{"type": "function"}], []),
+        ("logprobs", True, False),
+        ("response_format", {"type": "json_object"}, {"type": "text"}),
+        ("frequency_penalty", 0.5, 0.0),
+        ("stop", ["a"] * 5, ["never written"]),
+    ],
+)
+def test_what_is_not_sampled_as_asked_is_refused_by_name(key, value, neutral):
+    service = service_of()
+    refused = complete(service, **{key: value})
+    assert refused.status == 422 and key in refused.body.decode()
+    assert complete(service, **{key: neutral}).status == 200
+
+
+def test_a_reply_is_cut_at_a_stop():
+    service = service_of()
+    (whole,) = json.loads(complete(service).body)["choices"]
+    text = whole["message"]["content"]
+    middle = text[len(text) // 2 :][:3]
+    (cut,) = json.loads(complete(service, stop=[middle, "never written"]).body)["choices"]
+    assert cut["message"]["content"] == text[: text.index(middle)]
+    assert (whole["finish_reason"], cut["finish_reason"]) == ("length", "stop")
+
+
+def test_what_a_template_refuses_is_the_fault_of_the_client():
+    service = service_of()
+    service.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    reply = complete(service)
+    assert reply.status == 422 and "roles must alternate" in reply.body.decode()

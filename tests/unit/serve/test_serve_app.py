@@ -295,3 +295,9 @@ def test_short_tokens_taken_ports_and_zero_limits_are_refused(monkeypatch):
     taken.close()
     with pytest.raises(ConfigError, match="above 0"):
         ServeSettings.Config(max_body=0)
+
+
+def test_large_counters_keep_all_their_digits():
+    metrics = Metrics()
+    metrics.count("tokens", by=12_345_681)
+    assert "terrella_tokens_total 12345681\n" in metrics.text()

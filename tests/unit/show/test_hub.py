@@ -109,6 +109,42 @@ def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
     assert again == first
 
 
+def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path):
+    config = {"class": "terrella.pipelines.rlvr:Rlvr", "ask": "action", "world": {"class": "a:B"}}
+    metric = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
+    metrics = {"before": metric, "after": metric, "baselines": {}}
+    write_manifest(tmp_path / "run", config, metrics)
+    for name in (
+        "model/config.json",
+        "model/model.safetensors",
+        "model-rlvr/checkpoint-1/model.safetensors",
+        "model-rlvr/checkpoint-1/optimizer.safetensors",
+        "model-rlvr/tokens/step-1.jsonl",
+        "fitted/config.json",
+        "fitted/model.safetensors",
+        "start/model.safetensors",
+    ):
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text("{}")
+    push(tmp_path / "run", "me/run")
+    assert set(hub.repos["me/run"]["files"]) == {
+        "README.md",
+        "manifest.json",
+        "model/config.json",
+        "model/model.safetensors",
+        "model-rlvr/tokens/step-1.jsonl",
+    }
+
+
+def test_a_link_to_a_file_outside_is_not_published(hub, tmp_path):
+    folder = store(tmp_path / "store")
+    (tmp_path / "private.txt").write_text("a key")
+    (folder / "notes.txt").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(StoreError, match=r"link that leads outside: 'notes\.txt'"):
+        push(folder, "me/eps")
+    assert "me/eps" not in hub.repos
+
+
 def test_code_and_tampering_are_refused(hub, tmp_path):
     push(store(tmp_path / "store"), "me/eps")
     files = hub.repos["me/eps"]["files"]

@@ -1,10 +1,12 @@
 """Viewer pages and their data, without a browser."""
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import io
 import json
+import math
 import re
 import struct
 import zlib
@@ -16,16 +18,18 @@ from tests.support.made_episodes import EPISODES, extras_of, grid, made
 from tests.support.made_models import Lying, by_chance, certified_model_of
 from tests.support.manifests import write_manifest
 
+from terrella.commands.view import View
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError
 from terrella.core.gym_world import GymWorld
 from terrella.core.types import Text
+from terrella.data.row_journal import RowJournal
 from terrella.policies.basic import Random
 from terrella.show.counterfactuals import EndedError, EpisodeAnalyzer
 from terrella.show.page import render_page, write_pages
 from terrella.show.page_data import PageBuilder
 from terrella.show.png import png
-from terrella.show.runs import read_run
+from terrella.show.runs import Run, read_run
 from terrella.verify.text import Exact
 from terrella.worlds.frozen_lake import FrozenLake
 
@@ -54,6 +58,28 @@ def test_a_page_holds_its_data_and_each_observation_once():
     assert data["observations"][step["seen"]]["text"] == grid(2, 1).text
     assert data["observations"][step["predicted"]["seen"]]["text"] == grid(1, 1).text
     assert step["predicted"]["verdict"]["value"] == 0 and step["risk"] == 0.7
+
+
+def test_a_run_that_diverged_can_be_viewed(tmp_path):
+    """NaN and infinity are no JSON; the other points of the curve are there."""
+    rows = [(1, 0.1, 0.5), (2, 0.2, math.nan), (3, 0.3, math.inf), (4, 0.4, 0.7)]
+    curve = [{"step": step, "reward": reward, "kl": kl} for step, reward, kl in rows]
+    (tmp_path / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in curve))
+    metric = {"mean": 0.9, "low": None, "high": None, "n": 8}
+    config = {"class": "terrella.pipelines.rlvr:Rlvr", "seed": 0, "ask": "action"}
+    write_manifest(tmp_path, config, {"before": metric, "after": metric, "baselines": {}})
+    (page,) = View(View.Config(run=tmp_path)).write()
+    curves = {each["name"]: each["values"] for each in read_back(page.read_text())["curves"]}
+    assert curves == {"reward": [0.1, 0.2, 0.3, 0.4], "kl (not finite in 2 steps)": [0.5, 0.7]}
+
+
+def test_a_reward_that_is_no_number_is_shown_as_unknown():
+    episode = made("x", [Text("a"), Text("b")], ["go"], seed=0, value=1.0)
+    step = dataclasses.replace(episode.transitions[0], reward=math.nan, info={"loss": math.inf})
+    builder = PageBuilder("made")
+    builder.add(dataclasses.replace(episode, transitions=(step,)), 0)
+    (row,) = read_back(render_page(builder.data()))["episodes"][0]["steps"]
+    assert row["reward"] is None and row["info"] == {"loss": None}
 
 
 def test_hostile_text_cannot_leave_its_data():
@@ -162,6 +188,28 @@ def test_a_branch_has_several_actions_and_ends_with_the_episode():
     assert branch.real[0].observation == branch.imagined[0].observation == last
     with pytest.raises(EndedError, match="over"):
         analyzer.fork(episode, 0, [*actions, "Up"])
+
+
+def test_a_branch_at_the_end_of_a_cut_off_episode_starts_at_its_last_observation():
+    config, episodes = lake(success_rate=1.0)
+    whole = next(e for e in episodes if len(e.transitions) > 2)
+    cut = dataclasses.replace(whole, transitions=whole.transitions[:2])
+    analyzer = EpisodeAnalyzer(
+        config, certified_model_of(Lying(config.build(), lambda question: False))
+    )
+    step = whole.transitions[2]
+    branch = analyzer.fork(cut, 2, [step.action])
+    assert branch.imagined[0].observation == step.next_observation
+
+
+def test_worlds_by_dotted_path_have_rows_of_their_own(tmp_path):
+    names = ("package.crane:World", "package.lift:World")
+    for name in names:
+        with RowJournal(tmp_path / "rows", name, key=("seed",)) as journal:
+            journal.append({"seed": 0, "world": name})
+            journal.finish()
+    rows = Run(tmp_path, "evaluation", {}).evaluated_rows
+    assert [row["world"] for found in rows.values() for row in found] == list(names)
 
 
 class Taxi(GymWorld):

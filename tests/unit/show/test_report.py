@@ -14,7 +14,11 @@ pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella
 from terrella.commands.report import Report
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked
+from terrella.core.instances import plain
 from terrella.core.stats import mean_interval
+from terrella.evals.agent_rows import EpisodeRow
+from terrella.evals.agent_scores import agent_scores
+from terrella.policies.chat_client import Usage
 from terrella.show import certificate_plots
 from terrella.show.report import write_report
 from terrella.show.report_data import config_differences, load_report_data
@@ -201,6 +205,47 @@ def test_seeds_of_one_config_form_a_group_and_other_configs_do_not(tmp_path):
     assert not re.findall(r"(?:src|href)=\"http", files[1].read_text())
 
 
+def evaluated(folder, model, value):
+    """The folder of a finished `terrella evaluate`, on four instances."""
+    common = {"status": "ok", "turns": 1, "steps": 1, "usage": Usage(requests=1)}
+    rows = [EpisodeRow(instance=str(n), seed=n, member=0, value=value, **common) for n in range(4)]
+    scores = agent_scores(rows, samples=1, reference=None)
+    metrics = {
+        "model": {"kind": "hub", "name": model, "url": "", "sha256": None},
+        "worlds": {"lake": plain(scores)},
+        "cost": {"usage": plain(scores.usage), "price": None},
+    }
+    write_manifest(folder, {"class": "terrella.pipelines.evaluate.agents:AgentEvaluation"}, metrics)
+    return folder
+
+
+def test_runs_whose_folders_have_one_name_are_all_reported(tmp_path):
+    runs = (evaluated(tmp_path / "a/eval", "A", 1.0), evaluated(tmp_path / "b/eval", "B", 0.0))
+    Report(Report.Config(runs=runs, out=tmp_path / "report")).write()
+    markdown = (tmp_path / "report/report.md").read_text()
+    assert markdown.startswith("# Report on a/eval, b/eval\n")
+    assert "A on lake" in markdown and "B on lake" in markdown
+    assert "a/eval minus b/eval on lake" in markdown
+    tables_of = [tmp_path / name / "run" for name in ("c", "d")]
+    others = [tmp_path / name / "other" for name in ("c", "d")]
+    for folder, other in zip(tables_of, others, strict=True):
+        folder.mkdir(parents=True)
+        write_sealed(folder / "table.json", table_of())
+        write_manifest(other, {"class": "x:Y"}, {"share": 0.5})
+    data = load_report_data([*tables_of, *others])
+    assert list(data.tables) == ["c/run", "d/run"]
+    assert list(data.metrics) == ["c/other", "d/other"]
+
+
+def test_a_run_that_is_named_twice_or_copied_is_one_seed(tmp_path):
+    first = trained(tmp_path / "x-0", 0, 0.9)
+    (group,) = load_report_data([first, tmp_path / "x-0" / ".." / "x-0"]).groups
+    assert len(group.runs) == 1 and group.after.low is None
+    copy = trained(tmp_path / "x-copy", 0, 0.9)
+    with pytest.raises(ConfigError, match=r"x-copy: .*seed \(0\) of x-0"):
+        load_report_data([first, copy])
+
+
 def test_other_runs_are_reported_by_the_names_of_their_manifests(tmp_path):
     metrics = {
         "test": {"share": 0.25, "each": [1, 0]},
@@ -218,6 +263,13 @@ def test_other_runs_are_reported_by_the_names_of_their_manifests(tmp_path):
         "rl.env_steps": 500,
     }
     assert data.costs[tmp_path.name] == {"real steps": 500, "hours": 0.5}
+
+
+def test_dollars_in_a_config_are_no_mathematics(tmp_path):
+    for name, note in (("a", "x$b_$c"), ("b", "y")):
+        write_manifest(tmp_path / name, {"class": "x:Y", "note": note}, {"share": 0.5})
+    data = load_report_data([tmp_path / "a", tmp_path / "b"])
+    assert write_report(data, tmp_path / "report")[2].read_bytes()[:4] == b"%PDF"
 
 
 def test_a_path_that_is_not_a_run_is_refused_with_the_reason(tmp_path):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from terrella.core.config import Local, Recorded, record_from_json
 from terrella.core.errors import ConfigError, EngineError
@@ -51,6 +52,11 @@ class EvaluationRow(Protocol):
     @property
     def may_pass(self) -> bool:
         """Whether it failed for a reason that may have passed: a server that was down."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens that were paid for, those of earlier tries included."""
         ...
 
 
@@ -198,13 +204,15 @@ class Evaluation(ModelPipeline[Result]):
     ) -> list[Row]:
         """The rows of all jobs, in their order; only those are played that are missing."""
         with RowJournal(run / "rows", name, key=self.row_key) as journal:
-            done = {key: record_from_json(kind, row) for key, row in journal.rows.items()}
-            done = {key: row for key, row in done.items() if key in jobs and not row.may_pass}
+            known = {key: record_from_json(kind, row) for key, row in journal.rows.items()}
+            done = {key: row for key, row in known.items() if key in jobs and not row.may_pass}
             run.progress.phase(name, len(jobs))
             run.progress.advance(len(done))
             watch = _Watch(name)
 
             def keep(key: Key, row: Row) -> None:
+                if key in known:  # its first try was paid for, too
+                    row = with_usage(row, row.usage + known[key].usage)
                 journal.append(plain(row))
                 done[key] = row
                 if watch.is_due() or len(done) == len(jobs):
@@ -227,6 +235,12 @@ class Evaluation(ModelPipeline[Result]):
         if not config.prompt_price and not config.reply_price:
             return Cost(usage=usage)
         return Cost(usage=usage, price=usage.cost(config.prompt_price, config.reply_price))
+
+
+def with_usage(row: Row, usage: Usage) -> Row:
+    """A copy of a row with another count of tokens."""
+    changed: Any = dataclasses.replace(cast(Any, row), usage=usage)
+    return cast(Row, changed)
 
 
 async def _play_all(

@@ -3,7 +3,8 @@
 Policies on pixels play the same held-out starts in the world and in the model. For each task: the
 success of every policy in both, Pearson and Spearman, the mean absolute error, and the horizon up
 to which frames can be trusted. Several models are several seeds: intervals are then over them. Each
-task and model is a part, so a killed run continues. Tasks are never pooled.
+task and model is a part, so a killed run continues; with other models, policies or videos the
+folder is refused. Tasks are never pooled.
     PolicyEvaluation(PolicyEvaluation.Config(models=(run,), worlds={"push": world})).run(progress)
 """
 
@@ -11,20 +12,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from terrella.core.config import Local, Recorded
+from terrella.core.config import Local, Recorded, record_from_json
 from terrella.core.errors import ConfigError, StoreError
-from terrella.core.integrity import content_sha256
+from terrella.core.integrity import content_sha256, file_sha256
 from terrella.core.metric import Metric
-from terrella.core.run_folder import RunFolder, is_run, read_manifest
+from terrella.core.run_folder import Manifest, RunFolder, is_run, read_manifest
 from terrella.core.world import World
-from terrella.evals.video_policies import EvaluatePolicies
+from terrella.evals.video_policies import EvaluatePolicies, policy_files
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.recorded import recorded_model
+from terrella.world_models.video import codec_sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +54,23 @@ class TaskScores:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Hashes of what was evaluated: the settings have only paths, and those may change."""
+
+    models: list[str]
+    """One for each seed."""
+    policies: str
+    """Of the folder of policies, or the word "ladder"."""
+    videos: str
+    """Of the tokenizer and the action bins."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyScores:
     """Task by task."""
 
     tasks: dict[str, TaskScores]
+    evaluated: Evaluated
 
 
 class PolicyEvaluation(Pipeline[PolicyScores]):
@@ -91,18 +106,37 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
     result_type = PolicyScores
     ignored: ClassVar[tuple[str, ...]] = ("out", "models", "policies", "videos")
 
+    def is_finished(self, manifest: Manifest) -> bool:
+        """A finished evaluation is of the files that are there now, or is refused."""
+        known = record_from_json(Evaluated, manifest.metrics.get("evaluated"))
+        check_same_files(known, self.evaluated(self.model_runs()), self.config.out)
+        return True
+
     def train(self, run: RunFolder) -> PolicyScores:
-        runs = [self.model_run(folder) for folder in self.config.models]
+        runs = self.model_runs()
+        now = self.evaluated(runs)
+        known = run.part("evaluated", Evaluated, lambda: now)
+        check_same_files(known, now, run.path)
         tasks = {}
         for name, world in self.config.worlds.items():
             rows = []
             for seed, (folder, config) in enumerate(runs):
-                # The weights are in the name: another model is another part.
-                part = f"{_plain(name)}-{seed}-{_identity(folder)}"
                 make = functools.partial(self.compare, world, folder, config, seed)
-                rows.append(run.part(part, dict[str, Any], make))
+                rows.append(run.part(f"{_plain(name)}-{seed}", dict[str, Any], make))
             tasks[name] = task_scores(rows)
-        return PolicyScores(tasks=tasks)
+        return PolicyScores(tasks=tasks, evaluated=known)
+
+    def evaluated(self, runs: Sequence[tuple[Path, VideoModel.Config]]) -> Evaluated:
+        """Hashes of the files that the scores depend on."""
+        folder = self.config.policies
+        return Evaluated(
+            models=[_model_sha256(run) for run, _ in runs],
+            policies="ladder" if folder is None else _policies_sha256(folder),
+            videos=codec_sha256(runs[0][1].videos.out),  # one folder for all of them
+        )
+
+    def model_runs(self) -> list[tuple[Path, VideoModel.Config]]:
+        return [self.model_run(folder) for folder in self.config.models]
 
     def model_run(self, folder: Path) -> tuple[Path, VideoModel.Config]:
         """A finished run of a video model, and its settings."""
@@ -191,8 +225,8 @@ def _plain(name: str) -> str:
     return name.replace(":", "-").replace("/", "-")
 
 
-def _identity(folder: Path) -> str:
-    """A short hash of a run's files: the weights that were evaluated."""
+def _model_sha256(folder: Path) -> str:
+    """A hash of a run's files: the weights that were evaluated."""
     files = read_manifest(folder).files
     if not files:
         raise StoreError(
@@ -200,4 +234,21 @@ def _identity(folder: Path) -> str:
             "its manifest has no hashes of files, so its model cannot be told from another",
             "train it again; earlier versions left hashes out where a name ends with -sft or -rlvr",
         )
-    return content_sha256(files)[:12]
+    return content_sha256(files)
+
+
+def _policies_sha256(folder: Path) -> str:
+    """Of the networks by name: the names stand in the table."""
+    return content_sha256({path.name: file_sha256(path) for path in policy_files(folder)})
+
+
+def check_same_files(known: Evaluated, now: Evaluated, where: Path) -> None:
+    """Refuse a folder that was begun with other models, policies or videos."""
+    names = [each.name for each in fields(Evaluated)]
+    changed = [name for name in names if getattr(known, name) != getattr(now, name)]
+    if changed:
+        raise StoreError(
+            str(where),
+            f"was started with other {' and '.join(changed)} than those named here",
+            "choose another folder with --out",
+        )

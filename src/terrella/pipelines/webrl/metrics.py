@@ -14,7 +14,7 @@ import numpy as np
 from terrella.core.metric import Metric
 from terrella.core.stats import wilson
 from terrella.data.attempts import Attempt, count_steps
-from terrella.evals.pass_at_k import bootstrap_mean
+from terrella.evals.pass_at_k import share_mean
 from terrella.evals.results import TestScores
 
 
@@ -89,7 +89,7 @@ def success_scores(attempts: Sequence[Attempt]) -> SuccessScores:
     return SuccessScores(
         successes=successes,
         samples=1,
-        passes={"1": Metric(**asdict(bootstrap_mean(successes)))},
+        passes={"1": Metric(**asdict(share_mean(successes)))},
         mean=float(np.mean(successes)),
         low=low,
         high=high,

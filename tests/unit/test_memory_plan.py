@@ -10,7 +10,10 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
+from terrella.codecs.choose import codec_for
+from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
+from terrella.core.types import Split
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.hardware import parse_hardware
 from terrella.engines.memory import steps
@@ -18,9 +21,11 @@ from terrella.engines.memory.model_spec import llama_spec, model_spec, parameter
 from terrella.engines.memory.plan import Phase, Served, make_plan, plan_phase
 from terrella.engines.memory.show import plan_rows, verdict
 from terrella.engines.memory.steps import ExampleShape, TrainStep, train_bytes
+from terrella.models.characters import character_tokenizer
 from terrella.models.shapes import PUBLISHED_PARAMETERS, hub_shape, known_shapes
 from terrella.pipelines.memory_plan import check_fits, plan_config, remedies
 from terrella.pipelines.phases import phases
+from terrella.policies.basic import Random
 from terrella.recipes import all_recipes, find_recipe, recipe_info
 
 SMALL = llama_spec(vocabulary=1000, width=64, layers=2, heads=4)
@@ -165,6 +170,24 @@ def test_every_recipe_that_holds_a_model_is_planned():
         part = next(iter(config.arms.values())) if hasattr(config, "arms") else config
         wanted = getattr(part, "model", "") != "pointer"  # nets of 0.3M parameters
         assert bool(phases(config)) is wanted, name
+
+
+@pytest.mark.parametrize("name", ["tiny_counter", "tiny_lake_agent"])
+def test_an_agents_longest_example_holds_the_turns_of_the_world(name):
+    config = find_recipe(name)()
+    world, policy = config.world.build(), Random.Config().build()
+    world.reset(seed=0)
+    codec, longest = codec_for(character_tokenizer(world.vocabulary())), 0
+    for seed in range(30):
+        run, tokens = EpisodeRun(world, seed=seed, split=Split.TRAIN), 0
+        while not run.over:
+            action = policy.act(run.moment)
+            run.advance(action)
+            tokens += len(codec.answer_action([action]))
+            tokens += 0 if run.over else len(codec.world_turn(run.situation))
+        longest = max(longest, tokens)
+    planned = min(phase.example.completion for phase in phases(config))
+    assert longest <= planned <= config.episode_tokens
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from terrella.codecs.chat import Message, chat_messages, prediction_messages
+from terrella.codecs.chat import Message, chat_messages, prediction_messages, state_message
+from terrella.codecs.choose import codec_for
 from terrella.codecs.frames import JOINT_BINS
 from terrella.core.config import Configurable
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import TerrellaError
-from terrella.core.types import Split
+from terrella.core.seeds import instance_seed
+from terrella.core.types import Situation, Split, show_text
 from terrella.core.world import World
 from terrella.engines.configs import (
     LARGEST_MODEL,
@@ -35,6 +37,7 @@ from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
 from terrella.pipelines.sft.pipeline import Sft
 from terrella.pipelines.webrl.settings import WebRlSettings
+from terrella.policies.basic import Random
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
@@ -53,8 +56,10 @@ UNKNOWN_PROMPT = 4096
 """Tokens of a prompt where the world's data are not on this machine, or are recorded. Assumed."""
 UNKNOWN_REPLY = 64
 """Tokens of an answer that is only imitated. Assumed."""
+TEMPLATE_TOKENS = 8
+"""Tokens of a chat template around a turn of the world. Assumed."""
 ASKED_TASKS = 8
-"""Tasks whose prompts are measured; the longest counts."""
+"""Tasks whose prompts and turns are measured; the longest counts."""
 EVALUATED_ROWS = 512
 OWN_SHARE = 0.9
 """Of a GPU's memory that vLLM takes on GPUs of its own, unless `vllm.memory` says otherwise."""
@@ -199,7 +204,7 @@ def _lengths(config: Any) -> tuple[ModelSpec, ExampleShape] | None:
     if _has_turn_prompts(config):
         prompt = max(prompt, config.context_tokens - config.turn_tokens)
     return model_spec(name, vocabulary=vocabulary), ExampleShape(
-        prompt=prompt, completion=_completion(config)
+        prompt=prompt, completion=_completion(config, name)
     )
 
 
@@ -233,14 +238,46 @@ def _has_turn_prompts(config: Any) -> bool:
     return getattr(config, "history", "sampled") != "sampled"
 
 
-def _completion(config: Any) -> int:
+def _completion(config: Any, name: str) -> int:
     """Tokens after the prompt, the world's included: an episode may be no longer."""
     turns = getattr(config, "max_turns", 1)
     if getattr(config, "ask", "") == "observation" or _has_turn_prompts(config):
         turns = 1
     reply = int(getattr(config, "turn_tokens", UNKNOWN_REPLY))
     most = getattr(config, "episode_tokens", max(Rollout.Config.episode_tokens, reply))
-    return min(int(most), turns * reply)
+    written = turns * reply
+    if turns == 1 or written >= most:
+        return min(int(most), written)
+    return min(int(most), written + (turns - 1) * _world_turn(config, name))
+
+
+def _world_turn(config: Any, name: str) -> int:
+    """Tokens of the longest turn of the world in a few random episodes."""
+    try:
+        world: World = config.world.build()
+        situations = list(_random_situations(config, world))
+        vocabulary = world.vocabulary()
+    except (TerrellaError, ImportError):  # as in `_prompt`
+        return UNKNOWN_PROMPT
+    if name in TINY:
+        codec = codec_for(character_tokenizer(vocabulary))
+        return max((len(codec.world_turn(each)) for each in situations), default=0)
+    texts = [
+        state_message(show_text(each.observation), each.steps_left)["content"]
+        for each in situations
+    ]
+    longest = max(map(len, texts), default=0)
+    return math.ceil(longest / CHARACTERS_PER_TOKEN) + TEMPLATE_TOKENS
+
+
+def _random_situations(config: Any, world: World) -> Iterator[Situation]:
+    policy = Random.Config().build()
+    for number in range(ASKED_TASKS):
+        seed = instance_seed(config.seed, number)
+        run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy=policy.name)
+        while not run.over and len(run.transitions) < config.max_turns:
+            run.advance(policy.act(run.moment))
+            yield run.situation
 
 
 def _prompt(config: Any, name: str) -> tuple[int, int]:

@@ -40,6 +40,7 @@ from terrella.pipelines.video.tokenizer import (
 )
 from terrella.pipelines.web import page_model
 from terrella.pipelines.web.page_model import PageModel
+from terrella.pipelines.webrl.context import base_spec
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.recipes import all_recipes
@@ -114,6 +115,28 @@ def small_practice(folder, **changes):
         "curriculum": "fixed",
     }
     return WebRl.Config(**(plain | changes))
+
+
+def test_a_shared_base_knows_all_that_it_depends_on(tmp_path, monkeypatch):
+    """Otherwise an arm silently uses the base of whichever arm ran first."""
+    arm, _ = quick_spa(monkeypatch, tmp_path)
+    changed = [arm.replace(thinking="off"), arm.replace(format_examples=3)]
+    names = {Spa(each).base_name() for each in (arm, *changed)}
+    assert len(names) == 3  # each has a base of its own
+    assert Spa(arm.replace(turn_tokens=9)).base_spec() == Spa(arm).base_spec()
+
+    practice = small_practice(tmp_path)
+    for name, value in {"max_norm": 0.5, "doubt": 0.1, "learning_rate": 1e-4, "batch": 4}.items():
+        other = practice.replace(learner=practice.learner.replace(**{name: value}))
+        assert base_spec(other) != base_spec(practice), name
+
+    games = TextGameModel.Config(world=ByteSized32.Config(), turn_tokens=48)
+    for rounds, depends in ((1, False), (2, True)):
+        one, other = (
+            TextGameModel(games.replace(sft_rounds=rounds, turn_tokens=tokens)).base_spec()
+            for tokens in (48, 32)
+        )
+        assert (one != other) is depends
 
 
 def test_finished_practice_is_not_the_result_of_another_config_and_can_be_continued(tmp_path):

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import TaggedCodecConfig
@@ -19,6 +19,7 @@ from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec
 from terrella.core.config import Local, dump
 from terrella.core.errors import EngineError
 from terrella.core.files import write_json_lines
+from terrella.core.integrity import content_sha256
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, make_once
 from terrella.core.types import Split
@@ -47,6 +48,7 @@ BASE_FIELDS = (
     "format_sft",
     "max_turns",
     "max_actions",
+    "thinking",
     "seed",
 )
 """Settings that a base model depends on."""
@@ -154,15 +156,19 @@ class Spa(ModelPipeline[SpaResult]):
         config = self.config
         if not config.format_examples:
             return start_model(config.model, run / "start", seed=config.seed)
-        spec = {name: value for name, value in dump(config).items() if name in BASE_FIELDS}
-        with run.shared(config.base_cache / self.base_name(), spec) as folder:
+        with run.shared(config.base_cache / self.base_name(), self.base_spec()) as folder:
             return make_once(folder / "model", lambda path: self.teach_format(path, run))
 
+    def base_spec(self) -> dict[str, Any]:
+        """Everything that the base depends on."""
+        return {name: value for name, value in dump(self.config).items() if name in BASE_FIELDS}
+
     def base_name(self) -> str:
-        """A readable name; the spec inside the folder says everything that the base depends on."""
+        """A readable name with a hash: arms that differ in the spec have bases of their own."""
         config = self.config
         world = config.world.owner.__name__.lower()
-        return f"{world}-{config.world.view}-{config.form}-{config.seed}"
+        short = content_sha256(self.base_spec())[:12]
+        return f"{world}-{config.world.view}-{config.form}-{config.seed}-{short}"
 
     def teach_format(self, folder: Path, run: RunFolder) -> None:
         config, seed = self.config, self.config.seed

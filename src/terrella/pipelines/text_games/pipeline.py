@@ -153,14 +153,21 @@ class TextGameModel(ModelPipeline[TextGameResult]):
 
     def base(self, run: RunFolder) -> Path:
         """The model after SFT, fitted by the first arm that needs it."""
+        config, spec = self.config, self.base_spec()
+        with run.shared(config.base_cache / f"sft-{_short_hash(spec)}", spec) as folder:
+            return make_once(folder / "model", lambda path: self._fit_base(run, path))
+
+    def base_spec(self) -> dict[str, Any]:
+        """Everything that the base depends on."""
         config = self.config
         spec: dict[str, Any] = {k: v for k, v in dump(config).items() if k in BASE_FIELDS}
         spec["seed"] = self.config.seed
         spec["world"] = self._world_spec()
         if config.teacher is not None:
             spec["teacher"] = {k: v for k, v in spec["teacher"].items() if k not in HOW}
-        with run.shared(config.base_cache / f"sft-{_short_hash(spec)}", spec) as folder:
-            return make_once(folder / "model", lambda path: self._fit_base(run, path))
+        if config.sft_rounds > 1:  # replies that are cut off decide whether another round follows
+            spec["turn_tokens"] = config.turn_tokens
+        return spec
 
     def _fit_base(self, run: RunFolder, folder: Path) -> None:
         config = self.config

@@ -163,10 +163,7 @@ class Base:
 
 def make_base(run: RunFolder, config: WebRlSettings, context: TrainContext) -> Base:
     """Let the expert demonstrate and a new policy imitate it; done once for all arms of a seed."""
-    spec = {name: value for name, value in dump(config).items() if name in BASE_FIELDS}
-    learner = config.learner
-    rate = learner.imitation_learning_rate or learner.learning_rate
-    spec["rates"] = [rate, learner.batch, learner.doubt]
+    spec = base_spec(config)
     with run.shared(config.base_cache / f"seed-{config.seed}", spec) as folder:
         path = folder / "base.json"
         if not _is_made(path):
@@ -175,6 +172,15 @@ def make_base(run: RunFolder, config: WebRlSettings, context: TrainContext) -> B
                 write_sealed(path, {"value": plain(result)})
         wait_for(path)
         return Base(folder, record_from_json(BaseResult, read_part(path)))
+
+
+def base_spec(config: WebRlSettings) -> dict[str, Any]:
+    """Everything that the first policy depends on."""
+    spec = {name: value for name, value in dump(config).items() if name in BASE_FIELDS}
+    learner = config.learner
+    rate = learner.imitation_learning_rate or learner.learning_rate
+    spec["rates"] = [rate, learner.batch, learner.doubt, learner.max_norm]
+    return spec
 
 
 def _is_made(result: Path) -> bool:

@@ -52,6 +52,22 @@ def test_a_world_without_an_expert_is_checked_with_random_play():
     assert Counter.Config().build().has_expert
 
 
+class PartialCredit(Counter):
+    """An outcome of its own, and states with numbers as `rng` gives them."""
+
+    def outcome(self, transitions):
+        return Verdict.of(max(0.3, super().outcome(transitions).value))
+
+    def draw(self, rng):
+        count = super().draw(rng)
+        return Count(np.int64(count.value), np.int64(count.goal))
+
+
+def test_partial_credit_and_numpy_numbers_are_no_defects():
+    results = check_world(PartialCredit.Config())
+    assert [result.detail for result in results if not result.passed] == []
+
+
 def build_or_skip(spec):
     if spec == "browsergym":
         pytest.skip("an adapter: the user chooses the environments and whether they can be forked")
@@ -90,6 +106,12 @@ class DependsOnHistory(Counter):
         return replace(super().draw(rng), goal=DependsOnHistory.draws % 97)
 
 
+class HashOrder(Counter):
+    def draw(self, rng):
+        order = "".join({"1", "2", "3", "4", "5", "6", "7", "8", "9"})
+        return replace(super().draw(rng), goal=int(order))
+
+
 class UsesGlobalRng(Counter):
     def draw(self, rng):
         random.random()
@@ -105,6 +127,12 @@ class NoiseMovesTheStart(Counter):
 class ProbabilitiesBelowOne(Counter):
     def outcomes(self, state, action):
         return [replace(result, probability=0.7) for result in super().outcomes(state, action)]
+
+
+class NegativeProbability(Counter):
+    def outcomes(self, state, action):
+        done = super().outcomes(state, action)[0]
+        return [replace(done, probability=1.5), replace(done, probability=-0.5)]
 
 
 class ValueOnlyView:
@@ -177,6 +205,16 @@ class IgnoresSplit(Counter):
         self.split = requested
 
 
+class SeedInKey(Counter):
+    def key(self, state):
+        return [state.value, state.goal, self.seed]
+
+
+class FreeNonsense(Counter):
+    def outcomes(self, state, action):
+        return [replace(done, reward=-0.1) for done in super().outcomes(state, action)]
+
+
 class CrashesOnNonsense(Counter):
     def truth(self, state, action):
         return [Outcome(state=replace(state, value=state.value + {"up": 1, "down": -1}[action]))]
@@ -185,6 +223,13 @@ class CrashesOnNonsense(Counter):
 class SharedFork(Counter):
     def fork(self):
         return self
+
+
+class ForkForgets(Counter):
+    def fork(self):
+        twin = type(self)(self.config)
+        twin.reset(seed=self.seed, options={"split": self.split, "noise_seed": self.noise_seed})
+        return twin
 
 
 class WrongSolver(Counter):
@@ -214,17 +259,17 @@ class BadExpert(Counter):
 BROKEN = {
     "config_survives_disk": [ForgetsConfig],
     "is_a_gymnasium_env": [NotAnEnv],
-    "same_seed_same_episode": [DependsOnHistory],
+    "same_seed_same_episode": [DependsOnHistory, HashOrder],
     "leaves_global_rngs_alone": [UsesGlobalRng],
     "noise_is_not_the_instance": [NoiseMovesTheStart],
-    "truth_is_pure": [ProbabilitiesBelowOne],
+    "truth_is_pure": [ProbabilitiesBelowOne, NegativeProbability],
     "views_round_trip": [LossyView],
     "truth_scores_one": [TruthIsNotEnough],
     "corrupted_truth_scores_less": [AnythingGoes],
     "battery_wins_nothing": [Farmable, FragileVerifier],
-    "splits_are_disjoint": [OneInstance, IgnoresSplit],
-    "nonsense_is_harmless": [CrashesOnNonsense],
-    "fork_is_independent": [SharedFork],
+    "splits_are_disjoint": [OneInstance, IgnoresSplit, SeedInKey],
+    "nonsense_is_harmless": [CrashesOnNonsense, FreeNonsense],
+    "fork_is_independent": [SharedFork, ForkForgets],
     "random_value_is_exact": [WrongSolver],
     "expert_beats_random": [BadExpert],
 }

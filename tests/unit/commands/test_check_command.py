@@ -3,7 +3,7 @@
 import pytest
 
 from terrella.cli.worlds import check
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, WorldError
 
 NOT_CHECKED = "browsergym: not checked: no task is named -> for example browsergym/miniwob"
 
@@ -37,3 +37,11 @@ def test_a_mistyped_name_is_refused_before_the_first_check(quick, capsys):
     with pytest.raises(ConfigError, match="no such world"):
         check(("counter", "conter"))
     assert capsys.readouterr().out == ""
+
+
+def test_a_world_that_cannot_be_drawn_is_an_error_in_a_line(monkeypatch):
+    with pytest.raises(ConfigError, match="goals: must be at least 1"):
+        check(("counter",), assignments=("goals=0",))
+    monkeypatch.setattr("terrella.worlds.counter.Counter.draw", lambda world, rng: 1 // 0)
+    with pytest.raises(WorldError, match="cannot be built: ZeroDivisionError"):
+        check(("counter",))

@@ -32,7 +32,8 @@ INSTANCES_PER_SPLIT = 150
 NONSENSE_ACTIONS = ("", "no such action", "\x00\ud800", "Up || Up", "1e999", "A" * 5000)
 SAME = range(5)
 """Seeds of the episodes that must be the same each time."""
-FORKED = range(3)
+FORKED = range(2)
+"""Seeds of the episodes that are forked: few, since a fork may be a browser."""
 COMPARED = range(12)
 """Seeds of the episodes that expert and random play are compared on: few, so no rate is shown."""
 UNREADABLE = ("", "no such thing", "\x00", "[[[[", "1" * 10_000)

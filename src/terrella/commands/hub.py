@@ -1,8 +1,9 @@
 """`terrella push FOLDER REPO` and `terrella pull REPO FOLDER`: runs on a Hugging Face hub.
 
 Only known kinds of files are pushed (safetensors, JSON, Parquet, pages, pictures), with a card made
-from the run's own manifest; checkpoints and models in between stay here. A pulled run is pinned to a commit, and a repository with files of any
-other kind, with names that could leave the folder or with code behind a model is refused.
+from the run's own manifest; checkpoints and models in between stay here. A pulled run is pinned to
+a commit, and a repository with files of any other kind, with names that could leave the folder or
+with code behind a model is refused.
     push(Path("runs/lake"), "me/lake")
     pull("me/lake", Path("runs/lake"), revision="abc123")
 """

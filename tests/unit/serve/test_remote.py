@@ -102,6 +102,6 @@ def test_the_token_does_not_follow_a_redirect():
 @pytest.mark.parametrize("body", [b"[]", b'{"names": []}', json.dumps(SCHEMA).encode()])
 def test_a_server_of_another_kind_is_named(body):
     with http_server(lambda: (200, {}, body)) as (url, _):
-        with pytest.raises(TerrellaError, match=r"server of terrella|begins no session") as error:
+        with pytest.raises(TerrellaError, match=r"server of terrella|no session") as error:
             RemoteEnv(url, TOKEN, seconds=2.0)
         assert url in str(error.value)

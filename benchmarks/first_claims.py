@@ -184,7 +184,7 @@ FIRST_CLAIMS = {
 NOT_RUN = {
     "tiny_mixed": "one seed, in docs/recipes.md",
     "gated_lake_agent": "not measured yet",
-    "bytesized32_smollm2": "not measured yet",
+    "bytesized32_smollm2": "one seed of two, in docs/text_games.md",
     "textworld_smollm2": "not measured yet",
     "spa_smollm2_lake": "being measured",
     "smollm2_counter_model": "one seed, in docs/real_model.md",

@@ -78,8 +78,8 @@ def bytesized32_tiny() -> Reproduce.Config:
 
 @recipe(
     hardware="2 CPU cores",
-    time="4 h",
-    expect="well-formed replies after minutes of SFT; the rest is not measured yet",
+    time="100 min a seed on one core",
+    expect="changed 15.5% on unseen games, nearest neighbour 0%; RLVR +0 (1 seed of 2)",
 )
 def bytesized32_smollm2() -> Reproduce.Config:
     """SmolLM2-135M-Instruct, all weights: SFT, then RLVR, tested on eight games it never saw.

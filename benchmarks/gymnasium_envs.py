@@ -43,8 +43,9 @@ Each env of Gymnasium's classic control, toy text, Box2D and MuJoCo, in its newe
 wrapped by `terrella wrap` as it is, and its world tested by `terrella check`. Nothing was edited.
 Written by `python benchmarks/gymnasium_envs.py`.
 
-Wrapped and checked before `wrap` chose digits by the change per step, which draws more initial states
-(MountainCar then needs no walk), and before `check` tested other processes and the price of nonsense.
+Wrapped and checked before `wrap` chose digits by the change per step, which tells more initial
+states apart (MountainCar then needs no walk), and before `check` tested other processes and the
+price of nonsense.
 
 "Starts" says how instances differ: by what `reset` draws, by a random walk after it, or by the path
 of that walk, which gives a weaker certificate ([your_env.md](your_env.md)). "n/a" counts properties

@@ -25,6 +25,7 @@ HOW = re.compile(
 SIZES = ("held_out", "episode_workers")
 """Numbers whose names only look like that; `episode_workers` is inside a local config."""
 SENT_BETWEEN_OUR_PROCESSES = {
+    "commands/check/other_process.py",
     "commands/check/world_properties.py",
     "engines/verl/rollout_spec.py",
     "pipelines/collect/chunk.py",

@@ -213,9 +213,9 @@ def test_rlvr_continues_the_adapter_of_sft_and_leaves_its_start_alone(base, tmp_
     assert run.curve[0]["kl"] == pytest.approx(0.0, abs=1e-6)
     assert run.curve[-1]["kl"] > 0.0
     assert trained.base == str(base) and trained.state != warm.state
-    # Episodes are played in every second step only, each time with the newest weights.
-    assert ["mismatch/max" in row for row in run.curve] == [True, False, True, False]
-    assert all(row["mismatch/max"] < 1e-4 for row in run.curve[::2])
+    # A row for each batch of episodes, which is played with the newest weights.
+    assert len(run.curve) == 2
+    assert all(row["mismatch/max"] < 1e-4 for row in run.curve)
 
 
 def test_a_killed_run_continues_to_the_same_curve(base, tmp_path):

@@ -1,6 +1,6 @@
 """The same episodes in a process of their own, where sets and dicts of text have another order.
 
-digest(config, range(5)) == digest_elsewhere(config, range(5))
+    digest(config, range(5)) == digest_elsewhere(config, range(5))
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def digest_elsewhere(config: World.Config, seeds: range) -> str:
 
 def main() -> None:
     """Read the question from stdin and print the digest."""
-    asked = json.load(sys.stdin)
+    asked = json.loads(sys.stdin.read())
     sys.path[:] = asked["path"]
     for module in _modules(asked["config"]):
         importlib.import_module(module)

@@ -1,6 +1,6 @@
 """The same episodes in a process of their own, where sets and dicts of text have another order.
 
-    digest(config, range(5)) == digest_elsewhere(config, range(5))
+digest(config, range(5)) == digest_elsewhere(config, range(5))
 """
 
 from __future__ import annotations

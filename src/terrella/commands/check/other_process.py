@@ -65,8 +65,8 @@ def digest_elsewhere(config: World.Config, seeds: range) -> str:
 
 
 def main() -> None:
-    """Read the question from stdin and print the digest."""
-    asked = json.load(sys.stdin)
+    """Read the question of `digest_elsewhere` from stdin and print the digest."""
+    asked = json.loads(sys.stdin.read())
     sys.path[:] = asked["path"]
     for module in _modules(asked["config"]):
         importlib.import_module(module)

@@ -201,12 +201,12 @@ def attack(mode):
     for path in LEAVING_PAGES:
         host.run(host.tab().visit(f"http://localhost{path}"), 60)
     time.sleep(0.5)
-    version = host.browser.version
+    version, guard = host.browser.version, host.guard
     host.close()
     return {
         "chromium": version,
         "confinement": dataclasses.asdict(confinement),
-        "refused": sorted({refused_try(line) for line in host.guard.refused}),
+        "refused": sorted({refused_try(line) for line in guard.refused}),
         "tried": site.tried,
         "tcp": sorted(set(capture.leaks[TCP])),
         "tcp_packets": len(capture.leaks[TCP]),

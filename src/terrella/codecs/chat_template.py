@@ -85,7 +85,11 @@ class ChatTemplate:
 
     def _question(self, **options: bool) -> str:
         rendered: str = self.tokenizer.apply_chat_template(
-            [user("?")], tokenize=False, add_generation_prompt=True, strftime_now=_date, **options
+            [user("?")],
+            tokenize=False,
+            add_generation_prompt=True,
+            strftime_now=fixed_date,
+            **options,
         )
         return rendered
 
@@ -162,7 +166,7 @@ class ChatTemplate:
             escaped,
             tokenize=False,
             add_generation_prompt=ask,
-            strftime_now=_date,
+            strftime_now=fixed_date,
             **self._options,
         )
         return rendered + self._prompt_end if ask else rendered
@@ -197,13 +201,13 @@ class ChatTemplate:
         messages = [{"role": "system", "content": MARKER}, user("?")]
         try:
             return MARKER in self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, strftime_now=_date
+                messages, tokenize=False, add_generation_prompt=True, strftime_now=fixed_date
             )
         except TemplateError:
             return False
 
 
-def _date(form: str) -> str:
+def fixed_date(form: str) -> str:
     """Today, for templates that name it; always the same day, so that a prompt never changes."""
     return TODAY.strftime(form)
 

@@ -159,9 +159,6 @@ class StepsCodec(TaggedCodec):
             for line in self._ranges(text)
         ]
 
-    def _ended(self, token_ids: Sequence[int]) -> bool:
-        return bool(token_ids) and token_ids[-1] in self.stop_ids
-
     def _ranges(self, text: str) -> list[_Line]:
         """The lines up to the first one that is not of the form."""
         found: list[_Line] = []

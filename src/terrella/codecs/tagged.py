@@ -232,7 +232,7 @@ class TaggedCodec:
 
     def well_formed(self, token_ids: Sequence[int]) -> bool:
         """Whether the reply has ended, with all tags of the form in order and with an action."""
-        if not token_ids or token_ids[-1] not in self.stop_ids or not self.read_actions(token_ids):
+        if not self._ended(token_ids) or not self.read_actions(token_ids):
             return False
         text = self.inner.text(token_ids)
         position = 0
@@ -287,8 +287,11 @@ class TaggedCodec:
 
     def _without_stop(self, token_ids: Sequence[int]) -> tuple[list[int], list[int]]:
         ids = list(token_ids)
-        ended = bool(ids) and ids[-1] in self.stop_ids
-        return (ids[:-1], ids[-1:]) if ended else (ids, [])
+        return (ids[:-1], ids[-1:]) if self._ended(ids) else (ids, [])
+
+    def _ended(self, token_ids: Sequence[int]) -> bool:
+        """Whether a stop token ends the reply; if not, the limit cut it off."""
+        return bool(token_ids) and token_ids[-1] in self.stop_ids
 
     def _edges(self, ids: Sequence[int]) -> list[int]:
         """The character at which each token begins, and the total length.

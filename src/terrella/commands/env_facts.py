@@ -1,6 +1,8 @@
 """What a Gymnasium env is like, found out by playing it at random; `terrella wrap` writes it down.
 
-steps = play_at_random(env, [0, 1]);  digits_for(steps), success_rule(steps), wasted_reward(steps)
+Spaces are read, and the rest is measured in a few hundred random steps.
+    steps = play_at_random(env, [0, 1])
+    digits_for(steps), success_rule(steps), wasted_reward(steps)
 """
 
 from __future__ import annotations

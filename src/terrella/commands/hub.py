@@ -22,7 +22,7 @@ from typing import Any, Literal
 from terrella.core.errors import ConfigError, MissingExtraError, StoreError
 from terrella.core.files import SCRATCH, locked, write_json
 from terrella.core.integrity import LISTING
-from terrella.core.run_folder import WORK_SUFFIXES, check_model, check_result
+from terrella.core.run_folder import TOKENS, check_model, check_result, is_work_folder
 from terrella.core.untrusted import inside
 from terrella.data.store import EpisodeStore
 from terrella.models.foreign_code import refuse_code
@@ -44,8 +44,6 @@ ALLOWED = (
 )
 SCRATCH_FOLDERS = ("start", "warm", "served", "engine", "view")
 """Models that a run began with, logs and pages, which nobody else needs."""
-TOKENS = "tokens"
-"""What is kept of a folder of checkpoints: the recorded tokens, which the viewer shows."""
 BESIDE = (".gitattributes", ".gitignore", "LICENSE", "LICENSE.txt", "NOTICE")
 """Files that hubs and people put into a repository; they are not downloaded."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ =+-]*")
@@ -101,7 +99,7 @@ def _uploaded_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder):
         here = Path(place)
         dropped |= _models_in_between(here)
-        if here.name.endswith(WORK_SUFFIXES):
+        if is_work_folder(here, folder):
             names, folders[:] = [], [name for name in folders if name == TOKENS]
         folders[:] = [
             name

@@ -80,7 +80,7 @@ class Plan(Configurable):
         """Of distinct test instances: a small world may have fewer than were asked for."""
         first, count = self.config.seed, self.config.instances
         drawn = range(first, first + DRAWS * count)
-        return distinct_instances(self.config.world.build(), drawn, Split.TEST)[:count]
+        return distinct_instances(self.config.world.build(), drawn, Split.TEST, most=count)
 
 
 def run(config: Plan.Config) -> dict[str, Any]:

@@ -53,6 +53,8 @@ NOT_RESULTS = ("engine", "view", "certificate")
 """Folders inside a run that are no part of its result: logs, pages, and what is measured later."""
 WORK_SUFFIXES = ("-sft", "-rlvr", "-train")
 """Ends of the names of folders for checkpoints, which have hashes of their own."""
+TOKENS = "tokens"
+"""What is kept of such a folder: the recorded tokens, which the viewer shows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,6 +231,11 @@ def read_part(path: Path) -> Any:
     return read_sealed(path, MAKE_AGAIN)["value"]
 
 
+def is_work_folder(here: Path, run: Path) -> bool:
+    """Whether a folder of a run holds checkpoints. The run itself may have any name."""
+    return here != run and here.name.endswith(WORK_SUFFIXES)
+
+
 def result_files(folder: Path) -> dict[str, str]:
     """Hashes of the files in a run's folder; a folder with a listing is represented by it.
 
@@ -241,8 +248,8 @@ def result_files(folder: Path) -> dict[str, str]:
             names, folders[:] = [LISTING], []
         elif here != folder and MANIFEST in names:
             names, folders[:] = [], []
-        elif here != folder and here.name.endswith(WORK_SUFFIXES):
-            names, folders[:] = [], [name for name in folders if name == "tokens"]
+        elif is_work_folder(here, folder):
+            names, folders[:] = [], [name for name in folders if name == TOKENS]
         folders[:] = sorted(
             name for name in folders if name not in NOT_RESULTS and not name.endswith(SCRATCH)
         )

@@ -79,10 +79,14 @@ def baselines(
     )
 
 
-def distinct_instances(world: World, seeds: Iterable[int], split: Split) -> list[int]:
-    """The first seed of each instance."""
+def distinct_instances(
+    world: World, seeds: Iterable[int], split: Split, most: int | None = None
+) -> list[int]:
+    """The first seed of each instance; `most` ends the search, as a reset may be slow."""
     first: dict[str, int] = {}
     for seed in seeds:
+        if len(first) == most:
+            break
         world.reset(seed=seed, options={"split": split})
         first.setdefault(world.instance, seed)
     return list(first.values())

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from terrella.codecs.chat_template import fixed_date
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.serve.inference import InferenceService
 from terrella.serve.wire import RequestError, read_float, read_int, read_text
@@ -89,7 +90,9 @@ def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     from jinja2 import TemplateError
 
     try:
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, strftime_now=fixed_date
+        )
     except TemplateError as error:
         raise RequestError(422, f"the model's chat template refuses: {str(error)[:300]}") from error
     return str(prompt)

@@ -14,8 +14,10 @@ from tests.support.made_models import certified_model_of
 from tests.support.served import LAKE, TOKEN, call, running, untrained_model
 from tests.support.slow_clients import exchange, post
 
+from terrella.codecs.chat_template import fixed_date
 from terrella.serve.admission import Waiting
 from terrella.serve.app import make_app
+from terrella.serve.chat import prompt_ids
 from terrella.serve.inference import InferenceService
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
@@ -235,6 +237,13 @@ def test_a_reply_is_cut_at_a_stop():
     (cut,) = json.loads(complete(service, stop=[middle, "never written"]).body)["choices"]
     assert cut["message"]["content"] == text[: text.index(middle)]
     assert (whole["finish_reason"], cut["finish_reason"]) == ("length", "stop")
+
+
+def test_a_template_that_names_the_day_is_asked_as_in_training():
+    service = service_of()
+    service.tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}"
+    asked = prompt_ids(service, [{"role": "user", "content": "hello"}])
+    assert service.tokenizer.decode(asked) == fixed_date("%d %b %Y")
 
 
 def test_what_a_template_refuses_is_the_fault_of_the_client():

@@ -109,11 +109,12 @@ def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
     assert again == first
 
 
-def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path):
+@pytest.mark.parametrize("run", ["run", "lake-rlvr"])
+def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path, run):
     config = {"class": "terrella.pipelines.rlvr:Rlvr", "ask": "action", "world": {"class": "a:B"}}
     metric = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
     metrics = {"before": metric, "after": metric, "baselines": {}}
-    write_manifest(tmp_path / "run", config, metrics)
+    write_manifest(tmp_path / run, config, metrics)
     for name in (
         "model/config.json",
         "model/model.safetensors",
@@ -124,9 +125,9 @@ def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path):
         "fitted/model.safetensors",
         "start/model.safetensors",
     ):
-        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "run" / name).write_text("{}")
-    push(tmp_path / "run", "me/run")
+        (tmp_path / run / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / run / name).write_text("{}")
+    push(tmp_path / run, "me/run")
     assert set(hub.repos["me/run"]["files"]) == {
         "README.md",
         "manifest.json",

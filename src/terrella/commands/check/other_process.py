@@ -1,6 +1,7 @@
 """The same episodes in a process of their own, where sets and dicts of text have another order.
 
-digest(config, range(5)) == digest_elsewhere(config, range(5))
+A world that takes something from a set or from `hash()` plays otherwise there.
+    digest(config, range(5)) == digest_elsewhere(config, range(5))
 """
 
 from __future__ import annotations

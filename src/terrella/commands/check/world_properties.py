@@ -255,10 +255,10 @@ def fork_is_independent(subject: Subject) -> str:
         for steps in (0, 1, max(2, world.config.max_steps // 2)):
             world.reset(seed=seed)
             rng = stream(POLICY_STREAM, seed, steps)
-            said = [NONSENSE_ACTIONS[1]] * (steps > 1)
-            for text in [*said, *[""] * (steps - len(said))]:
+            for step in range(steps):
                 if not world._over:
-                    world.step(text if text in said else _random_action(world, rng))
+                    nonsense = steps > 1 and step == 0
+                    world.step(NONSENSE_ACTIONS[1] if nonsense else _random_action(world, rng))
             if not world._over:
                 _compare_with_fork(world, rng)
     return f"{len(FORKED)} seeds, 3 moments"

@@ -6,7 +6,6 @@ One arm, one seed. The model after SFT is kept in `base_cache` and shared by the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +17,11 @@ from terrella.core.config import Local, dump, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.files import write_json
 from terrella.core.instances import plain
-from terrella.core.integrity import read_sealed, write_sealed
+from terrella.core.integrity import content_sha256, read_sealed, write_sealed
 from terrella.core.metric import Metric
 from terrella.core.protocols import Codec
 from terrella.core.run_folder import RunFolder, make_once, rank, wait_for
-from terrella.core.types import Split, canonical_json
+from terrella.core.types import Split
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, read_curve, start_model
 from terrella.engines.interface import Examples, Model
@@ -343,4 +342,4 @@ def _evenly(records: Sequence[Record], count: int) -> list[Record]:
 
 
 def _short_hash(spec: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]
+    return content_sha256(spec)[:12]

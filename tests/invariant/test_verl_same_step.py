@@ -39,7 +39,7 @@ def test_a_step_is_the_same_on_both_engines(name: str, tmp_path: Path):
         assert found[part]["difference"] < 1e-4, (part, found[part]["difference"])
     # The comparison has content, and the trained tokens are the sampled ones.
     assert found["grad_norm"]["largest"] > 1e-2 and found["advantage"]["largest"] > 1e-2
-    assert found["mismatch"] < 1e-4
+    assert found["mismatch"] > 0.5 if CASES[name].older else found["mismatch"] < 1e-4
 
 
 def test_the_cases_differ_in_what_they_train_on(tmp_path: Path):

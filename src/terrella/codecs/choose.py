@@ -38,13 +38,17 @@ class CodecConfig(Configurable.Config):
 class TaggedCodecConfig(CodecConfig):
     """Replies with tags, over a chat model's template or over the interleaved format.
 
-    The forms `steps` and `steps_predicted` have no thoughts, whatever `thinking` says.
+    The forms `steps` and `steps_predicted` have no thoughts: `thinking=on` is refused there.
     """
 
     form: Form = "worldmodel"
 
     def make(self, tokenizer: Any) -> TaggedCodec:
         if self.form in ("steps", "steps_predicted"):
+            if self.thinking == "on":
+                raise ConfigError(
+                    "thinking", f"a reply of form={self.form} has no thought", "use form=worldmodel"
+                )
             inner = _brief_codec(tokenizer, self.max_actions)
             return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):

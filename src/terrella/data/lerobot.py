@@ -227,12 +227,19 @@ def _last(steps: pa.Table, name: str) -> bool | None:
 def write_lerobot(
     folder: Path, episodes: Sequence[Episode], *, fps: int = 10, task: str = ""
 ) -> None:
-    """Write one data file, one video, and the metadata that LeRobot's own reader expects."""
+    """Write one data file, one video, and the metadata that LeRobot's own reader expects.
+
+    `next.success` is written if the outcome of each episode is known, and left out if none is.
+    """
+    has_success = _has_success(episodes)
     videos = [video_of(episode) for episode in episodes]
     actions = [_actions(episode) for episode in episodes]
     lengths = [len(video) for video in videos]
     starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-    _write(folder / DATA.format(chunk_index=0, file_index=0), _data(episodes, actions, starts, fps))
+    data = _data(episodes, actions, starts, fps)
+    if has_success:
+        data = data.append_column("next.success", [_success(episodes)])
+    _write(folder / DATA.format(chunk_index=0, file_index=0), data)
     index = [_episode_row(number, starts, fps, task) for number in range(len(episodes))]
     _write(folder / EPISODES, pa.Table.from_pylist(index))
     _write(folder / TASKS, pa.table({"task_index": [0], "task": [task]}))
@@ -251,7 +258,30 @@ def write_lerobot(
     }
     (folder / STATS).write_text(json.dumps(stats), "utf-8")
     info = _describe(videos[0], flat.shape[1], lengths, fps)
+    if has_success:
+        info["features"]["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
     (folder / INFO).write_text(json.dumps(info, indent=1), "utf-8")
+
+
+def _has_success(episodes: Sequence[Episode]) -> bool:
+    """Whether outcomes are known; the format has no value for one that is not."""
+    known = [episode.outcome.value is not None for episode in episodes]
+    if any(known) and not all(known):
+        raise StoreError(
+            f"episode {known.index(False)}",
+            "its outcome is not known, and that of others is; next.success is true or false",
+            "write the episodes without an outcome to a dataset of their own",
+        )
+    return all(known)
+
+
+def _success(episodes: Sequence[Episode]) -> list[bool]:
+    """One value per frame. The last repeats the one before: nothing happens after it."""
+    frames: list[bool] = []
+    for episode in episodes:
+        won = episode.outcome.value == 1.0
+        frames += [False] * (len(episode.transitions) - 1) + [won, won]
+    return frames
 
 
 def _actions(episode: Episode) -> np.ndarray:
@@ -271,13 +301,10 @@ def _data(
     lengths = [len(episode_actions) for episode_actions in actions]
     frame_index = [frame for length in lengths for frame in range(length)]
     rewards: list[float] = []
-    success: list[bool] = []
-    for episode, length in zip(episodes, lengths, strict=True):
+    for episode in episodes:
         earned = [step.reward for step in episode.transitions]
-        won = episode.outcome.value == 1.0
         # The last row repeats the one before: nothing happens after the last frame.
         rewards += [*earned, earned[-1]]
-        success += [False] * (length - 2) + [won, won]
     flat = np.concatenate(actions)
     numbers = pa.array(flat.ravel(), pa.float32())
     return pa.table(
@@ -289,7 +316,6 @@ def _data(
             "index": list(range(starts[-1])),
             "task_index": [0] * len(frame_index),
             "next.reward": pa.array(rewards, pa.float32()),
-            "next.success": success,
         }
     )
 
@@ -341,6 +367,5 @@ def _describe(video: FrameArray, size: int, lengths: Sequence[int], fps: int) ->
             "index": number,
             "task_index": number,
             "next.reward": {"dtype": "float32", "shape": [1], "names": None},
-            "next.success": {"dtype": "bool", "shape": [1], "names": None},
         },
     }

@@ -168,14 +168,8 @@ class RlvrConfig(MemoryConfig):
                 f"{self.save_every} is not a multiple of updates = {self.updates}",
                 "a checkpoint is written between two batches of episodes",
             )
-        if self.schedule == "async" and self.refill_rounds:
-            raise ConfigError(
-                "refill",
-                "groups are replaced between two steps, and schedule=async has no such pause",
-                "set refill=0, or schedule=sync",
-            )
-        if self.schedule == "async" and self.staleness < 1:
-            raise ConfigError("staleness", f"{self.staleness} is not possible", "set 1 or more")
+        if self.schedule == "async":
+            self._check_async()
         if self.credit == "turn" and self.algorithm == "ppo":
             raise ConfigError(
                 "credit", "a critic already gives each token its own value", "use a group estimator"
@@ -186,6 +180,22 @@ class RlvrConfig(MemoryConfig):
             raise ConfigError(
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"
             )
+
+    def _check_async(self) -> None:
+        if self.refill_rounds:
+            raise ConfigError(
+                "refill",
+                "groups are replaced between two steps, and schedule=async has no such pause",
+                "set refill=0, or schedule=sync",
+            )
+        if self.importance_cap:
+            raise ConfigError(
+                "importance_cap",
+                "with schedule=async the clipped ratio is already that to the sampler",
+                "set importance_cap=0, or schedule=sync",
+            )
+        if self.staleness < 1:
+            raise ConfigError("staleness", f"{self.staleness} is not possible", "set 1 or more")
 
     def _check_one_ratio(self) -> None:
         """An episode that is one action has one advantage and one importance weight."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, EngineError
 from terrella.core.instances import instance_id
 from terrella.core.judge import judge
 from terrella.core.metric import Metric
@@ -49,6 +49,12 @@ def evaluate(
         for task, name in zip(asked, instance_names(asked, episodes), strict=True)
     ]
     values = [episode.outcome.value for episode in episodes]
+    if all(value is None for value in values):
+        raise EngineError(
+            "validation",
+            f"all {count} verdicts are masked; the first: {episodes[0].outcome.evidence}",
+            "mend the cause and run the same command again",
+        )
     by_world: dict[str, list[tuple[str, float | None]]] = {}
     for task, name, value in zip(asked, names, values, strict=True):
         by_world.setdefault(task.world, []).append((name, value))
@@ -80,8 +86,6 @@ def _over_instances(
     """The mean over distinct instances, and the mean of each."""
     means = instance_means(rows)
     masked = sum(value is None for _, value in rows)
-    if not means:
-        raise ValueError(f"no value to average: all {masked} are masked")
     return dataclasses.replace(Metric.of(list(means.values())), masked=masked), means
 
 

@@ -39,6 +39,8 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     allowed: bool = False
     """Sample from a subset of the tokens."""
+    older: bool = False
+    """Other weights wrote the tokens: the sampler's log-probabilities are not the trainer's."""
 
 
 CASES = {
@@ -60,6 +62,7 @@ CASES = {
     "turn credit, return": Case(settings={"credit": "turn", "reward": "return"}),
     "world loss": Case(settings={"world_loss": 0.5}),
     "allowed ids": Case(allowed=True),
+    "async, older weights": Case(settings={"schedule": "async"}, older=True),
 }
 
 
@@ -79,6 +82,29 @@ class Recorded(WrittenRewards):
         return self.episodes
 
 
+class RecordedOlder(WrittenRewards):
+    """Records all groups, which are played one by one; their tokens seem to be of other weights."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.episodes: list[Any] = []
+
+    async def run_async(self, *arguments: Any, **options: Any) -> Any:
+        played = [_older(e) for e in await super().run_async(*arguments, **options)]
+        self.episodes += played
+        return played
+
+
+def _older(episode: Any) -> Any:
+    generator = torch.Generator().manual_seed(sum(episode.completion_ids))
+    noise = (0.4 * torch.randn(len(episode.logprobs), generator=generator)).tolist()
+    shifted = [
+        value + by_model * change
+        for value, by_model, change in zip(episode.logprobs, episode.model_mask, noise, strict=True)
+    ]
+    return dataclasses.replace(episode, logprobs=tuple(shifted))
+
+
 def compare(case: Case, folder: Path, *, seed: int = 0) -> dict[str, Any]:
     """Loss, gradient norm, advantages and weights of both engines, and how far they differ.
 
@@ -94,7 +120,9 @@ def compare(case: Case, folder: Path, *, seed: int = 0) -> dict[str, Any]:
     counted = batch.weights_BT > 0
     nonzero = counted & (batch.advantages_BT != 0)
     for name, verl_column in (("advantage", batch.advantages_BT), ("weight", batch.weights_BT)):
-        found[name] = _pair(_packed(trainer, name).tolist(), verl_column[nonzero].tolist())
+        both = _packed(trainer, name).tolist(), verl_column[nonzero].tolist()
+        # Asynchronous groups are packed in the order in which they were taken.
+        found[name] = _pair(*(map(sorted, both) if case.older else both))
     gap = (columns.old_BT - columns.sampled_BT)[columns.mask_BT].abs().max()
     return found | {
         "mismatch": float(gap),
@@ -132,7 +160,7 @@ def _trl(
     if case.allowed:
         ids = range(0, len(tokenizer), 3)
         plain.codec.allowed_ids = tuple(sorted({*ids, *plain.codec.stop_ids}))
-    rollout = Recorded(plain.config, plain.codec)
+    rollout = (RecordedOlder if case.older else Recorded)(plain.config, plain.codec)
     trainer = tiny_trainer(folder / "trl", rollout=rollout, model=model, **settings)
     if trainer.critic is not None:
         _set_head(trainer.critic.weight, trainer.critic.bias)
@@ -236,7 +264,7 @@ def train_batch_of(
 
 
 def with_columns(batch: Any, columns: TokenColumns, train_batch: TrainBatch) -> Any:
-    added = {"old_log_probs": columns.old_BT, **train_batch.columns()}
+    added = train_batch.columns()
     if columns.values_BT is not None:
         added["values"] = columns.values_BT
     ready = batch.clone()

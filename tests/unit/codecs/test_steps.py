@@ -5,9 +5,11 @@ import pytest
 transformers = pytest.importorskip("transformers")
 from tests.unit.codecs.test_chat_tokens import small_tokenizer
 
+from terrella.codecs.choose import TaggedCodecConfig
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.steps import BriefChatCodec, StepsCodec, change
 from terrella.codecs.tagged import Span
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec
 from terrella.core.types import Situation, Text
 from terrella.models.characters import character_tokenizer
@@ -32,6 +34,11 @@ def codec(request):
 def untrue_reply(codec):
     ids = codec.inner.write("Down > P22 ice\nLeft > P21 goal\nRight > same")
     return (*ids, codec.stop_ids[0])
+
+
+def test_a_form_without_thoughts_refuses_to_think():
+    with pytest.raises(ConfigError, match="thinking"):
+        TaggedCodecConfig(form="steps", thinking="on").make(small_tokenizer("chatml"))
 
 
 def test_only_lines_that_change_are_stated():

@@ -132,6 +132,17 @@ def test_the_writer_puts_rewards_and_success_beside_the_actions_that_earned_them
     assert [step.reward for step in back.transitions] == [1.0, 2.0, 3.0] and back.success
 
 
+def test_an_unknown_success_is_not_written_as_a_failure(tmp_path):
+    write_lerobot(tmp_path / "set", [episode(0), episode(1)])
+    features = json.loads((tmp_path / "set/meta/info.json").read_text())["features"]
+    rows = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet")
+    assert "next.success" not in features and "next.success" not in rows.column_names
+    assert [each.outcome.value for each in read_lerobot(tmp_path / "set")] == [None, None]
+    with pytest.raises(StoreError, match=r"episode 1: .*not known"):
+        write_lerobot(tmp_path / "mixed", [episode(0, success=True), episode(1)])
+    assert not (tmp_path / "mixed").exists()
+
+
 def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
     with pytest.raises(StoreError, match=r"meta/info\.json"):
         next(read_lerobot(tmp_path))

@@ -251,7 +251,7 @@ def test_settings_that_cannot_be_trained_are_refused_by_name(tmp_path: Path, mon
     with pytest.raises(ConfigError, match="temperature"):
         check_ratios(RlvrConfig(), 0.0)
     with pytest.raises(ConfigError, match="importance_cap"):
-        check_ratios(RlvrConfig(schedule="async", importance_cap=2.0), 1.0)
+        RlvrConfig(schedule="async", importance_cap=2.0).check(processes=1)
     monkeypatch.setattr(sft_trainer, "processes", lambda: 3)
     with pytest.raises(ConfigError, match="batch_size"):
         fitted(tmp_path, EXAMPLES)

@@ -107,6 +107,14 @@ def test_with_a_critic_every_known_verdict_counts():
     assert result.returns_BT[0].tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize("schedule", ["sync", "async"])
+def test_the_clipped_ratio_of_async_is_that_to_the_sampler(schedule: str):
+    batch = columns()
+    batch.old_BT.sub_(0.5)
+    old = train_batch("grpo", batch, schedule=schedule).columns()["old_log_probs"]
+    assert torch.equal(old, batch.sampled_BT if schedule == "async" else batch.old_BT)
+
+
 def test_importance_weights_are_capped_and_the_critic_has_none():
     batch = columns()
     batch.old_BT.copy_(torch.where(batch.mask_BT, 3.0, 0.0))

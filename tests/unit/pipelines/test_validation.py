@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, EngineError
 from terrella.core.tokens import Task
-from terrella.core.types import Split, Text, Transition, Verdict
+from terrella.core.types import Split, Status, Text, Transition, Verdict
 from terrella.engines.configs import RlvrConfig
 from terrella.evals.baselines import baselines, distinct_instances
 from terrella.pipelines.rlvr import Rlvr
@@ -29,7 +29,7 @@ class Answers:
 
     def run(self, sampler, tasks, *, group_size, seed):
         verdicts = [
-            Verdict.of(value) if value is not None else SimpleNamespace(value=None)
+            Verdict.of(value) if value is not None else Verdict.failed(Status.ERROR, "world died")
             for value in self.values
         ]
         return [SimpleNamespace(outcome=verdict, record=None) for verdict in verdicts]
@@ -49,7 +49,7 @@ def test_an_instance_that_is_drawn_three_times_counts_once():
 def test_masked_verdicts_are_in_no_mean_and_are_counted():
     found = evaluate(Answers(1.0, None, None), None, asked("a", "a", "b"), count=3, seed=0)
     assert found.instances == {"a": 1.0} and found.metric.masked == 2 and found.metric.n == 1
-    with pytest.raises(ValueError, match="all 2 are masked"):
+    with pytest.raises(EngineError, match="all 2 verdicts are masked; the first: world died"):
         evaluate(Answers(None, None), None, asked("a", "b"), count=2, seed=0)
 
 

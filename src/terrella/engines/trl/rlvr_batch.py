@@ -120,12 +120,6 @@ def check_ratios(config: RlvrConfig, temperature: float) -> None:
             f"{temperature:g} has no log-probabilities to train on",
             "set a temperature above 0",
         )
-    if config.schedule == "async" and config.importance_cap:
-        raise ConfigError(
-            "importance_cap",
-            "with schedule=async the clipped ratio is already that to the sampler",
-            "set importance_cap=0, or schedule=sync",
-        )
 
 
 def check_history(config: RlvrConfig, history: History) -> None:

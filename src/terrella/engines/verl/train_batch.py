@@ -58,10 +58,13 @@ class TrainBatch:
     """Importance weights of the policy loss, 1 where they are off."""
     world_BT: Tensor
     """Weights of the auxiliary loss on the world's tokens: they sum to 1, or are all 0."""
+    old_BT: Tensor
+    """Log-probabilities of the policy that the clipped ratio is to."""
 
     def columns(self) -> dict[str, Tensor]:
         """The columns under the names that verl and `losses` read."""
         return {
+            "old_log_probs": self.old_BT,
             "advantages": self.advantages_BT,
             "returns": self.returns_BT,
             "policy_weights": self.weights_BT * self.importance_BT,
@@ -135,6 +138,8 @@ def make_train_batch(
         weights_BT=weights,
         importance_BT=importance,
         world_BT=padded["world"],
+        # With async, the policy that wrote the tokens may be older than the one before the step.
+        old_BT=columns.sampled_BT if settings.schedule == "async" else columns.old_BT,
     )
 
 

@@ -59,11 +59,12 @@ class BackgroundRollout:
         per_step: int,
         group_size: int,
         staleness: int,
+        total: int,
         seed: int,
     ) -> None:
         """`numbers(i)` is the number of the i-th task of this process; `staleness` is at least 1.
 
-        `per_step` groups are taken at each step.
+        `per_step` groups are taken at each step and `total` in all: no more are started.
         """
         self.rollout = rollout
         self.inner = sampler
@@ -72,6 +73,7 @@ class BackgroundRollout:
         self.per_step = per_step
         self.group_size = group_size
         self.staleness = staleness
+        self.total = total
         self.seed = seed
         self.started = 0
         """Tasks that were started, those of `resume` not counted."""
@@ -143,8 +145,8 @@ class BackgroundRollout:
         await asyncio.gather(*self._plays, return_exceptions=True)
 
     def _fill(self) -> None:
-        """Start tasks as far ahead as the bound on staleness allows."""
-        ahead = (self.staleness + 1) * self.per_step
+        """Start tasks as far ahead as the bound on staleness and the end of the run allow."""
+        ahead = min((self.staleness + 1) * self.per_step, self.total - self.taken)
         while len(self.running) + len(self.finished) < ahead:
             if self.again:
                 number = self.again.pop(0)

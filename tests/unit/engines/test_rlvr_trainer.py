@@ -300,20 +300,31 @@ def test_episodes_beside_training_are_within_the_bound_and_the_number_of_tasks_i
 def test_a_killed_asynchronous_run_plays_again_what_was_under_way(tmp_path: Path):
     asked: list[int] = []
 
-    def counted(trainer: Any) -> Any:
+    def counted(last: int) -> Any:
+        trainer = tiny_trainer(tmp_path, schedule="async", save_every=2, steps=8)
         tasks = trainer.schedule.playing.tasks
-        trainer.schedule.playing.tasks = lambda index: asked.append(index) or tasks(index)  # type: ignore[func-returns-value]
+
+        def ask(index: int) -> Any:
+            asked.append(index)
+            if index > last:
+                raise RuntimeError("killed")
+            return tasks(index)
+
+        trainer.schedule.playing.tasks = ask
         return trainer
 
-    first = counted(tiny_trainer(tmp_path, schedule="async", save_every=2, steps=4))
-    first.train()
-    before = len(set(asked))
+    with pytest.raises(RuntimeError, match="killed"):
+        counted(last=17).train()
     asked.clear()
-    second = counted(tiny_trainer(tmp_path, schedule="async", save_every=2, steps=8))
-    second.train(resume_from_checkpoint=second.last_checkpoint())
+    second = counted(last=31)
+    saved = second.last_checkpoint()
+    second.train(resume_from_checkpoint=saved)
     assert second.state.global_step == 8
-    # The tasks that the first run had started and not trained on come first.
-    assert asked[0] < before and max(asked) >= before
+    # What the first run had started and not trained on comes first, and nothing is played that no
+    # step trains on: each step takes four tasks.
+    untrained = 32 - 4 * int(saved.rpartition("-")[2])
+    assert asked[0] <= 17 and max(asked) == 31
+    assert len(asked) == len(set(asked)) == untrained
 
 
 def test_what_a_schedule_cannot_do_is_refused():

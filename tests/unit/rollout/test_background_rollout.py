@@ -49,7 +49,9 @@ class SlowCounter(Counter):
         return super().step(action)
 
 
-def playing(staleness, seconds=0.02, tasks=task, sampler=None, world=Counter, pool=None):
+def playing(
+    staleness, seconds=0.02, tasks=task, sampler=None, world=Counter, pool=None, total=10**6
+):
     rollout = Rollout(
         Rollout.Config(
             world=world.Config(goals=3, max_steps=3),
@@ -67,8 +69,19 @@ def playing(staleness, seconds=0.02, tasks=task, sampler=None, world=Counter, po
         per_step=PER_STEP,
         group_size=2,
         staleness=staleness,
+        total=total,
         seed=0,
     )
+
+
+def test_no_group_is_started_that_the_run_does_not_take():
+    asked, steps = [], 4
+    with playing(2, tasks=lambda index: asked.append(index) or task(index), total=8) as rollouts:
+        for _ in range(steps):
+            assert len(rollouts.take()) == PER_STEP
+            rollouts.publish(lambda: None)
+        assert not rollouts.running and not rollouts.finished
+    assert sorted(asked) == list(range(steps * PER_STEP))
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 3])

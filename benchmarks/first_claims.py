@@ -19,7 +19,8 @@ RULE = (
     "The first claim of every recipe that was run, won or lost. It `holds`, `fails` (the opposite "
     "is shown) or is `undecided`: seeds are the unit, instances are paired inside a seed, "
     "one-sided t-test at 0.025 with Holm's correction for the claims of its table, intervals 95% "
-    "over seeds. All claims, arm by arm, and every other number: "
+    "over seeds. Few seeds cannot show a rare collapse: the worst seed is in the row. All claims, "
+    "arm by arm, and every other number: "
     "[docs/numbers.md](docs/numbers.md)."
 )
 NO_PAPER = "no paper"

@@ -198,8 +198,10 @@ def statement(claim):
 
 
 def outcome(claim, unit="seed"):
-    """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds`."""
+    """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds, the worst +0.431`."""
     units = f"p = {claim['p']:.2g}, {counted(claim['per_seed'], unit)}"
+    if len(claim["per_seed"]) > 1:
+        units += f", the worst {min(claim['per_seed']):+.3f}"
     return f"{claim['verdict']}: {spread(claim, sign='+')}, {units}"
 
 

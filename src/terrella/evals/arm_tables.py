@@ -85,13 +85,15 @@ def _grid(rows: ArmRows, claim: Claim) -> float:
 def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None:
     """pass@k [seeds, instances] of both arms; None without a common seed.
 
-    A pair of runs that repeats another one, instance by instance, is no further seed.
+    A pair of runs that repeats another one, instance by instance, is no further seed. Runs that
+    won nothing, or everything, are alike without being repeated: each of them counts.
     """
     better, worse = rows.get(claim.better, {}), rows.get(claim.worse, {})
-    pairs = {
-        (tuple(better[seed].successes), tuple(worse[seed].successes)): seed
-        for seed in sorted(better.keys() & worse.keys(), key=int, reverse=True)
-    }
+    pairs: dict[object, str] = {}
+    for seed in sorted(better.keys() & worse.keys(), key=int, reverse=True):
+        pair = tuple(better[seed].successes), tuple(worse[seed].successes)
+        alike = all(len(set(successes)) == 1 for successes in pair)
+        pairs[seed if alike else pair] = seed
     seeds = sorted(pairs.values(), key=int)
     if not seeds:
         return None

@@ -171,6 +171,13 @@ def test_a_run_that_is_repeated_is_one_seed():
     assert claim["seeds"] == 1 and claim["verdict"] == "undecided"
 
 
+def test_seeds_in_which_both_arms_won_nothing_all_count():
+    lost = {str(seed): InstanceRows(successes=[0] * 40, samples=4) for seed in range(1, 9)}
+    arms = {"a": rows_of(0.6) | lost, "b": rows_of(0.2, seed=1) | lost}
+    (claim,) = decide_claims(arms, [Claim("a", "b")])
+    assert claim["seeds"] == 9
+
+
 def test_rows_come_back_and_what_is_none_is_refused(tmp_path):
     path = tmp_path / "rows" / "x.json.gz"
     write_rows(path, {"arms": {"a": {"0": {"successes": [1, 0], "samples": 1}}}})

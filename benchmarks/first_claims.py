@@ -44,7 +44,6 @@ def reproduction(name, setting):
 
 
 TEACHING = ("tiny_counter", "tiny_lake_model", "tiny_lake_agent")
-RETUNED = "the fit was changed after seeing some of these seeds"
 TINY = "0.3M parameters from scratch"
 
 
@@ -150,8 +149,8 @@ FIRST_CLAIMS = {
     "tiny_counter": lambda: teaching("tiny_counter", f"counter, 10 goals, {TINY}, 120 GRPO steps"),
     "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 150 GRPO steps"),
     "tiny_lake_agent": lambda: teaching("tiny_lake_agent", f"{LAKE}, {TINY}, 350 GRPO steps"),
-    "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps; {RETUNED}"),
-    "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps; {RETUNED}"),
+    "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
+    "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),
     "sokoban_model": lambda: coverage("sokoban", f"sokoban 6x6, {TINY}, 24,000 env steps"),
     "lake_slip_model": lambda: coverage(
         "lake_slip", f"frozen_lake 3x3, a third of the steps slip, {TINY}, 24,000 env steps"

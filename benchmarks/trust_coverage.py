@@ -68,7 +68,7 @@ def measure(name, model, chosen):
     trained = train(name, model, chosen)
     config = certify_config(name, model, trained, chosen)
     predictor = load_world_model(trained.out / "model", samples=config.samples)
-    data = NearestData(EpisodeStore.open(trained.out / "data").transitions())
+    data = NearestData.of_episodes(EpisodeStore.open(trained.out / "data").episodes())
     sections = Sections(config, Evidence(config.world.build(), predictor, data))
     risk, held_out = sections.risk_model, sections.held_out
     if risk is None:

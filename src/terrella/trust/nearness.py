@@ -3,19 +3,20 @@
 The distance is the share of characters (or the mean difference of pixels) in which an observation
 differs from the nearest one that was recorded with the same action. 0 means that the step is in the
 data; 1 is the maximum, and also the distance of an action that never occurs in the data.
-    data = NearestData(store.transitions())
+    data = NearestData.of_episodes(store.episodes())
     distances, steps = data.look_up([(observation, "Right")])
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from terrella.core.types import Frames, Observation, Transition, show_text
+from terrella.core.types import Episode, Frames, Observation, Transition, show_text
 
 MOST = 20_000
 """Maximum number of distinct steps in the index: a larger search would cost more than a prediction.
@@ -38,6 +39,23 @@ def _result(step: Transition) -> tuple[Observation, float, bool]:
 
 class NearestData:
     """Index of the distinct (observation, action) pairs of a data set, searched by brute force."""
+
+    instances: frozenset[str] = frozenset()
+    """The instances of the episodes, where they are known."""
+
+    @classmethod
+    def of_episodes(cls, episodes: Iterable[Episode]) -> Self:
+        """Index the steps of episodes, and keep which instances they are of."""
+        instances: set[str] = set()
+
+        def steps() -> Iterator[Transition]:
+            for episode in episodes:
+                instances.add(episode.instance)
+                yield from episode.transitions
+
+        data = cls(steps())
+        data.instances = frozenset(instances)
+        return data
 
     def __init__(self, transitions: Iterable[Transition], limit: int = MOST) -> None:
         """Index the first `limit` distinct pairs."""

@@ -6,20 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from terrella.core.episode import play
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Situation, Split, Text
 from terrella.pipelines.certify.pipeline import Certify
-from terrella.pipelines.certify.records import StepPredictions
+from terrella.pipelines.certify.records import Evidence, StepPredictions
 from terrella.pipelines.certify.risk import (
     prediction_set,
     prediction_sets,
     risk_section,
     risk_threshold,
 )
+from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.steps import sample_steps
 from terrella.policies.basic import Expert, Mixture, Random
+from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
 from terrella.trust.risk import RiskModel, calibration_rows, fit_risk
+from terrella.trust.truth import TrueModel
 from terrella.verify.text import Exact
 from terrella.worlds.counter import Counter
 
@@ -126,6 +131,42 @@ def test_every_policy_takes_a_step_in_every_instance():
     assert [step.policy for step in steps] == [0, 1, 2] * 10
     names = [step.instance for step in steps]
     assert names[0::3] == names[1::3] == names[2::3] and len(set(names)) == 10
+
+
+@pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])
+def test_a_model_is_not_measured_on_instances_that_it_was_fitted_to(tmp_path, split):
+    world = Counter.Config(goals=200)
+    config = Certify.Config(
+        world=world,
+        folder=tmp_path,
+        policy=Random.Config(),
+        calibration=60,
+        held_out=60,
+        horizon_episodes=3,
+        ranked_on=0,
+        exploited_on=0,
+    )
+
+    def measured(split):
+        random = Random.Config().build()
+        episodes = [play(world.build(), random, seed=seed, split=split) for seed in range(30)]
+        data = NearestData.of_episodes(episodes)
+        return Certify(config).measure(model=TrueModel(world.build()), data=data)
+
+    assert measured(Split.TRAIN)["risk"]["coverage"]
+    with pytest.raises(ConfigError, match=r"fitted to \d+ of the \d+ instances.*\n.*split train"):
+        measured(split)
+
+
+def test_episodes_on_instances_of_the_data_are_refused_too():
+    world = Counter.Config(goals=200)
+    config = Certify.Config(world=world, folder=Path(), policy=Random.Config(), horizon_episodes=3)
+    data = NearestData([])
+    sections = Sections(config, Evidence(world.build(), TrueModel(world.build()), data))
+    played = sections._play_real(Random.Config().build(), 3)
+    data.instances = frozenset({played.episodes[0].instance})
+    with pytest.raises(ConfigError, match="fitted to 1 of the 3 instances"):
+        sections.horizon()
 
 
 def test_every_real_step_is_counted(monkeypatch):

@@ -90,7 +90,7 @@ class Certify(Configurable):
         model = model or load_world_model(
             config.folder / MODEL, samples=config.samples, engine=self.config.engine_settings
         )
-        data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
+        data = data or NearestData.of_episodes(EpisodeStore.open(config.folder / DATA).episodes())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
             "about": {

@@ -5,10 +5,12 @@ predictions, env_steps = predict_steps(config, evidence, Split.TEST, 1500)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import Query
 from terrella.core.seeds import CERTIFY_FIRST
 from terrella.core.tokens import Task
@@ -16,6 +18,7 @@ from terrella.core.types import Split, Transition
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.rollout.tasks import PredictionTasks
 from terrella.trust.horizon import accuracies, true_distributions
+from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import predicted_prob
 from terrella.trust.risk import signals
 from terrella.trust.truth import seen_truth
@@ -30,6 +33,7 @@ def predict_steps(
     """Predict one step of each policy in `count` instances; returns the real steps it took, too."""
     world = evidence.world
     sampled, env_steps = sample_steps(config, split, count)
+    require_unseen(evidence.data, [each.instance for each in sampled])
     queries = [each.query for each in sampled]
     steps = [each.step for each in sampled]
     distributions = evidence.model.predict(queries)
@@ -56,6 +60,21 @@ def predict_steps(
         instances=[each.instance for each in sampled],
     )
     return predictions, env_steps
+
+
+def require_unseen(data: NearestData, instances: Sequence[str]) -> None:
+    """Refuse to measure on instances that the model was fitted to: remembering is not predicting.
+
+    Data that do not say which instances they are of cannot be checked.
+    """
+    seen = data.instances & set(instances)
+    if seen:
+        raise ConfigError(
+            "data",
+            f"the model was fitted to {len(seen)} of the {len(set(instances))} instances on which "
+            f"it is measured, such as {min(seen)}",
+            "train it on episodes of the split train only, then certify again",
+        )
 
 
 class SampledStep(NamedTuple):

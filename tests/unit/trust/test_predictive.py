@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.core.errors import VerifierError
+from terrella.core.errors import PredictionError, VerifierError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Prediction, Situation, Status, Text, Transition, Verdict
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain, overlap, predicted_prob
+from terrella.trust.risk import signals
 from terrella.trust.truth import NearestCopy, NoChange, TrueModel, seen_truth
 from terrella.worlds.counter import Count, Counter
 from terrella.worlds.frozen_lake import FrozenLake
@@ -50,8 +51,42 @@ def test_overlap_is_one_minus_total_variation():
     assert overlap(PredictiveDistribution(()), truth, Text("c"), VERIFIER) == 0.0
 
 
+def long(text, logprob):
+    return replace(said(text, 1.0), logprob=logprob)
+
+
+@pytest.mark.parametrize("logprob", [-1.0, -746.0, -2000.0, -1e6])
+def test_a_long_prediction_is_as_right_as_a_short_one(logprob):
+    """The probability of a long text underflows to 0; its share among the samples does not."""
+    truth = PredictiveDistribution((certain(Text("right"), 0, False, False),))
+    for text, right in (("wrong", 0.0), ("right", 1.0)):
+        only = PredictiveDistribution((long(text, logprob),), (8,))
+        assert overlap(only, truth, Text("before"), VERIFIER) == right
+    both = PredictiveDistribution((long("right", logprob), long("wrong", logprob - 1)), (6, 1), 1)
+    share = 7 / 8 / (1 + math.exp(-1))
+    assert overlap(both, truth, Text("before"), VERIFIER) == pytest.approx(share)
+    drawn = [both.draw(uniform) for uniform in (0.0, share - 0.01, share + 0.01, 0.9)]
+    assert [each and each.observation.text for each in drawn] == ["right", "right", "wrong", None]
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
+def test_a_log_probability_that_is_no_number_is_refused(logprob):
+    truth = PredictiveDistribution((certain(Text("right"), 0, False, False),))
+    broken = PredictiveDistribution((long("wrong", logprob),), (8,))
+    for use in (
+        lambda: overlap(broken, truth, Text("before"), VERIFIER),
+        lambda: broken.draw(0.5),
+        lambda: signals([broken], np.zeros(1)),
+    ):
+        with pytest.raises(PredictionError, match=r"log-probability .*\n.*check the weights"):
+            use()
+
+
 def test_a_wrong_reward_or_end_is_a_wrong_prediction():
     truth = certain(Text("a"), 1.0, True, False)
+    for no_reward in (math.nan, math.inf):
+        broken = PredictiveDistribution((said("a", 1.0, reward=no_reward, terminated=True),))
+        assert predicted_prob(broken, truth, Text("b"), VERIFIER) == 0.0
     assert (
         predicted_prob(
             PredictiveDistribution((said("a", 1.0, reward=1.0, terminated=True),)),

@@ -74,13 +74,14 @@ def measure(name, model, chosen):
     if risk is None:
         raise SystemExit(f"{name}: {sections.calibration.distinct} instances calibrate nothing")
     risks = risk.risks(held_out.signals)
+    threshold = risk_threshold(risk, sections.calibration, config.step_error, sections.policy_names)
     sizes, covered = prediction_sets(risk, risks, held_out, sections.evidence.world.verifier)
     return {
         "commit": common.commit(),
         "policy_names": sections.policy_names,
         "calibration": sections.calibration.distinct,
         "quantile": risk.quantile,
-        "threshold": risk_threshold(risk, sections.calibration, config.step_error),
+        "threshold": threshold.value,
         "instances": held_out.instances,
         "policies": held_out.policies.tolist(),
         "sizes": sizes,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,13 +185,56 @@ def trusted_below(
     return best
 
 
+class SharedThreshold(NamedTuple):
+    """A threshold that holds for every policy; None, and why, if there is none."""
+
+    value: float | None
+    reasons: tuple[str, ...] = ()
+
+
 def trusted_for_all(
-    risks: Array, wrong: Array, groups: Sequence[NDArray[np.intp]], *, error: float
-) -> float | None:
-    """The threshold that holds for each group at the certificate's confidence."""
+    risks: Array,
+    wrong: Array,
+    groups: Sequence[NDArray[np.intp]],
+    names: Sequence[str],
+    *,
+    error: float,
+) -> SharedThreshold:
+    """The threshold that holds for the steps of each policy at the certificate's confidence.
+
+    The lowest of their thresholds may lie below all that were tried for another policy, whose
+    safest steps may be the wrong ones. So each policy is tested again at it.
+    """
     found = [trusted_below(risks[group], wrong[group], error=error) for group in groups]
     known = [threshold for threshold in found if threshold is not None]
-    return min(known) if len(known) == len(found) else None
+    if not known or len(known) < len(found):
+        pairs = zip(found, groups, names, strict=True)
+        failed = [_not_shown(name, len(group), error) for t, group, name in pairs if t is None]
+        return SharedThreshold(None, tuple(failed))
+    lowest = min(known)
+    where = f" up to {lowest:.3g}, the highest risk shown for {names[found.index(lowest)]}"
+    below = [wrong[group][risks[group] <= lowest] for group in groups]
+    failed = [
+        _not_shown(name, len(mistakes), error, where)
+        for name, mistakes in zip(names, below, strict=True)
+        if not _shows(mistakes, error)
+    ]
+    return SharedThreshold(None if failed else lowest, tuple(failed))
+
+
+def _shows(wrong: Array, error: float, *, confidence: float = CONFIDENCE) -> bool:
+    """Whether these steps show that such steps are wrong less often than `error`."""
+    if len(wrong) < least_trusted(error, confidence=confidence):
+        return False
+    return mean_p_value(float(wrong.sum()), len(wrong), error) <= 1.0 - confidence
+
+
+def _not_shown(name: str, count: int, error: float, where: str = "") -> str:
+    reason = f"no steps of {name} can be shown to be wrong less often than {error:g}{where}"
+    least = least_trusted(error)
+    if count >= least:
+        return reason
+    return f"{reason}: {count} steps test it, {least} can: certify on more instances"
 
 
 def least_trusted(error: float, *, confidence: float = CONFIDENCE) -> int:

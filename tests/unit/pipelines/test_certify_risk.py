@@ -95,10 +95,12 @@ def test_the_threshold_is_blind_to_the_rows_of_the_fit():
     assert rest.start == 180
     of_fit, of_calibration = np.zeros(600), np.zeros(600)
     of_fit[: rest.start], of_calibration[rest] = 1.0, 1.0
-    clean = risk_threshold(model, steps, 0.03)
-    assert clean is not None
-    assert risk_threshold(model, replace(steps, wrong=of_fit), 0.03) == clean
-    assert risk_threshold(model, replace(steps, wrong=of_calibration), 0.03) is None
+
+    def threshold(wrong):
+        return risk_threshold(model, replace(steps, wrong=wrong), 0.03, ["random"]).value
+
+    assert threshold(np.zeros(600)) is not None
+    assert threshold(of_fit) == threshold(np.zeros(600)) and threshold(of_calibration) is None
 
 
 def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
@@ -108,12 +110,13 @@ def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
     wrong = np.zeros(800)
     steps = made_steps([right] * 800, [right] * 800, signals=values, wrong=wrong, policies=2)
     model = fit_risk(values, wrong, steps.probs, steps.policies.tolist(), level=0.9)
-    assert risk_threshold(model, steps, 0.03) is not None
+    names = ["calm", "wild"]
+    assert risk_threshold(model, steps, 0.03, names).value is not None
     one_in_ten = replace(steps, wrong=np.where(np.arange(800) % 20 == 1, 1.0, 0.0))
-    assert one_in_ten.wrong.mean() == 0.05 and risk_threshold(model, one_in_ten, 0.06) is None
-    section = risk_section(
-        model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=["calm", "wild"]
-    )
+    assert one_in_ten.wrong.mean() == 0.05
+    refused = risk_threshold(model, one_in_ten, 0.06, names)
+    assert refused.value is None and "no steps of wild" in refused.reasons[0]
+    section = risk_section(model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=names)
     assert (section["calibration"], section["held_out"], section["fitted_on"]) == (400, 400, 120)
     wrong_rows = {name: row["trusted_wrong"]["mean"] for name, row in section["by_policy"].items()}
     assert wrong_rows == {"calm": 0.0, "wild": pytest.approx(0.1)}

@@ -5,6 +5,7 @@ section = risk_section(model, calibration, held_out, world.verifier, step_error=
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,13 @@ from terrella.core.types import Observation, Prediction
 from terrella.pipelines.certify.records import StepPredictions
 from terrella.trust.horizon import mean_row
 from terrella.trust.predictive import matches, predicted_prob
-from terrella.trust.risk import RiskModel, by_policy, calibration_rows, trusted_for_all
+from terrella.trust.risk import (
+    RiskModel,
+    SharedThreshold,
+    by_policy,
+    calibration_rows,
+    trusted_for_all,
+)
 
 CURVE_POINTS = 20
 WHOLE = "all"
@@ -36,8 +43,8 @@ def risk_section(
     if model is None:
         return {**counts, "model": None, "threshold": None, "coverage": None}
     risks = model.risks(held_out.signals)
-    threshold = risk_threshold(model, calibration, step_error)
-    trusted = risks <= (-1.0 if threshold is None else threshold)
+    threshold = risk_threshold(model, calibration, step_error, policies)
+    trusted = risks <= (-1.0 if threshold.value is None else threshold.value)
     sizes, covered = prediction_sets(model, risks, held_out, verifier)
     return {
         **counts,
@@ -50,7 +57,8 @@ def risk_section(
             name: _policy_row(held_out.policies == number, covered, held_out, trusted)
             for number, name in enumerate(policies)
         },
-        "threshold": threshold,
+        "threshold": threshold.value,
+        "no_threshold": list(threshold.reasons),
         "mean_risk": float(risks.mean()),
         "mean_wrong": float(held_out.wrong.mean()),
         "trusted_share": float(trusted.mean()),
@@ -63,8 +71,8 @@ def risk_section(
 
 
 def risk_threshold(
-    model: RiskModel, calibration: StepPredictions, step_error: float
-) -> float | None:
+    model: RiskModel, calibration: StepPredictions, step_error: float, policies: Sequence[str]
+) -> SharedThreshold:
     """The risk below which to imagine, from the calibration steps that fitted nothing."""
     count = len(calibration.wrong)
     rest = calibration_rows(count, len(set(calibration.policies.tolist())))
@@ -72,6 +80,7 @@ def risk_threshold(
         model.risks(calibration.signals[rest]),
         calibration.wrong[rest],
         by_policy(count, calibration.policies.tolist()),
+        policies,
         error=step_error,
     )
 

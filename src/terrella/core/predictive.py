@@ -68,8 +68,9 @@ class PredictiveDistribution:
         logprobs = self._logprobs
         if not len(logprobs):
             return logprobs
-        relative: NDArray[np.float64] = np.exp(logprobs - logprobs.max())
-        return self.readable * relative / relative.sum()
+        relative = np.exp(logprobs - logprobs.max())
+        shares: NDArray[np.float64] = self.readable * relative / relative.sum()
+        return shares
 
     @property
     def missing(self) -> float:

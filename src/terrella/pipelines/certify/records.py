@@ -104,6 +104,8 @@ class StepPredictions:
     """Number of the policy that took each step, in the order of `CertifyConfig.under`."""
     instances: list[str]
     """Of each step."""
+    lengths: np.ndarray
+    """Steps of the episode that each step was drawn from."""
 
     @property
     def distinct(self) -> int:

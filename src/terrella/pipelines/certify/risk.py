@@ -21,6 +21,7 @@ from terrella.trust.risk import (
     SharedThreshold,
     by_policy,
     calibration_rows,
+    sample_of_steps,
     trusted_for_all,
 )
 
@@ -37,13 +38,18 @@ def risk_section(
     *,
     step_error: float,
     policies: list[str],
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Coverage of the prediction sets on held-out instances, and the risk threshold."""
+    """Coverage of the prediction sets on held-out instances, and the risk threshold.
+
+    Coverage is that of a random step of a random episode. What is said of trusted steps is said of
+    steps: each counts as many as its episode has.
+    """
     counts = {"calibration": calibration.distinct, "held_out": held_out.distinct}
     if model is None:
         return {**counts, "model": None, "threshold": None, "coverage": None}
     risks = model.risks(held_out.signals)
-    threshold = risk_threshold(model, calibration, step_error, policies)
+    threshold = risk_threshold(model, calibration, step_error, policies, seed=seed)
     trusted = risks <= (-1.0 if threshold.value is None else threshold.value)
     sizes, covered = prediction_sets(model, risks, held_out, verifier)
     return {
@@ -59,27 +65,34 @@ def risk_section(
         },
         "threshold": threshold.value,
         "no_threshold": list(threshold.reasons),
+        "threshold_steps": dict(zip(policies, threshold.steps, strict=True)),
         "mean_risk": float(risks.mean()),
         "mean_wrong": float(held_out.wrong.mean()),
-        "trusted_share": float(trusted.mean()),
-        "trusted_wrong": _instance_row(
-            held_out.wrong[trusted], list(np.asarray(held_out.instances)[trusted])
-        ),
+        **_trusted_rows(held_out, trusted, np.ones(len(trusted), bool)),
         "ordering": _auroc(risks, held_out.wrong > 0.5),
         "curve": _risk_curve(risks, held_out.wrong),
     }
 
 
 def risk_threshold(
-    model: RiskModel, calibration: StepPredictions, step_error: float, policies: Sequence[str]
+    model: RiskModel,
+    calibration: StepPredictions,
+    step_error: float,
+    policies: Sequence[str],
+    *,
+    seed: int = 0,
 ) -> SharedThreshold:
-    """The risk below which to imagine, from the calibration steps that fitted nothing."""
+    """The risk below which to imagine, from the calibration steps that fitted nothing.
+
+    The gate spends the error step by step, so the steps are thinned to a sample of steps.
+    """
     count = len(calibration.wrong)
     rest = calibration_rows(count, len(set(calibration.policies.tolist())))
+    groups = by_policy(count, calibration.policies.tolist())
     return trusted_for_all(
         model.risks(calibration.signals[rest]),
         calibration.wrong[rest],
-        by_policy(count, calibration.policies.tolist()),
+        sample_of_steps(calibration.lengths[rest], groups, seed=seed),
         policies,
         error=step_error,
     )
@@ -98,9 +111,41 @@ def _policy_row(
 ) -> dict[str, Any]:
     return {
         "coverage": mean_row(list(np.asarray(covered)[chosen])),
-        "trusted_share": float(trusted[chosen].mean()) if chosen.any() else None,
-        "trusted_wrong": mean_row(list(held_out.wrong[chosen & trusted])),
+        **_trusted_rows(held_out, trusted, chosen),
     }
+
+
+def _trusted_rows(
+    held_out: StepPredictions, trusted: np.ndarray, chosen: np.ndarray
+) -> dict[str, Any]:
+    """Which share of the chosen steps is trusted, and how often those are wrong."""
+    lengths, both = held_out.lengths, chosen & trusted
+    names = np.asarray(held_out.instances)
+    return {
+        "trusted_share": float(lengths[both].sum() / lengths[chosen].sum())
+        if chosen.any()
+        else None,
+        "trusted_wrong": step_mean_row(held_out.wrong[both], lengths[both], names[both]),
+    }
+
+
+def step_mean_row(
+    values: np.ndarray, lengths: np.ndarray, instances: np.ndarray
+) -> dict[str, float | int | None]:
+    """The mean over steps of values that were measured at one step of each episode.
+
+    A value counts as many as its episode has steps. The interval is that of a ratio of sums over
+    instances, which are independent; with equal lengths it is the usual one.
+    """
+    _, instance = np.unique(instances, return_inverse=True)
+    weights = np.bincount(instance, lengths)
+    if not weights.size:
+        return mean_row([])
+    sums = np.bincount(instance, lengths * values)
+    mean = float(sums.sum() / weights.sum())
+    # The mean moves by these amounts when an instance is left out.
+    linear = mean + (sums - mean * weights) / weights.mean()
+    return {**mean_row(list(linear)), "mean": mean}
 
 
 def prediction_sets(

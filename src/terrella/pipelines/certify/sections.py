@@ -101,6 +101,7 @@ class Sections:
             self.evidence.world.verifier,
             step_error=self.config.step_error,
             policies=self.policy_names,
+            seed=self.config.seed,
         )
 
     @functools.cached_property

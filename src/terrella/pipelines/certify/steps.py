@@ -58,6 +58,7 @@ def predict_steps(
         truths=truths,
         policies=np.array([each.policy for each in sampled], int),
         instances=[each.instance for each in sampled],
+        lengths=np.array([each.length for each in sampled], int),
     )
     return predictions, env_steps
 
@@ -84,6 +85,8 @@ class SampledStep(NamedTuple):
     step: Transition
     policy: int
     instance: str
+    length: int
+    """Steps of the episode that it was drawn from."""
 
 
 def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[SampledStep], int]:
@@ -108,13 +111,13 @@ def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[
         episodes = [each.episode(index) for each in tasks]
         env_steps += sum(map(len, episodes))
         steps[instance] = [
-            _sampled(PredictionTasks.draw(episode), policy)
+            _sampled(PredictionTasks.draw(episode), policy, len(episode))
             for policy, episode in enumerate(episodes)
         ]
     return [step for of_instance in steps.values() for step in of_instance], env_steps
 
 
-def _sampled(task: Task, policy: int) -> SampledStep:
+def _sampled(task: Task, policy: int, length: int) -> SampledStep:
     assert task.situation is not None and task.transition is not None
     query = Query(task.situation, task.transition.action)
-    return SampledStep(query, task.transition, policy, task.instance)
+    return SampledStep(query, task.transition, policy, task.instance, length)

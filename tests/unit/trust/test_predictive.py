@@ -388,7 +388,34 @@ def test_texts_of_other_lengths_are_compared_place_by_place():
     distances, _ = data.look_up(
         [(Text("ab"), "x"), (Text("abcdefgh"), "x"), (Text(""), "x"), (Text("Abcd"), "x")]
     )
-    assert distances.tolist() == [0.5, 0.0, 1.0, 0.25]
+    # What is beyond the longest text of the data is not in the data.
+    assert distances.tolist() == [0.5, 0.5, 1.0, 0.25]
+    cut = data.look_up([(Text("abcd" + "x" * 996), "x"), (Text("abcd\0"), "x")])[0]
+    assert cut.tolist() == [0.996, 0.2]
+
+
+def test_the_end_of_a_text_is_no_character():
+    data = NearestData([step("ab"), step("abcd")])
+    distances, nearest = data.look_up([(Text("ab\0\0"), "x")])
+    assert distances.tolist() == [0.5] and nearest[0].observation == Text("ab")
+
+
+def test_frames_of_another_shape_and_texts_are_as_far_as_can_be():
+    def frames(*shape, value=0):
+        return Frames.of(np.full(shape, value, np.uint8))
+
+    def recorded(observation):
+        return Transition(observation=observation, action="x", next_observation=observation)
+
+    small = frames(1, 2, 2, 1)
+    data = NearestData([recorded(small)])
+    others = [frames(1, 4, 4, 1), frames(1, 1, 4, 1), frames(2, 2, 2, 1), Text("")]
+    distances, nearest = data.look_up([(small, "x"), *((other, "x") for other in others)])
+    assert distances.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert nearest[0].observation == small and nearest[1:] == [None] * 4
+    both = NearestData([recorded(small), recorded(frames(1, 4, 4, 1, value=255)), step("abcd")])
+    distances, _ = both.look_up([(frames(1, 4, 4, 1), "x"), (small, "x"), (Text("abcx"), "x")])
+    assert distances.tolist() == [1.0, 0.0, 0.25]
 
 
 def test_the_longest_text_of_the_data_sets_the_width():

@@ -227,7 +227,8 @@ def _risk_rows(risk: dict[str, Any]) -> list[tuple[str, str]]:
     interval = f"[{covered['low']:.3f}, {covered['high']:.3f}]"
     trusted = f"{risk['trusted_share']:.3f}, of which wrong {interval_text(risk['trusted_wrong'])}"
     return [
-        ("conformal coverage", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
+        ("coverage, by episode", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
         ("empty prediction sets", f"{risk['empty_sets']:.3f}"),
+        ("steps that tested the threshold", ", ".join(map(str, risk["threshold_steps"].values()))),
         ("trusted steps", trusted),
     ]

@@ -70,7 +70,7 @@ def risk_section(
         "mean_wrong": float(held_out.wrong.mean()),
         **_trusted_rows(held_out, trusted, np.ones(len(trusted), bool)),
         "ordering": _auroc(risks, held_out.wrong > 0.5),
-        "curve": _risk_curve(risks, held_out.wrong),
+        "curve": _risk_curve(risks, held_out.wrong, held_out.lengths),
     }
 
 
@@ -206,16 +206,19 @@ def _holds(
     return any(matches(predicted, result, before, verifier) == 1.0 for predicted in chosen)
 
 
-def _risk_curve(risks: np.ndarray, wrong: np.ndarray) -> list[dict[str, float]]:
-    """Error among the steps of lowest risk, by the share of steps that is accepted."""
+def _risk_curve(
+    risks: np.ndarray, wrong: np.ndarray, lengths: np.ndarray
+) -> list[dict[str, float]]:
+    """Error among the steps of lowest risk, by the share of all steps that is accepted."""
     order = np.argsort(risks)
+    steps, mistakes = np.cumsum(lengths[order]), np.cumsum((lengths * wrong)[order])
     points = range(1, CURVE_POINTS + 1)
     counts = [max(1, round(len(order) * point / CURVE_POINTS)) for point in points]
     return [
         {
-            "share": n / len(order),
+            "share": float(steps[n - 1] / steps[-1]),
             "risk": float(risks[order][n - 1]),
-            "wrong": float(wrong[order][:n].mean()),
+            "wrong": float(mistakes[n - 1] / steps[n - 1]),
         }
         for n in counts
     ]

@@ -27,7 +27,11 @@ from terrella.show.progress import SilentProgress
 from terrella.trust.certificate import Certificate
 from terrella.trust.gate import Gate
 from terrella.trust.nearness import NearestData
-from terrella.world_models.certified import CertifiedModel, load_certified_model
+from terrella.world_models.certified import (
+    CertifiedModel,
+    load_certified_model,
+    read_certificate,
+)
 from terrella.world_models.imagine import imagine
 from terrella.world_models.imagine_gate import gated
 from terrella.world_models.language import load_world_model
@@ -114,7 +118,7 @@ def certificates():
 def gate_counts(name):
     """Steps of the data's policy behind the gate: how many of them are imagined."""
     recipe = RECIPES[name]()
-    certified_model = load_certified_model(folder(name), SAMPLES[name])
+    certified_model = load_certified_model(folder(name), SAMPLES[name], recipe.world)
     gate = Gate(Gate.Config(audit_share=0.1), certified_model.certificate)
     make_world = partial(gated, recipe.world, certified_model=certified_model, gate=gate)
     evaluate_policy(make_world, recipe.policy.build(), seeds=range(100), split=Split.TEST)
@@ -123,6 +127,7 @@ def gate_counts(name):
 
 LEAN = {"calibration": 500, "held_out": 300, "policies": (), "exploited_on": 0}
 """What the gate needs of a certificate: risk and horizon, but no ranking or exploitability."""
+LEAN_NAME = "certificate/lean.json"
 STEPS = 100_000
 TEST_INSTANCES = 1000
 GATES = {"lake": "gate", "sokoban": "gate_sokoban", "elevator": "gate_elevator"}
@@ -176,19 +181,23 @@ class GateExperiment:
     def certified(self, seed):
         """The world model of this seed with its certificate."""
         certificate = self.lean_certificate(seed)
-        base = load_certified_model(folder(self.name, seed), SAMPLES[self.name]).risk_estimator
+        place, samples = folder(self.name, seed), SAMPLES[self.name]
+        base = load_certified_model(place, samples, self.world).risk_estimator
         estimator = CachingRiskEstimator(base.model, base.data, certificate.risk)
         return CertifiedModel(estimator, certificate)
 
     def lean_certificate(self, seed):
-        place = folder(self.name, seed)
-        path = place / "certificate/lean.json"
-        if not path.exists():
+        """That of the world that is played; a void one would leave the gate closed."""
+        place, samples = folder(self.name, seed), SAMPLES[self.name]
+        if not (place / LEAN_NAME).exists():
             config = Certify.Config(
-                world=self.world, folder=place, samples=SAMPLES[self.name], seed=100, **LEAN
+                world=self.world, folder=place, samples=samples, seed=100, **LEAN
             )
-            Certificate(Certify(config).measure()).save(path)
-        return Certificate.load(path)
+            Certificate(Certify(config).measure()).save(place / LEAN_NAME)
+        certificate = read_certificate(place, samples, self.world, name=LEAN_NAME)
+        if certificate.void:
+            raise SystemExit(f"{place / LEAN_NAME}: {'; '.join(certificate.void)}")
+        return certificate
 
     def compare(self, seed):
         """One seed from its data on: figures, and the successes on the test instances."""

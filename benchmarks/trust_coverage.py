@@ -68,23 +68,31 @@ def measure(name, model, chosen):
     trained = train(name, model, chosen)
     config = certify_config(name, model, trained, chosen)
     predictor = load_world_model(trained.out / "model", samples=config.samples)
-    data = NearestData(EpisodeStore.open(trained.out / "data").transitions())
+    data = NearestData.of_episodes(EpisodeStore.open(trained.out / "data").episodes())
     sections = Sections(config, Evidence(config.world.build(), predictor, data))
     risk, held_out = sections.risk_model, sections.held_out
     if risk is None:
         raise SystemExit(f"{name}: {sections.calibration.distinct} instances calibrate nothing")
     risks = risk.risks(held_out.signals)
+    threshold = risk_threshold(
+        risk,
+        sections.calibration,
+        config.step_error,
+        sections.policy_names,
+        seed=config.seed,
+    )
     sizes, covered = prediction_sets(risk, risks, held_out, sections.evidence.world.verifier)
     return {
         "commit": common.commit(),
         "policy_names": sections.policy_names,
         "calibration": sections.calibration.distinct,
         "quantile": risk.quantile,
-        "threshold": risk_threshold(risk, sections.calibration, config.step_error),
+        "threshold": threshold.value,
         "instances": held_out.instances,
         "policies": held_out.policies.tolist(),
         "sizes": sizes,
         "covered": [round(value, 6) for value in covered],
+        "lengths": held_out.lengths.tolist(),
         "wrong": [round(float(value), 6) for value in held_out.wrong],
         "risks": [round(float(value), 6) for value in risks],
     }
@@ -93,8 +101,11 @@ def measure(name, model, chosen):
 def details(steps):
     """Figures beside the coverage of one model."""
     threshold = -1.0 if steps["threshold"] is None else steps["threshold"]
-    pairs = list(zip(steps["risks"], steps["wrong"], strict=True))
-    trusted = [wrong for risk, wrong in pairs if risk <= threshold]
+    # Rows that were measured before lengths were kept count every episode alike.
+    lengths = steps.get("lengths", [1] * len(steps["risks"]))
+    triples = list(zip(steps["risks"], steps["wrong"], lengths, strict=True))
+    trusted = [(wrong, length) for risk, wrong, length in triples if risk <= threshold]
+    trusted_steps = sum(length for _, length in trusted)
     names = steps["policy_names"]
     by_policy = {}
     for number, policy in enumerate(names):
@@ -109,8 +120,10 @@ def details(steps):
         "calibration": steps["calibration"],
         "quantile": steps["quantile"],
         "mean_wrong": sum(steps["wrong"]) / len(steps["wrong"]),
-        "trusted_share": len(trusted) / len(pairs),
-        "trusted_wrong": sum(trusted) / len(trusted) if trusted else None,
+        "trusted_share": trusted_steps / sum(lengths),
+        "trusted_wrong": sum(wrong * length for wrong, length in trusted) / trusted_steps
+        if trusted
+        else None,
         "coverage_by_policy": by_policy,
     }
 

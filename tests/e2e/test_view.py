@@ -82,7 +82,7 @@ def lake_page(tmp_path_factory):
     collect(config, folder, episodes=1000)
     liar = certified_model_of(Lying(config.build(), by_chance(0.3)), data=data_of(config.build()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view_command, "load_certified_model", lambda folder, samples: liar)
+        patch.setattr(view_command, "load_certified_model", lambda *_: liar)
         view = View.Config(run=folder, model=folder, predicted=1000, forked=1000)
         (page,) = View(view).write()
     return page

@@ -54,7 +54,7 @@ class Plan(Configurable):
         """Measure the success of the planner, random play and the expert."""
         config = self.config
         certified_model = load_certified_model(
-            config.folder, config.samples, engine=config.engine_settings
+            config.folder, config.samples, config.world, engine=config.engine_settings
         )
         risk_estimator = certified_model.risk_estimator
         planner = Planner(config.planner, risk_estimator)

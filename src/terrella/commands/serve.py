@@ -79,6 +79,7 @@ class Serve(Configurable):
         certified_model = load_certified_model(
             self.config.folder,
             self.config.samples,
+            world,
             cache_limit=self.config.keep,
             engine=self.config.engine_settings,
         )

@@ -177,7 +177,9 @@ class View(Configurable):
     def certified_model(self) -> CertifiedModel | None:
         """The model that predicts the steps, if there is one."""
         folder = self.config.model or (self.run.folder if self.run.kind == "world model" else None)
-        return load_certified_model(folder, self.config.samples) if folder else None
+        if folder is None:
+            return None
+        return load_certified_model(folder, self.config.samples, self.run.world)
 
     @functools.cached_property
     def analyzer(self) -> EpisodeAnalyzer | None:

@@ -48,6 +48,12 @@ class VerifierError(TerrellaError):
     boundary = "verifier"
 
 
+class PredictionError(TerrellaError):
+    """A world model gave a prediction whose probability is no number."""
+
+    boundary = "prediction"
+
+
 class PolicyError(TerrellaError):
     """A policy could not answer (endpoint down, no action to choose from)."""
 

@@ -7,11 +7,13 @@ baselines and the exact dynamics of a world all use these two records, whatever 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from terrella.core.errors import PredictionError
 from terrella.core.types import Prediction, Situation
 
 
@@ -37,15 +39,38 @@ class PredictiveDistribution:
     """Samples that could not be parsed as an observation and an outcome."""
 
     @property
+    def _logprobs(self) -> NDArray[np.float64]:
+        """The log-probabilities; one that is not finite is refused: every sum of it would be."""
+        for prediction in self.predictions:
+            if not math.isfinite(prediction.logprob):
+                raise PredictionError(
+                    "world model",
+                    f"a prediction has the log-probability {prediction.logprob}",
+                    "check the weights: training may have diverged, or overflows at this precision",
+                )
+        return np.array([min(p.logprob, 0.0) for p in self.predictions], float)
+
+    @property
     def chances(self) -> NDArray[np.float64]:
         """Probability of each prediction under the model.
 
         They sum to less than 1 if the model can say something that was not sampled.
         """
-        probabilities: NDArray[np.float64] = np.exp(
-            np.array([min(p.logprob, 0.0) for p in self.predictions], float)
-        )
+        probabilities: NDArray[np.float64] = np.exp(self._logprobs)
         return probabilities
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Probability of each prediction when one is drawn; they sum to `readable`.
+
+        Relative to the most likely one, so that those of long predictions do not underflow.
+        """
+        logprobs = self._logprobs
+        if not len(logprobs):
+            return logprobs
+        relative = np.exp(logprobs - logprobs.max())
+        shares: NDArray[np.float64] = self.readable * relative / relative.sum()
+        return shares
 
     @property
     def missing(self) -> float:
@@ -71,6 +96,5 @@ class PredictiveDistribution:
         """
         if not self.predictions or uniform > self.readable:
             return None
-        edges = np.cumsum(self.chances)
-        index = int(np.searchsorted(edges, uniform / self.readable * edges[-1], side="right"))
+        index = int(np.searchsorted(np.cumsum(self.shares), uniform, side="right"))
         return self.predictions[min(index, len(self.predictions) - 1)]

@@ -20,7 +20,8 @@ import numpy as np
     CORRUPTION_STREAM,
     SAMPLE_STREAM,
     TASK_STREAM,
-) = range(1, 7)
+    THINNING_STREAM,
+) = range(1, 8)
 
 SEED_STRIDE = 2**32
 """Instance seeds per run seed. Runs with different seeds never meet the same instance by number."""

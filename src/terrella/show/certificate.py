@@ -83,7 +83,10 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
     horizon = f"{sections['safe_horizon']} steps at an error of {about['horizon_error']:g}"
     rows = [("safe horizon", horizon)]
     if risk.get("coverage"):
-        covered = f"results inside their prediction set (asked: {about['level']:g})"
+        covered = (
+            "results inside their prediction set, at a random step of a random episode "
+            f"(asked: {about['level']:g})"
+        )
         wrong = f"{_interval(risk['trusted_wrong'])} (at most {about['step_error']:g})"
         rows += [
             (covered, _interval(risk["coverage"])),
@@ -92,8 +95,12 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
                 (f"inside their set, steps of {name}", _interval(row["coverage"]))
                 for name, row in risk["by_policy"].items()
             ),
-            ("steps that may be imagined", f"{risk['trusted_share']:.3f}"),
-            ("wrong among them", wrong),
+            *(
+                (f"steps of {name} that tested which may be imagined", f"{count:,}")
+                for name, count in risk.get("threshold_steps", {}).items()
+            ),
+            ("share of all steps that may be imagined", f"{risk['trusted_share']:.3f}"),
+            ("wrong among them, each step counted alike", wrong),
         ]
     return rows
 

@@ -17,6 +17,9 @@ from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_sealed, write_sealed
 from terrella.trust.risk import RiskModel
 
+NOT_COMPARED = ("split", "max_steps")
+"""Settings of a world in which use may differ; of `max_steps` only downwards."""
+
 
 class Trust(enum.StrEnum):
     """Whether a step may be imagined."""
@@ -33,7 +36,7 @@ class Certificate:
 
     sections: Mapping[str, Any]
     void: tuple[str, ...] = ()
-    """Why it does not hold for the model and the data that were loaded; empty if it does."""
+    """Why it does not hold for the model, the data and the world here; empty if it does."""
 
     @property
     def certified(self) -> bool:
@@ -58,13 +61,19 @@ class Certificate:
         )
 
     def held_to(
-        self, *, weights: str | None, data: str | None, samples: int | None = None
+        self,
+        *,
+        weights: str | None,
+        data: str | None,
+        samples: int | None = None,
+        world: Mapping[str, Any] | None = None,
     ) -> Certificate:
-        """The same certificate, void unless it was made for this model and this data.
+        """The same certificate, void unless it was made for this model, this data and this world.
 
-        Both are hashes: of the model's folder, and of the store that it was fitted to. If the model
-        is going to predict, `samples` are those per query: fewer make a narrower distribution than
-        the one that was measured.
+        The first two are hashes: of the model's folder, and of the store that it was fitted to. If
+        the model is going to predict, `samples` are those per query: fewer make a narrower
+        distribution than the one that was measured. `world` is the dumped config of the world that
+        is going to be imagined: a prediction that is right in one world is wrong in another.
         """
         about = self.sections.get("about", {})
         loaded = {"weights": weights, "data": data}
@@ -80,6 +89,8 @@ class Certificate:
                 f"it was measured with {measured} samples per query, and predicts here with "
                 f"{samples}: set samples={measured}, or certify again",
             )
+        if world is not None:
+            void += _other_world(about.get("world"), world)
         return Certificate(self.sections, void)
 
     @property
@@ -109,7 +120,7 @@ class Certificate:
             return Trust.NOT_CERTIFIED
         if depth > self.safe_horizon:
             return Trust.TOO_DEEP
-        return Trust.TOO_RISKY if risk > self.threshold else Trust.TRUSTED
+        return Trust.TRUSTED if risk <= self.threshold else Trust.TOO_RISKY  # NaN is too risky
 
     def save(self, path: Path) -> None:
         """Write the file atomically, with the hash of its content."""
@@ -126,6 +137,41 @@ class Certificate:
                 str(path), f"is not a certificate: it lacks {', '.join(sorted(missing))}"
             )
         return cls(sections)
+
+
+def _other_world(measured: Any, world: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why a certificate of the `measured` world does not hold in this one; empty if it does."""
+    if not isinstance(measured, Mapping):
+        return ("the certificate does not say which world it was measured in: certify again",)
+    there, here = _fields(measured), _fields(world)
+    names = [
+        name
+        for name in dict.fromkeys((*there, *here))
+        if name not in NOT_COMPARED and there.get(name, "unset") != here.get(name, "unset")
+    ]
+    if here["max_steps"] > there.get("max_steps", 0):
+        names.append("max_steps")
+    if not names:
+        return ()
+    differing = ", ".join(
+        f"{name} ({there.get(name, 'unset')} there, {here.get(name, 'unset')} here)"
+        for name in names
+    )
+    return (
+        f"it was measured in a world with other settings: {differing}: set them as there, or "
+        "certify for this world",
+    )
+
+
+def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a dumped config by their path, as `--set` writes it."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _fields(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
 
 
 def _short(sha256: str | None) -> str:

@@ -85,7 +85,7 @@ class Gate(Configurable):
         trust = (
             self.certificate.verdict(risk, depth=depth) if self.certificate else Trust.NOT_CERTIFIED
         )
-        if trust is Trust.TRUSTED and risk > self.threshold:
+        if trust is Trust.TRUSTED and not risk <= self.threshold:  # NaN is too risky
             trust = Trust.TOO_RISKY
         if trust is not Trust.TRUSTED:
             self.ledger.refused[trust.value] += 1

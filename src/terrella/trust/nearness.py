@@ -1,21 +1,25 @@
 """Distance of a step to the training data of a model, for any kind of observation.
 
 The distance is the share of characters (or the mean difference of pixels) in which an observation
-differs from the nearest one that was recorded with the same action. 0 means that the step is in the
-data; 1 is the maximum, and also the distance of an action that never occurs in the data.
-    data = NearestData(store.transitions())
+differs from the nearest one that was recorded with the same action. The share is of the longest
+text in the data, or of the observation if that is longer: what is beyond the data differs from it.
+0 means that the step is in the data; 1 is the maximum, and also the distance of an action, or of
+frames of a shape, that never occurs in the data.
+    data = NearestData.of_episodes(store.episodes())
     distances, steps = data.look_up([(observation, "Right")])
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from terrella.core.types import Frames, Observation, Transition, show_text
+from terrella.core.types import Episode, Frames, Observation, Transition, show_text
 
 MOST = 20_000
 """Maximum number of distinct steps in the index: a larger search would cost more than a prediction.
@@ -24,6 +28,16 @@ The first ones in the data are used.
 """
 AT_ONCE = 64
 """Lookups that are compared with all data at once; bounds memory."""
+
+
+Shape = tuple[int, ...]
+"""Of frames; empty for what is compared as text. Only observations of one shape are compared."""
+PADDING = -1
+"""Beyond the end of a text; no character."""
+
+
+def _shape(observation: Observation) -> Shape:
+    return observation.shape if isinstance(observation, Frames) else ()
 
 
 def _numbers(observation: Observation) -> NDArray[np.int32]:
@@ -38,6 +52,23 @@ def _result(step: Transition) -> tuple[Observation, float, bool]:
 
 class NearestData:
     """Index of the distinct (observation, action) pairs of a data set, searched by brute force."""
+
+    instances: frozenset[str] = frozenset()
+    """The instances of the episodes, where they are known."""
+
+    @classmethod
+    def of_episodes(cls, episodes: Iterable[Episode]) -> Self:
+        """Index the steps of episodes, and keep which instances they are of."""
+        instances: set[str] = set()
+
+        def steps() -> Iterator[Transition]:
+            for episode in episodes:
+                instances.add(episode.instance)
+                yield from episode.transitions
+
+        data = cls(steps())
+        data.instances = frozenset(instances)
+        return data
 
     def __init__(self, transitions: Iterable[Transition], limit: int = MOST) -> None:
         """Index the first `limit` distinct pairs."""
@@ -60,16 +91,23 @@ class NearestData:
         for step in islice(first.values(), limit):
             by_action.setdefault(step.action, []).append(step)
         self.steps = by_action
-        self.width = max((len(_numbers(s.observation)) for s in first.values()), default=0)
-        self.tables = {
-            action: self._table([s.observation for s in steps])
-            for action, steps in by_action.items()
+        texts = (s.observation for s in first.values() if not _shape(s.observation))
+        self.width = max((len(show_text(text)) for text in texts), default=0)
+        """Characters of the longest text in the data."""
+        self._comparable: dict[tuple[str, Shape], list[Transition]] = {}
+        for step in chain.from_iterable(by_action.values()):
+            self._comparable.setdefault((step.action, _shape(step.observation)), []).append(step)
+        self._tables = {
+            key: self._table([s.observation for s in steps])
+            for key, steps in self._comparable.items()
         }
 
     def _table(self, observations: Sequence[Observation]) -> NDArray[np.int32]:
-        table = np.zeros((len(observations), self.width), np.int32)
+        """One row per observation; all have the same shape. Texts are cut at `width`."""
+        width = math.prod(_shape(observations[0])) if _shape(observations[0]) else self.width
+        table = np.full((len(observations), width), PADDING, np.int32)
         for row, observation in zip(table, observations, strict=True):
-            numbers = _numbers(observation)[: self.width]
+            numbers = _numbers(observation)[:width]
             row[: len(numbers)] = numbers
         return table
 
@@ -78,29 +116,31 @@ class NearestData:
     ) -> tuple[NDArray[np.float64], list[Transition | None]]:
         """Distance of each pair to the nearest step with the same action, and that step.
 
-        The step is None if the action never occurs in the data.
+        The step is None if the data have none with this action, or none with frames of this shape.
         """
         distances = np.ones(len(pairs))
         steps: list[Transition | None] = [None] * len(pairs)
-        for action in {action for _, action in pairs} & set(self.tables):
-            indices = [index for index, (_, wanted) in enumerate(pairs) if wanted == action]
+        keys = [(action, _shape(observation)) for observation, action in pairs]
+        for key in set(keys) & set(self._tables):
+            indices = [index for index, wanted in enumerate(keys) if wanted == key]
             for start in range(0, len(indices), AT_ONCE):
                 batch = indices[start : start + AT_ONCE]
-                batch_distances, nearest = self._search(
-                    action, [pairs[index][0] for index in batch]
-                )
+                batch_distances, nearest = self._search(key, [pairs[index][0] for index in batch])
                 distances[batch] = batch_distances
                 for index, row in zip(batch, nearest, strict=True):
-                    steps[index] = self.steps[action][row]
+                    steps[index] = self._comparable[key][row]
         return distances, steps
 
     def _search(
-        self, action: str, observations: Sequence[Observation]
+        self, key: tuple[str, Shape], observations: Sequence[Observation]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        queries, table = self._table(observations), self.tables[action]
-        if isinstance(observations[0], Frames):
+        queries, table = self._table(observations), self._tables[key]
+        if key[1]:
             far = np.abs(queries[:, None] - table[None]).mean(-1) / 255.0
         else:
-            far = (queries[:, None] != table[None]).mean(-1)
+            lengths = np.array([len(show_text(each)) for each in observations])[:, None]
+            beyond = np.maximum(lengths - self.width, 0)
+            differing = (queries[:, None] != table[None]).sum(-1) + beyond
+            far = differing / np.maximum(np.maximum(lengths, self.width), 1)
         nearest = far.argmin(-1)
         return far[np.arange(len(far)), nearest], nearest

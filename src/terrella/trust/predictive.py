@@ -29,7 +29,7 @@ def matches(
     """
     if predicted.terminated != true.terminated or predicted.success != true.success:
         return 0.0
-    if abs(predicted.reward - true.reward) > SAME_REWARD:
+    if not abs(predicted.reward - true.reward) <= SAME_REWARD:  # NaN is another reward
         return 0.0
     if predicted.observation == true.observation:
         return 1.0
@@ -53,11 +53,7 @@ def predicted_prob(
 
     Samples that could not be parsed are drawn, too, and match nothing.
     """
-    chances = distribution.chances
-    if not len(chances):
-        return 0.0
-    shares = distribution.readable * chances / chances.sum()
-    pairs = zip(distribution.predictions, shares, strict=True)
+    pairs = zip(distribution.predictions, distribution.shares, strict=True)
     return float(
         min(
             1.0,

@@ -10,6 +10,10 @@ Two things break exchangeability, and both are met. One calibration may be unluc
 chosen so that the rate holds with a stated confidence, not on average over calibrations. Agents act
 differently: steps are calibrated for each policy apart, and the worst policy decides, so that the
 promise holds for each of them at the stated confidence.
+
+Calibration has one step per episode. Prediction sets hold their rate for such a step: a random step
+of a random episode. The threshold is for every step that is imagined, so it is tested on a sample
+of steps (`sample_of_steps`), in which a long episode counts as often as it has steps.
     model = fit_risk(signals, wrong, probs, policies, level=0.9)
     model.risks(new_signals); model.inside(risk_of_step, prob_of_result)
 """
@@ -19,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +31,7 @@ from numpy.typing import NDArray
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
+from terrella.core.seeds import THINNING_STREAM, stream
 from terrella.core.stats import CONFIDENCE, binomial_cdf, mean_p_value
 from terrella.trust.nearness import NearestData
 
@@ -184,13 +190,74 @@ def trusted_below(
     return best
 
 
+def sample_of_steps(
+    lengths: NDArray[np.int_], groups: Sequence[NDArray[np.intp]], *, seed: int
+) -> list[NDArray[np.intp]]:
+    """The rows of each group that are a sample of steps, not of episodes.
+
+    A row is a random step of an episode, so steps of long episodes are too rare among rows. A row
+    is kept with the chance `length / longest`, where `longest` is that of its group; kept rows are
+    then drawn from all steps alike. `lengths` are those of the rows' episodes.
+    """
+    drawn = stream(THINNING_STREAM, seed).random(len(lengths))
+    return [
+        group[drawn[group] * lengths[group].max(initial=0) < lengths[group]] for group in groups
+    ]
+
+
+class SharedThreshold(NamedTuple):
+    """A threshold that holds for every policy; None, and why, if there is none."""
+
+    value: float | None
+    reasons: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    """How many steps of each policy tested it."""
+
+
 def trusted_for_all(
-    risks: Array, wrong: Array, groups: Sequence[NDArray[np.intp]], *, error: float
-) -> float | None:
-    """The threshold that holds for each group at the certificate's confidence."""
+    risks: Array,
+    wrong: Array,
+    groups: Sequence[NDArray[np.intp]],
+    names: Sequence[str],
+    *,
+    error: float,
+) -> SharedThreshold:
+    """The threshold that holds for the steps of each policy at the certificate's confidence.
+
+    The lowest of their thresholds may lie below all that were tried for another policy, whose
+    safest steps may be the wrong ones. So each policy is tested again at it.
+    """
     found = [trusted_below(risks[group], wrong[group], error=error) for group in groups]
     known = [threshold for threshold in found if threshold is not None]
-    return min(known) if len(known) == len(found) else None
+    if not known or len(known) < len(found):
+        pairs = zip(found, groups, names, strict=True)
+        failed = [_not_shown(name, len(group), error) for t, group, name in pairs if t is None]
+        return SharedThreshold(None, tuple(failed), tuple(map(len, groups)))
+    lowest = min(known)
+    where = f" up to {lowest:.3g}, the highest risk shown for {names[found.index(lowest)]}"
+    below = [wrong[group][risks[group] <= lowest] for group in groups]
+    failed = [
+        _not_shown(name, len(mistakes), error, where)
+        for name, mistakes in zip(names, below, strict=True)
+        if not _shows(mistakes, error)
+    ]
+    value = None if failed else lowest
+    return SharedThreshold(value, tuple(failed), tuple(map(len, groups)))
+
+
+def _shows(wrong: Array, error: float, *, confidence: float = CONFIDENCE) -> bool:
+    """Whether these steps show that such steps are wrong less often than `error`."""
+    if len(wrong) < least_trusted(error, confidence=confidence):
+        return False
+    return mean_p_value(float(wrong.sum()), len(wrong), error) <= 1.0 - confidence
+
+
+def _not_shown(name: str, count: int, error: float, where: str = "") -> str:
+    reason = f"no steps of {name} can be shown to be wrong less often than {error:g}{where}"
+    least = least_trusted(error)
+    if count >= least:
+        return reason
+    return f"{reason}: {count} steps test it, {least} can: certify on more instances"
 
 
 def least_trusted(error: float, *, confidence: float = CONFIDENCE) -> int:

@@ -1,26 +1,29 @@
 """A world model with its calibrated risk and its certificate, as one object.
 
 Callers use its methods and need not know which kind of model is behind it.
-    model = load_certified_model(Path("runs/lake"), samples=8)
+    model = load_certified_model(Path("runs/lake"), samples=8, world=FrozenLake.Config(size=3))
     ((distribution, risk),) = model.assess([query]); model.verdict(risk, depth=1)
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from terrella.core.config import dump
 from terrella.core.errors import ConfigError
 from terrella.core.files import folder_stamp
 from terrella.core.integrity import folder_sha256
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import AsyncWorldModel, Sampler, WorldModel
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.core.world import World
 from terrella.data.store import EpisodeStore
 from terrella.engines.configs import EngineConfig
 from terrella.trust.certificate import Certificate, Trust
@@ -150,25 +153,52 @@ def certified_hashes(folder: Path) -> dict[str, str | None]:
     }
 
 
-def read_certificate(folder: Path, samples: int | None = None) -> Certificate | None:
+def read_certificate(
+    folder: Path,
+    samples: int | None = None,
+    world: World.Config | None = None,
+    *,
+    name: str = CERTIFICATE,
+) -> Certificate | None:
     """The certificate in a folder, void unless it is of the model and the data beside it.
 
-    `samples` are those per query with which the model will predict, if it will.
+    If the model will predict, it is with `samples` per query, of steps in `world`. `name` is the
+    path of the file in the folder.
     """
-    path = folder / CERTIFICATE
+    return _read(folder / name, folder, samples, dump(world) if world else None)
+
+
+def _read(
+    path: Path, folder: Path, samples: int | None, world: Mapping[str, Any] | None
+) -> Certificate | None:
     if not path.exists():
         return None
-    return Certificate.load(path).held_to(**certified_hashes(folder), samples=samples)
+    hashes = certified_hashes(folder)
+    return Certificate.load(path).held_to(**hashes, samples=samples, world=world)
 
 
 def load_certified_model(
     folder: Path,
     samples: int,
+    world: World.Config | None,
     cache_limit: int = CACHE_LIMIT,
     engine: EngineConfig | None = None,
 ) -> CertifiedModel:
-    """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it."""
-    return _load(folder, certified_stamp(folder), samples, cache_limit, engine)
+    """Load what `train-world-model` and `certify` wrote; worlds with equal arguments share it.
+
+    `world` is the one that will be imagined, with the length of its episodes. It is None only if
+    none will be: the certificate is then not compared with it.
+    """
+    stamp = certified_stamp(folder)
+    certificate = cached_certificate(folder, stamp, samples, world_key(world))
+    model, data = _load(folder, stamp, samples, cache_limit, engine)
+    risk = certificate.risk if certificate else None
+    return CertifiedModel(RiskEstimator(model, data, risk), certificate)
+
+
+def world_key(world: World.Config | None) -> str:
+    """The config of a world as text: a key for caches, also where a setting is a mapping."""
+    return json.dumps(dump(world) if world else None, sort_keys=True)
 
 
 def certified_stamp(folder: Path) -> object:
@@ -184,14 +214,19 @@ def _load(
     samples: int,
     cache_limit: int,
     engine: EngineConfig | None,
-) -> CertifiedModel:
-    certificate = read_certificate(folder, samples)
-    if certificate is not None and certificate.void:
-        logger.warning("%s: not certified: %s", folder, "; ".join(certificate.void))
+) -> tuple[WorldModel, NearestData]:
+    """A model and the data it was fitted to: once for all worlds that it imagines."""
     data = NearestData(EpisodeStore.open(folder / DATA).transitions())
     model = load_world_model(
         folder / MODEL, samples=samples, cache_limit=cache_limit, engine=engine
     )
-    return CertifiedModel(
-        RiskEstimator(model, data, certificate.risk if certificate else None), certificate
-    )
+    return model, data
+
+
+@lru_cache(maxsize=16)
+def cached_certificate(folder: Path, stamp: object, samples: int, world: str) -> Certificate | None:
+    """The certificate for a world (`world_key`), read and warned about once."""
+    certificate = _read(folder / CERTIFICATE, folder, samples, json.loads(world))
+    if certificate is not None and certificate.void:
+        logger.warning("%s: not certified: %s", folder, "; ".join(certificate.void))
+    return certificate

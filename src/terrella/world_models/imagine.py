@@ -65,8 +65,15 @@ class ImaginedWorld(World):
                     "no model is named, and a file may not name one",
                     "set world.folder to the folder of `train-world-model`",
                 )
-            self._certified_model = load_certified_model(self.config.folder, self.config.samples)
+            self._certified_model = load_certified_model(
+                self.config.folder, self.config.samples, self.played_world
+            )
         return self._certified_model
+
+    @property
+    def played_world(self) -> World.Config:
+        """The real world with the episode length of this one: what a certificate must be of."""
+        return self.config.world.replace(max_steps=self.config.max_steps)
 
     # --- initial states: from the real world ------------------------------------------------------
 

@@ -26,8 +26,9 @@ from terrella.trust.predictive import certain
 from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import (
     CertifiedModel,
+    cached_certificate,
     certified_stamp,
-    load_certified_model,
+    world_key,
 )
 from terrella.world_models.imagine import ImaginedWorld
 
@@ -35,17 +36,17 @@ WorldStep = tuple[Observation, float, bool, bool, dict[str, Any]]
 """What `World.step` returns."""
 
 
-def load_gate(folder: Path, samples: int, config: Gate.Config) -> Gate:
-    """One gate per folder and config: all worlds of a rollout share its ledger.
+def load_gate(folder: Path, samples: int, config: Gate.Config, world: World.Config) -> Gate:
+    """One gate per folder, world and config: all worlds of a rollout share its ledger.
 
     A folder that was certified again has a gate of its own.
     """
-    return _load_gate(folder, certified_stamp(folder), samples, config)
+    return _load_gate(folder, certified_stamp(folder), samples, world_key(world), config)
 
 
 @lru_cache(maxsize=4)
-def _load_gate(folder: Path, stamp: object, samples: int, config: Gate.Config) -> Gate:
-    return Gate(config, load_certified_model(folder, samples).certificate)
+def _load_gate(folder: Path, stamp: object, samples: int, world: str, config: Gate.Config) -> Gate:
+    return Gate(config, cached_certificate(folder, stamp, samples, world))
 
 
 class GatedWorld(ImaginedWorld):
@@ -82,7 +83,9 @@ class GatedWorld(ImaginedWorld):
     def gate(self) -> Gate:
         """Decides which steps are imagined, and counts them."""
         if self._gate is None:
-            self._gate = load_gate(self.config.folder, self.config.samples, self.config.gate)
+            self._gate = load_gate(
+                self.config.folder, self.config.samples, self.config.gate, self.played_world
+            )
         return self._gate
 
     def _draw_instance(self) -> None:

@@ -152,17 +152,10 @@ class Planner(Configurable):
 
     def _value(self, assessed: Assessed, later: dict[Observation, float]) -> float:
         distribution, risk = assessed
-        chances = distribution.chances
-        total = chances.sum() or 1.0
         value = -self.config.risk_weight * risk
-        for predicted, chance in zip(distribution.predictions, chances, strict=True):
+        for predicted, share in zip(distribution.predictions, distribution.shares, strict=True):
             rest = 0.0 if predicted.terminated else later.get(predicted.observation, 0.0)
-            value += (
-                distribution.readable
-                * chance
-                / total
-                * (predicted.reward + self.config.discount * rest)
-            )
+            value += share * (predicted.reward + self.config.discount * rest)
         return float(value)
 
     # --- beam and best of n: paths along the most likely results ----------------------------------

@@ -6,20 +6,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from terrella.core.episode import play
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.seeds import CERTIFY_FIRST
 from terrella.core.types import Situation, Split, Text
 from terrella.pipelines.certify.pipeline import Certify
-from terrella.pipelines.certify.records import StepPredictions
+from terrella.pipelines.certify.records import Evidence, StepPredictions
 from terrella.pipelines.certify.risk import (
     prediction_set,
     prediction_sets,
     risk_section,
     risk_threshold,
+    step_mean_row,
 )
+from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.steps import sample_steps
 from terrella.policies.basic import Expert, Mixture, Random
+from terrella.rollout.tasks import PredictionTasks
+from terrella.trust.horizon import mean_row
+from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
 from terrella.trust.risk import RiskModel, calibration_rows, fit_risk
+from terrella.trust.truth import TrueModel
 from terrella.verify.text import Exact
 from terrella.worlds.counter import Counter
 
@@ -41,7 +50,7 @@ def query(text="?"):
     return Query(situation, "x")
 
 
-def made_steps(distributions, truths, *, signals=None, wrong=None, policies=1):
+def made_steps(distributions, truths, *, signals=None, wrong=None, policies=1, lengths=None):
     n = len(distributions)
     return StepPredictions(
         queries=[query()] * n,
@@ -53,6 +62,7 @@ def made_steps(distributions, truths, *, signals=None, wrong=None, policies=1):
         truths=truths,
         policies=np.arange(n) % policies,
         instances=[f"i{number // policies}" for number in range(n)],
+        lengths=np.full(n, 5) if lengths is None else lengths,
     )
 
 
@@ -90,10 +100,12 @@ def test_the_threshold_is_blind_to_the_rows_of_the_fit():
     assert rest.start == 180
     of_fit, of_calibration = np.zeros(600), np.zeros(600)
     of_fit[: rest.start], of_calibration[rest] = 1.0, 1.0
-    clean = risk_threshold(model, steps, 0.03)
-    assert clean is not None
-    assert risk_threshold(model, replace(steps, wrong=of_fit), 0.03) == clean
-    assert risk_threshold(model, replace(steps, wrong=of_calibration), 0.03) is None
+
+    def threshold(wrong):
+        return risk_threshold(model, replace(steps, wrong=wrong), 0.03, ["random"]).value
+
+    assert threshold(np.zeros(600)) is not None
+    assert threshold(of_fit) == threshold(np.zeros(600)) and threshold(of_calibration) is None
 
 
 def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
@@ -103,16 +115,78 @@ def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
     wrong = np.zeros(800)
     steps = made_steps([right] * 800, [right] * 800, signals=values, wrong=wrong, policies=2)
     model = fit_risk(values, wrong, steps.probs, steps.policies.tolist(), level=0.9)
-    assert risk_threshold(model, steps, 0.03) is not None
+    names = ["calm", "wild"]
+    assert risk_threshold(model, steps, 0.03, names).value is not None
     one_in_ten = replace(steps, wrong=np.where(np.arange(800) % 20 == 1, 1.0, 0.0))
-    assert one_in_ten.wrong.mean() == 0.05 and risk_threshold(model, one_in_ten, 0.06) is None
-    section = risk_section(
-        model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=["calm", "wild"]
-    )
+    assert one_in_ten.wrong.mean() == 0.05
+    refused = risk_threshold(model, one_in_ten, 0.06, names)
+    assert refused.value is None and "no steps of wild" in refused.reasons[0]
+    section = risk_section(model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=names)
     assert (section["calibration"], section["held_out"], section["fitted_on"]) == (400, 400, 120)
     wrong_rows = {name: row["trusted_wrong"]["mean"] for name, row in section["by_policy"].items()}
     assert wrong_rows == {"calm": 0.0, "wild": pytest.approx(0.1)}
     assert section["coverage"]["n"] == 400 and section["empty_sets"] == 0.0
+
+
+def test_the_threshold_is_for_steps_where_long_episodes_are_the_hard_ones():
+    """One episode in twenty has 100 steps and is wrong in a fifth of them; the others have 2."""
+    rng = np.random.default_rng(2)
+    n, right = 20_000, said(("a", 1.0))
+    lengths = np.where(rng.random(n) < 0.05, 100, 2)
+    wrong = ((lengths == 100) & (rng.random(n) < 0.2)).astype(float)
+    assert wrong.mean() < 0.012 and (wrong * lengths).sum() / lengths.sum() > 0.13
+    model = RiskModel((0.0,) * 5, 0.5, 0.9)  # no signal tells the steps apart
+
+    def threshold(lengths):
+        steps = made_steps([right] * n, [right] * n, wrong=wrong, lengths=lengths)
+        return risk_threshold(model, steps, 0.03, ["random"])
+
+    assert threshold(np.full(n, 5)).value is not None  # a random step of a random episode
+    refused = threshold(lengths)
+    assert refused.value is None and "no steps of random" in refused.reasons[0]
+    tested = n * 0.7 * (0.05 + 0.95 * 0.02)
+    assert refused.steps[0] == pytest.approx(tested, rel=0.1)
+
+
+def test_too_few_steps_for_a_threshold_say_so_and_what_to_do():
+    lengths = np.where(np.arange(400) == 399, 100, 2)
+    right = said(("a", 1.0))
+    steps = made_steps([right] * 400, [right] * 400, lengths=lengths)
+    model = RiskModel((0.0,) * 5, 0.5, 0.9)
+    section = risk_section(model, steps, steps, VERIFIER, step_error=0.03, policies=["random"])
+    (reason,) = section["no_threshold"]
+    assert section["threshold"] is None and 0 < section["threshold_steps"]["random"] < 20
+    assert "steps test it, 99 can: certify on more instances" in reason
+
+
+def test_trusted_steps_count_by_the_length_of_their_episode():
+    lengths = np.tile([30, 10, 10, 10], 25)
+    wrong = np.tile([1.0, 0.0, 0.0, 0.0], 25)
+    right = said(("a", 1.0))
+    steps = made_steps([right] * 100, [right] * 100, wrong=wrong, lengths=lengths, policies=2)
+    section = risk_section(
+        STRICT,
+        made_steps([right] * 1000, [right] * 1000, policies=2),
+        steps,
+        VERIFIER,
+        step_error=0.03,
+        policies=["calm", "wild"],
+    )
+    assert section["trusted_share"] == 1.0
+    rows = {name: row["trusted_wrong"] for name, row in section["by_policy"].items()}
+    assert rows["calm"]["mean"] == pytest.approx(30 / 40)
+    assert rows["wild"]["mean"] == 0.0 and rows["wild"]["n"] == 50
+    assert section["trusted_wrong"]["mean"] == pytest.approx(30 / 60)
+    assert section["coverage"]["mean"] == 1.0  # of a random step of a random episode
+
+
+def test_with_equal_lengths_the_mean_over_steps_is_the_usual_one():
+    values = np.random.default_rng(3).random(40)
+    names = np.array([f"i{number}" for number in range(40)])
+    assert step_mean_row(values, np.full(40, 7), names) == pytest.approx(mean_row(list(values)))
+    assert step_mean_row(values[:0], np.zeros(0), names[:0]) == mean_row([])
+    one = step_mean_row(values[:1], np.full(1, 7), names[:1])
+    assert one["mean"] == pytest.approx(values[0]) and one["low"] is None
 
 
 def test_every_policy_takes_a_step_in_every_instance():
@@ -126,6 +200,45 @@ def test_every_policy_takes_a_step_in_every_instance():
     assert [step.policy for step in steps] == [0, 1, 2] * 10
     names = [step.instance for step in steps]
     assert names[0::3] == names[1::3] == names[2::3] and len(set(names)) == 10
+    expert = PredictionTasks(config.world, Expert.Config(), split=Split.VALIDATION, seed=1)
+    assert steps[2].length == len(expert.episode(CERTIFY_FIRST))
+    assert len({step.length for step in steps}) > 1
+
+
+@pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])
+def test_a_model_is_not_measured_on_instances_that_it_was_fitted_to(tmp_path, split):
+    world = Counter.Config(goals=200)
+    config = Certify.Config(
+        world=world,
+        folder=tmp_path,
+        policy=Random.Config(),
+        calibration=60,
+        held_out=60,
+        horizon_episodes=3,
+        ranked_on=0,
+        exploited_on=0,
+    )
+
+    def measured(split):
+        random = Random.Config().build()
+        episodes = [play(world.build(), random, seed=seed, split=split) for seed in range(30)]
+        data = NearestData.of_episodes(episodes)
+        return Certify(config).measure(model=TrueModel(world.build()), data=data)
+
+    assert measured(Split.TRAIN)["risk"]["coverage"]
+    with pytest.raises(ConfigError, match=r"fitted to \d+ of the \d+ instances.*\n.*split train"):
+        measured(split)
+
+
+def test_episodes_on_instances_of_the_data_are_refused_too():
+    world = Counter.Config(goals=200)
+    config = Certify.Config(world=world, folder=Path(), policy=Random.Config(), horizon_episodes=3)
+    data = NearestData([])
+    sections = Sections(config, Evidence(world.build(), TrueModel(world.build()), data))
+    played = sections._play_real(Random.Config().build(), 3)
+    data.instances = frozenset({played.episodes[0].instance})
+    with pytest.raises(ConfigError, match="fitted to 1 of the 3 instances"):
+        sections.horizon()
 
 
 def test_every_real_step_is_counted(monkeypatch):

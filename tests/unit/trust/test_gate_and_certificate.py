@@ -3,19 +3,27 @@
 A gate's decisions and audits, one at a time.
 """
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import pytest
 
+from terrella.core.config import Local, dump
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import write_sealed
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.types import Frames, Situation, Text, Transition, Verdict
+from terrella.core.types import Frames, Situation, Split, Text, Transition, Verdict
+from terrella.core.world import World
 from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.coverage import describe_coverage
 from terrella.trust.gate import MAX_AUDITS, Gate, audit_error
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
 from terrella.worlds.counter import Counter
+from terrella.worlds.frozen_lake import FrozenLake
 
 WEIGHTS = [0.1, 0.2, 0.3, 0.4, 0.5]
 
@@ -92,6 +100,58 @@ def test_a_certificate_is_void_for_another_number_of_samples():
     assert bound.held_to(**hashes, samples=8).certified and bound.held_to(**hashes).certified
     void = bound.held_to(**hashes, samples=4)
     assert not void.certified and "set samples=8, or certify again" in void.reasons[0]
+
+
+def held_to_world(measured, world):
+    hashes = {"weights": "a" * 64, "data": "b" * 64}
+    about = {f"{name}_sha256": value for name, value in hashes.items()}
+    if measured is not None:
+        about["world"] = dump(measured)
+    return certificate(about=about).held_to(**hashes, world=dump(world))
+
+
+def test_a_certificate_is_void_in_another_world_and_names_what_differs():
+    firm = FrozenLake.Config(size=3)
+    assert held_to_world(firm, firm).certified
+    slippery = held_to_world(firm, firm.replace(success_rate=0.5))
+    assert slippery.verdict(0.0, depth=1) is Trust.NOT_CERTIFIED and slippery.risk is None
+    (reason,) = slippery.void
+    assert "success_rate (1.0 there, 0.5 here)" in reason and "size" not in reason
+    assert "set them as there, or certify for this world" in reason
+    (reason,) = held_to_world(firm, Counter.Config()).void
+    assert "class (" in reason and "goals (unset there" in reason
+    (reason,) = held_to_world(None, firm).void
+    assert "does not say which world" in reason and "certify again" in reason
+
+
+def test_other_instances_and_shorter_episodes_are_of_the_same_world():
+    world = FrozenLake.Config(size=3, max_steps=6)
+    assert held_to_world(world, world.replace(split=Split.TEST, max_steps=4)).certified
+    (reason,) = held_to_world(world, world.replace(max_steps=7)).void
+    assert "max_steps (6 there, 7 here)" in reason
+
+
+def test_settings_inside_a_setting_are_compared_by_their_path():
+    class Made(World):
+        @dataclass(frozen=True, kw_only=True)
+        class Config(World.Config):
+            lake: FrozenLake.Config = field(default_factory=FrozenLake.Config)
+            options: Local[Mapping[str, Any]] = field(default_factory=dict)
+
+    there = Made.Config(options={"slippery": False})
+    (reason,) = held_to_world(there, Made.Config(options={"slippery": True})).void
+    assert "options.slippery (False there, True here)" in reason
+    other = there.replace(lake=FrozenLake.Config(size=5, split=Split.TEST))
+    assert "lake.size (4 there, 5 here)" in held_to_world(there, other).void[0]
+
+
+@pytest.mark.parametrize("risk", [math.nan, math.inf])
+def test_a_risk_that_is_no_number_is_too_risky(risk):
+    assert certificate().verdict(risk, depth=1) is Trust.TOO_RISKY
+    assert gate().verdict(risk, depth=1) is Trust.TOO_RISKY
+    lowered = gate()
+    lowered.threshold = math.nan
+    assert lowered.verdict(0.0, depth=1) is Trust.TOO_RISKY
 
 
 def test_drift_at_one_risk_closes_the_gate():

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.core.errors import VerifierError
+from terrella.core.errors import PredictionError, VerifierError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Prediction, Situation, Status, Text, Transition, Verdict
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain, overlap, predicted_prob
+from terrella.trust.risk import signals
 from terrella.trust.truth import NearestCopy, NoChange, TrueModel, seen_truth
 from terrella.worlds.counter import Count, Counter
 from terrella.worlds.frozen_lake import FrozenLake
@@ -50,8 +51,42 @@ def test_overlap_is_one_minus_total_variation():
     assert overlap(PredictiveDistribution(()), truth, Text("c"), VERIFIER) == 0.0
 
 
+def long(text, logprob):
+    return replace(said(text, 1.0), logprob=logprob)
+
+
+@pytest.mark.parametrize("logprob", [-1.0, -746.0, -2000.0, -1e6])
+def test_a_long_prediction_is_as_right_as_a_short_one(logprob):
+    """The probability of a long text underflows to 0; its share among the samples does not."""
+    truth = PredictiveDistribution((certain(Text("right"), 0, False, False),))
+    for text, right in (("wrong", 0.0), ("right", 1.0)):
+        only = PredictiveDistribution((long(text, logprob),), (8,))
+        assert overlap(only, truth, Text("before"), VERIFIER) == right
+    both = PredictiveDistribution((long("right", logprob), long("wrong", logprob - 1)), (6, 1), 1)
+    share = 7 / 8 / (1 + math.exp(-1))
+    assert overlap(both, truth, Text("before"), VERIFIER) == pytest.approx(share)
+    drawn = [both.draw(uniform) for uniform in (0.0, share - 0.01, share + 0.01, 0.9)]
+    assert [each and each.observation.text for each in drawn] == ["right", "right", "wrong", None]
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
+def test_a_log_probability_that_is_no_number_is_refused(logprob):
+    truth = PredictiveDistribution((certain(Text("right"), 0, False, False),))
+    broken = PredictiveDistribution((long("wrong", logprob),), (8,))
+    for use in (
+        lambda: overlap(broken, truth, Text("before"), VERIFIER),
+        lambda: broken.draw(0.5),
+        lambda: signals([broken], np.zeros(1)),
+    ):
+        with pytest.raises(PredictionError, match=r"log-probability .*\n.*check the weights"):
+            use()
+
+
 def test_a_wrong_reward_or_end_is_a_wrong_prediction():
     truth = certain(Text("a"), 1.0, True, False)
+    for no_reward in (math.nan, math.inf):
+        broken = PredictiveDistribution((said("a", 1.0, reward=no_reward, terminated=True),))
+        assert predicted_prob(broken, truth, Text("b"), VERIFIER) == 0.0
     assert (
         predicted_prob(
             PredictiveDistribution((said("a", 1.0, reward=1.0, terminated=True),)),
@@ -353,7 +388,34 @@ def test_texts_of_other_lengths_are_compared_place_by_place():
     distances, _ = data.look_up(
         [(Text("ab"), "x"), (Text("abcdefgh"), "x"), (Text(""), "x"), (Text("Abcd"), "x")]
     )
-    assert distances.tolist() == [0.5, 0.0, 1.0, 0.25]
+    # What is beyond the longest text of the data is not in the data.
+    assert distances.tolist() == [0.5, 0.5, 1.0, 0.25]
+    cut = data.look_up([(Text("abcd" + "x" * 996), "x"), (Text("abcd\0"), "x")])[0]
+    assert cut.tolist() == [0.996, 0.2]
+
+
+def test_the_end_of_a_text_is_no_character():
+    data = NearestData([step("ab"), step("abcd")])
+    distances, nearest = data.look_up([(Text("ab\0\0"), "x")])
+    assert distances.tolist() == [0.5] and nearest[0].observation == Text("ab")
+
+
+def test_frames_of_another_shape_and_texts_are_as_far_as_can_be():
+    def frames(*shape, value=0):
+        return Frames.of(np.full(shape, value, np.uint8))
+
+    def recorded(observation):
+        return Transition(observation=observation, action="x", next_observation=observation)
+
+    small = frames(1, 2, 2, 1)
+    data = NearestData([recorded(small)])
+    others = [frames(1, 4, 4, 1), frames(1, 1, 4, 1), frames(2, 2, 2, 1), Text("")]
+    distances, nearest = data.look_up([(small, "x"), *((other, "x") for other in others)])
+    assert distances.tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert nearest[0].observation == small and nearest[1:] == [None] * 4
+    both = NearestData([recorded(small), recorded(frames(1, 4, 4, 1, value=255)), step("abcd")])
+    distances, _ = both.look_up([(frames(1, 4, 4, 1), "x"), (small, "x"), (Text("abcx"), "x")])
+    assert distances.tolist() == [1.0, 0.0, 0.25]
 
 
 def test_the_longest_text_of_the_data_sets_the_width():

@@ -103,10 +103,38 @@ def test_each_policy_gets_its_promise_and_the_worst_one_decides():
     risks, groups = np.linspace(0, 1, 800), [np.arange(0, 800, 2), np.arange(1, 800, 2)]
     mistakes = np.zeros(800)
     mistakes[401::2] = 1.0  # the second policy goes wrong above a risk of a half
-    both = trusted_for_all(risks, mistakes, groups, error=0.05)
-    assert 0.4 < both < 0.56 and trusted_for_all(risks, 0 * risks, groups, error=0.05) > 0.99
+
+    def shared(mistakes):
+        return trusted_for_all(risks, mistakes, groups, ["calm", "wild"], error=0.05)
+
+    assert 0.4 < shared(mistakes).value < 0.56 and shared(0 * risks).value > 0.99
     mistakes[1::2] = 1.0
-    assert trusted_for_all(risks, mistakes, groups, error=0.05) is None
+    assert shared(mistakes).value is None
+    assert shared(mistakes).reasons == (
+        "no steps of wild can be shown to be wrong less often than 0.05",
+    )
+
+
+def test_every_policy_is_tested_at_the_lowest_threshold():
+    """Below it, another policy may have few steps, or wrong ones among its safest quarter."""
+    calm = np.concatenate([np.linspace(0, 0.1, 100), np.linspace(0.5, 1, 100)])
+    calm_wrong = (calm > 0.4).astype(float)
+    groups = [np.arange(200), 200 + np.arange(1000)]
+
+    def shared(wild, wild_wrong):
+        assert trusted_below(wild, wild_wrong, error=0.05) == 1.0  # alone it has a threshold
+        risks, wrong = np.concatenate([calm, wild]), np.concatenate([calm_wrong, wild_wrong])
+        return trusted_for_all(risks, wrong, groups, ["calm", "wild"], error=0.05)
+
+    none_below = shared(np.linspace(0.1, 1, 1000), np.zeros(1000))
+    assert none_below.value is None and len(none_below.reasons) == 1
+    assert "no steps of wild" in none_below.reasons[0]
+    assert "risk shown for calm: 0 steps test it, 59 can" in none_below.reasons[0]
+    wild = np.concatenate([np.full(80, 0.05), np.linspace(0.2, 1, 920)])
+    some = ((np.arange(1000) < 80) & (np.arange(1000) % 20 == 0)).astype(float)
+    wrong_below = shared(wild, some)
+    assert wrong_below.value is None and "no steps of wild" in wrong_below.reasons[0]
+    assert shared(wild, np.zeros(1000)).value == trusted_below(calm, calm_wrong, error=0.05) < 0.11
 
 
 def test_all_steps_of_an_instance_are_on_one_side_of_the_fit():

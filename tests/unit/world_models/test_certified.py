@@ -5,13 +5,76 @@ import asyncio
 import pytest
 from tests.support.made_models import certified_model_of
 
+from terrella.core.config import dump
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import Query
 from terrella.core.tokens import TokenRequest
-from terrella.core.types import Situation
+from terrella.core.types import Situation, Split
+from terrella.pipelines.collect.pipeline import Collect
+from terrella.policies.basic import Random
+from terrella.show.progress import SilentProgress
 from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.truth import TrueModel
+from terrella.world_models import certified
+from terrella.world_models.certified import load_certified_model
+from terrella.world_models.imagine import ImaginedWorld, imagine
+from terrella.world_models.imagine_gate import gated
 from terrella.worlds.counter import Counter
+
+
+@pytest.fixture
+def certified_folder(tmp_path, monkeypatch):
+    """A folder with data, weights and a certificate of `Counter`, whose model is exact."""
+    counter = Counter.Config(goals=50)
+    exact = TrueModel(counter.build())
+    monkeypatch.setattr(certified, "load_world_model", lambda *_, **__: exact)
+    Collect(
+        Collect.Config(world=counter, policy=Random.Config(), out=tmp_path / "data", episodes=5)
+    ).run(SilentProgress())
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_bytes(b"1")
+    hashes = certified.certified_hashes(tmp_path)
+    about = {f"{name}_sha256": value for name, value in hashes.items()}
+    sections = {
+        "about": {**about, "samples": 8, "world": dump(counter)},
+        "certified": True,
+        "reasons": [],
+        "safe_horizon": 2,
+        "risk": {"threshold": 1.0, "model": None},
+    }
+    Certificate(sections).save(tmp_path / certified.CERTIFICATE)
+    return tmp_path
+
+
+def test_a_model_is_certified_for_the_world_that_is_imagined_only(certified_folder):
+    counter = Counter.Config(goals=50)
+    same, other = (
+        load_certified_model(certified_folder, 8, world)
+        for world in (counter.replace(split=Split.TEST), counter.replace(goals=60))
+    )
+    assert same.verdict(0.0, depth=1) is Trust.TRUSTED
+    assert other.verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
+    assert "goals (50 there, 60 here)" in other.certificate.reasons[0]
+    assert same.model is other.model  # loaded once
+    assert certified.read_certificate(certified_folder, 8, counter).certified
+    assert not certified.read_certificate(certified_folder, 8, counter.replace(goals=60)).certified
+
+
+def test_imagined_and_gated_worlds_are_held_to_the_certificate_of_their_world(certified_folder):
+    counter = Counter.Config(goals=50)
+    for world, trust in (
+        (counter, "trusted"),
+        (counter.replace(goals=60), "not_certified"),
+        (counter.replace(max_steps=counter.max_steps + 1), "not_certified"),
+    ):
+        for made in (imagine(world, certified_folder), gated(world, certified_folder)):
+            certificate = made.certified_model.certificate
+            assert certificate.verdict(0.0, depth=1).value == trust
+        assert made.gate.verdict(0.0, depth=1).value == trust
+    longer = ImaginedWorld.Config(
+        world=counter, folder=certified_folder, max_steps=counter.max_steps + 1
+    )
+    assert not longer.build().certified_model.certificate.certified
 
 
 def counter_query():

@@ -1,7 +1,5 @@
 """The gate in a world: which steps are imagined or real, audits, and drift."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from tests.support.made_models import Doubting, Lying, by_chance, certified_model_of, data_of
@@ -202,9 +200,13 @@ def test_worlds_share_a_gate_until_their_folder_is_certified_again(tmp_path, mon
     certificate = tmp_path / "certificate/certificate.json"
     certificate.parent.mkdir()
     certificate.write_text("{}")
-    loaded = SimpleNamespace(certificate=None)
-    monkeypatch.setattr(imagine_gate, "load_certified_model", lambda folder, samples: loaded)
-    first = imagine_gate.load_gate(tmp_path, 8, Gate.Config())
-    assert imagine_gate.load_gate(tmp_path, 8, Gate.Config()) is first
+    monkeypatch.setattr(imagine_gate, "cached_certificate", lambda *_: None)
+
+    def gate(**world):
+        return imagine_gate.load_gate(tmp_path, 8, Gate.Config(), Cliff.Config(**world))
+
+    first = gate()
+    assert gate() is first  # of a world whose settings hold a mapping, too
+    assert gate(walk=3) is not first  # the certificate may hold for one of them only
     certificate.write_text('{"certified": true}')
-    assert imagine_gate.load_gate(tmp_path, 8, Gate.Config()) is not first
+    assert gate() is not first

@@ -90,7 +90,7 @@ class Certify(Configurable):
         model = model or load_world_model(
             config.folder / MODEL, samples=config.samples, engine=self.config.engine_settings
         )
-        data = data or NearestData(EpisodeStore.open(config.folder / DATA).transitions())
+        data = data or NearestData.of_episodes(EpisodeStore.open(config.folder / DATA).episodes())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
             "about": {
@@ -227,7 +227,8 @@ def _risk_rows(risk: dict[str, Any]) -> list[tuple[str, str]]:
     interval = f"[{covered['low']:.3f}, {covered['high']:.3f}]"
     trusted = f"{risk['trusted_share']:.3f}, of which wrong {interval_text(risk['trusted_wrong'])}"
     return [
-        ("conformal coverage", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
+        ("coverage, by episode", f"{covered['mean']:.3f} {interval}, n = {covered['n']}"),
         ("empty prediction sets", f"{risk['empty_sets']:.3f}"),
+        ("steps that tested the threshold", ", ".join(map(str, risk["threshold_steps"].values()))),
         ("trusted steps", trusted),
     ]

@@ -43,9 +43,9 @@ class CertifyConfig(EngineConfig):
     """
     samples: int = 8
     level: float = 0.9
-    """Fraction of steps whose prediction set must hold the true result."""
+    """How often the prediction set of a random step of a random episode must hold the result."""
     step_error: float = 0.03
-    """Acceptable error among the steps that the gate imagines."""
+    """Acceptable error among the steps that the gate imagines; each step counts alike."""
     horizon_error: float = 0.15
     """Acceptable error after as many imagined steps as the safe horizon."""
     calibration: int = 800
@@ -104,6 +104,8 @@ class StepPredictions:
     """Number of the policy that took each step, in the order of `CertifyConfig.under`."""
     instances: list[str]
     """Of each step."""
+    lengths: np.ndarray
+    """Steps of the episode that each step was drawn from."""
 
     @property
     def distinct(self) -> int:

@@ -5,6 +5,7 @@ section = risk_section(model, calibration, held_out, world.verifier, step_error=
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,14 @@ from terrella.core.types import Observation, Prediction
 from terrella.pipelines.certify.records import StepPredictions
 from terrella.trust.horizon import mean_row
 from terrella.trust.predictive import matches, predicted_prob
-from terrella.trust.risk import RiskModel, by_policy, calibration_rows, trusted_for_all
+from terrella.trust.risk import (
+    RiskModel,
+    SharedThreshold,
+    by_policy,
+    calibration_rows,
+    sample_of_steps,
+    trusted_for_all,
+)
 
 CURVE_POINTS = 20
 WHOLE = "all"
@@ -30,14 +38,19 @@ def risk_section(
     *,
     step_error: float,
     policies: list[str],
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Coverage of the prediction sets on held-out instances, and the risk threshold."""
+    """Coverage of the prediction sets on held-out instances, and the risk threshold.
+
+    Coverage is that of a random step of a random episode. What is said of trusted steps is said of
+    steps: each counts as many as its episode has.
+    """
     counts = {"calibration": calibration.distinct, "held_out": held_out.distinct}
     if model is None:
         return {**counts, "model": None, "threshold": None, "coverage": None}
     risks = model.risks(held_out.signals)
-    threshold = risk_threshold(model, calibration, step_error)
-    trusted = risks <= (-1.0 if threshold is None else threshold)
+    threshold = risk_threshold(model, calibration, step_error, policies, seed=seed)
+    trusted = risks <= (-1.0 if threshold.value is None else threshold.value)
     sizes, covered = prediction_sets(model, risks, held_out, verifier)
     return {
         **counts,
@@ -50,28 +63,37 @@ def risk_section(
             name: _policy_row(held_out.policies == number, covered, held_out, trusted)
             for number, name in enumerate(policies)
         },
-        "threshold": threshold,
+        "threshold": threshold.value,
+        "no_threshold": list(threshold.reasons),
+        "threshold_steps": dict(zip(policies, threshold.steps, strict=True)),
         "mean_risk": float(risks.mean()),
         "mean_wrong": float(held_out.wrong.mean()),
-        "trusted_share": float(trusted.mean()),
-        "trusted_wrong": _instance_row(
-            held_out.wrong[trusted], list(np.asarray(held_out.instances)[trusted])
-        ),
+        **_trusted_rows(held_out, trusted, np.ones(len(trusted), bool)),
         "ordering": _auroc(risks, held_out.wrong > 0.5),
-        "curve": _risk_curve(risks, held_out.wrong),
+        "curve": _risk_curve(risks, held_out.wrong, held_out.lengths),
     }
 
 
 def risk_threshold(
-    model: RiskModel, calibration: StepPredictions, step_error: float
-) -> float | None:
-    """The risk below which to imagine, from the calibration steps that fitted nothing."""
+    model: RiskModel,
+    calibration: StepPredictions,
+    step_error: float,
+    policies: Sequence[str],
+    *,
+    seed: int = 0,
+) -> SharedThreshold:
+    """The risk below which to imagine, from the calibration steps that fitted nothing.
+
+    The gate spends the error step by step, so the steps are thinned to a sample of steps.
+    """
     count = len(calibration.wrong)
     rest = calibration_rows(count, len(set(calibration.policies.tolist())))
+    groups = by_policy(count, calibration.policies.tolist())
     return trusted_for_all(
         model.risks(calibration.signals[rest]),
         calibration.wrong[rest],
-        by_policy(count, calibration.policies.tolist()),
+        sample_of_steps(calibration.lengths[rest], groups, seed=seed),
+        policies,
         error=step_error,
     )
 
@@ -89,9 +111,41 @@ def _policy_row(
 ) -> dict[str, Any]:
     return {
         "coverage": mean_row(list(np.asarray(covered)[chosen])),
-        "trusted_share": float(trusted[chosen].mean()) if chosen.any() else None,
-        "trusted_wrong": mean_row(list(held_out.wrong[chosen & trusted])),
+        **_trusted_rows(held_out, trusted, chosen),
     }
+
+
+def _trusted_rows(
+    held_out: StepPredictions, trusted: np.ndarray, chosen: np.ndarray
+) -> dict[str, Any]:
+    """Which share of the chosen steps is trusted, and how often those are wrong."""
+    lengths, both = held_out.lengths, chosen & trusted
+    names = np.asarray(held_out.instances)
+    return {
+        "trusted_share": float(lengths[both].sum() / lengths[chosen].sum())
+        if chosen.any()
+        else None,
+        "trusted_wrong": step_mean_row(held_out.wrong[both], lengths[both], names[both]),
+    }
+
+
+def step_mean_row(
+    values: np.ndarray, lengths: np.ndarray, instances: np.ndarray
+) -> dict[str, float | int | None]:
+    """The mean over steps of values that were measured at one step of each episode.
+
+    A value counts as many as its episode has steps. The interval is that of a ratio of sums over
+    instances, which are independent; with equal lengths it is the usual one.
+    """
+    _, instance = np.unique(instances, return_inverse=True)
+    weights = np.bincount(instance, lengths)
+    if not weights.size:
+        return mean_row([])
+    sums = np.bincount(instance, lengths * values)
+    mean = float(sums.sum() / weights.sum())
+    # The mean moves by these amounts when an instance is left out.
+    linear = mean + (sums - mean * weights) / weights.mean()
+    return {**mean_row(list(linear)), "mean": mean}
 
 
 def prediction_sets(
@@ -152,16 +206,19 @@ def _holds(
     return any(matches(predicted, result, before, verifier) == 1.0 for predicted in chosen)
 
 
-def _risk_curve(risks: np.ndarray, wrong: np.ndarray) -> list[dict[str, float]]:
-    """Error among the steps of lowest risk, by the share of steps that is accepted."""
+def _risk_curve(
+    risks: np.ndarray, wrong: np.ndarray, lengths: np.ndarray
+) -> list[dict[str, float]]:
+    """Error among the steps of lowest risk, by the share of all steps that is accepted."""
     order = np.argsort(risks)
+    steps, mistakes = np.cumsum(lengths[order]), np.cumsum((lengths * wrong)[order])
     points = range(1, CURVE_POINTS + 1)
     counts = [max(1, round(len(order) * point / CURVE_POINTS)) for point in points]
     return [
         {
-            "share": n / len(order),
+            "share": float(steps[n - 1] / steps[-1]),
             "risk": float(risks[order][n - 1]),
-            "wrong": float(wrong[order][:n].mean()),
+            "wrong": float(mistakes[n - 1] / steps[n - 1]),
         }
         for n in counts
     ]

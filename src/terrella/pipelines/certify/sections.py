@@ -23,7 +23,7 @@ from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import PolicyResult, evaluate_policy
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.pipelines.certify.risk import risk_section
-from terrella.pipelines.certify.steps import MOST_TRIES, predict_steps
+from terrella.pipelines.certify.steps import MOST_TRIES, predict_steps, require_unseen
 from terrella.pipelines.certify.watch import Watch
 from terrella.trust.coverage import describe_coverage
 from terrella.trust.horizon import (
@@ -101,6 +101,7 @@ class Sections:
             self.evidence.world.verifier,
             step_error=self.config.step_error,
             policies=self.policy_names,
+            seed=self.config.seed,
         )
 
     @functools.cached_property
@@ -197,13 +198,15 @@ class Sections:
         )
 
     def _play_real(self, policy: Policy, count: int) -> PolicyResult:
-        return evaluate_policy(
+        played = evaluate_policy(
             self.config.world.build,
             self.watch.policy(policy),
             seeds=self._instance_seeds(count),
             split=Split.TEST,
             num_envs=1,
         )
+        require_unseen(self.evidence.data, [episode.instance for episode in played.episodes])
+        return played
 
     def _play_imagined(self, policy: Policy, count: int) -> PolicyResult:
         certified_model = self._certified_model

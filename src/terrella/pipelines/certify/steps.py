@@ -5,10 +5,12 @@ predictions, env_steps = predict_steps(config, evidence, Split.TEST, 1500)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import Query
 from terrella.core.seeds import CERTIFY_FIRST
 from terrella.core.tokens import Task
@@ -16,6 +18,7 @@ from terrella.core.types import Split, Transition
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.rollout.tasks import PredictionTasks
 from terrella.trust.horizon import accuracies, true_distributions
+from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import predicted_prob
 from terrella.trust.risk import signals
 from terrella.trust.truth import seen_truth
@@ -30,6 +33,7 @@ def predict_steps(
     """Predict one step of each policy in `count` instances; returns the real steps it took, too."""
     world = evidence.world
     sampled, env_steps = sample_steps(config, split, count)
+    require_unseen(evidence.data, [each.instance for each in sampled])
     queries = [each.query for each in sampled]
     steps = [each.step for each in sampled]
     distributions = evidence.model.predict(queries)
@@ -54,8 +58,24 @@ def predict_steps(
         truths=truths,
         policies=np.array([each.policy for each in sampled], int),
         instances=[each.instance for each in sampled],
+        lengths=np.array([each.length for each in sampled], int),
     )
     return predictions, env_steps
+
+
+def require_unseen(data: NearestData, instances: Sequence[str]) -> None:
+    """Refuse to measure on instances that the model was fitted to: remembering is not predicting.
+
+    Data that do not say which instances they are of cannot be checked.
+    """
+    seen = data.instances & set(instances)
+    if seen:
+        raise ConfigError(
+            "data",
+            f"the model was fitted to {len(seen)} of the {len(set(instances))} instances on which "
+            f"it is measured, such as {min(seen)}",
+            "train it on episodes of the split train only, then certify again",
+        )
 
 
 class SampledStep(NamedTuple):
@@ -65,6 +85,8 @@ class SampledStep(NamedTuple):
     step: Transition
     policy: int
     instance: str
+    length: int
+    """Steps of the episode that it was drawn from."""
 
 
 def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[SampledStep], int]:
@@ -89,13 +111,13 @@ def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[
         episodes = [each.episode(index) for each in tasks]
         env_steps += sum(map(len, episodes))
         steps[instance] = [
-            _sampled(PredictionTasks.draw(episode), policy)
+            _sampled(PredictionTasks.draw(episode), policy, len(episode))
             for policy, episode in enumerate(episodes)
         ]
     return [step for of_instance in steps.values() for step in of_instance], env_steps
 
 
-def _sampled(task: Task, policy: int) -> SampledStep:
+def _sampled(task: Task, policy: int, length: int) -> SampledStep:
     assert task.situation is not None and task.transition is not None
     query = Query(task.situation, task.transition.action)
-    return SampledStep(query, task.transition, policy, task.instance)
+    return SampledStep(query, task.transition, policy, task.instance, length)

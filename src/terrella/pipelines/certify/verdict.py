@@ -34,8 +34,7 @@ def rejection_reasons(config: CertifyConfig, sections: Mapping[str, Any]) -> lis
         for name, row in risk["by_policy"].items()
         if (row["trusted_wrong"]["low"] or 0.0) > config.step_error
     ]
-    if risk["threshold"] is None:
-        reasons.append(f"no steps can be shown to be wrong less often than {config.step_error:g}")
+    reasons += risk["no_threshold"]
     if sections["safe_horizon"] == 0:
         reasons.append(f"wrong more often than {config.horizon_error:g} after a single step")
     if sections["coverage"]["actions_never_seen"]:

@@ -73,6 +73,11 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
             if self.max_steps < 1:
                 raise ConfigError("max_steps", f"must be at least 1, not {self.max_steps}")
 
+        @property
+        def real(self) -> World.Config:
+            """Where agents are measured: this world, or the real one behind an imagined world."""
+            return self
+
     name: ClassVar[str] = ""
     """Name on the command line; derived from the class name if empty."""
     rules: ClassVar[str] = ""

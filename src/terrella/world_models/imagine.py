@@ -40,6 +40,11 @@ class ImaginedWorld(World):
         folder: Local[Path] = Path()
         samples: int = 8
 
+        @property
+        def real(self) -> World.Config:
+            """The real world, with the episode length and the split of the imagined one."""
+            return self.world.real.replace(max_steps=self.max_steps, split=self.split)
+
     name: ClassVar[str] = "imagined"
     config: Config
 

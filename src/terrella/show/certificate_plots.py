@@ -18,6 +18,7 @@ from terrella.trust.certificate import Certificate
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 HORIZON_STYLES = {
     "open": (BLUE, "o", "-", "open loop"),
+    "from_reset": (PURPLE, "d", "-", "open loop from reset"),
     "closed": (GREEN, "s", "--", "closed loop"),
     "no_change": (GREY, "x", ":", "no change"),
     "nearest": (ORANGE, "^", "-.", "nearest neighbour"),

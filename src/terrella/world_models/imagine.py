@@ -58,6 +58,7 @@ class ImaginedWorld(World):
         self.action_space = self.real.action_space
         self.history: tuple[Transition, ...] = ()
         self.depth = 0
+        """Imagined steps since the last state that is known to be real."""
         self.step_info: dict[str, Any] = {}
 
     @property

@@ -1,8 +1,10 @@
 """A world that is imagined where the certificate allows it and real elsewhere: for training agents.
 
 It is a `World`: `terrella rlvr` and any Gymnasium program can play it unchanged. In a world with a
-readable state, a real step is taken directly from the imagined state. Any other world first replays
-the imagined actions, and each of them counts as a real step.
+readable state, a real step is taken directly from the imagined state. It inherits the errors of
+that state, so the safe horizon bounds the imagined steps of a whole episode. Any other world first
+replays the imagined actions, and each of them counts as a real step. Its result is the real state,
+and imagination restarts from it.
     world = gated(FrozenLake.Config(size=3), Path("runs/lake"))
     world.reset(seed=0); world.step("Right"); world.gate.ledger.counts()
 """
@@ -135,9 +137,10 @@ class GatedWorld(ImaginedWorld):
     # --- real steps -------------------------------------------------------------------------------
 
     def _real_step(self, action: str, risk: float, verdict: Trust) -> Step:
-        """Take a step in the real world; imagination restarts from its result."""
-        self.step_info = {"risk": risk, "depth": 0, "trust": verdict.value, "real": True}
-        self.depth = 0
+        """Take a step in the real world."""
+        if not isinstance(self.real, StateWorld):
+            self.depth = 0  # the replay corrects the imagined steps
+        self.step_info = {"risk": risk, "depth": self.depth, "trust": verdict.value, "real": True}
         if not isinstance(self.real, StateWorld):
             return self._replay_and_step(action)
         before = self._observation

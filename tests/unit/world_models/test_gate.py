@@ -104,6 +104,12 @@ def test_imagination_is_no_deeper_than_the_safe_horizon(certificates):
     depths = [step.info["depth"] for episode in result.episodes for step in episode.transitions]
     assert max(depths) == 2 and ledger.refused["too_deep"] > 0
     assert ledger.refused.total() == ledger.real
+    # A real step from an imagined state keeps its errors, so no episode has more imagined steps.
+    imagined = [
+        sum(not step.info.get("real") for step in episode.transitions)
+        for episode in result.episodes
+    ]
+    assert max(imagined) == 2 and max(len(each.transitions) for each in result.episodes) > 4
 
 
 def test_a_model_that_knows_when_it_guesses_is_trusted_where_it_does_not(certificates):

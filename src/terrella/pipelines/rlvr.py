@@ -37,6 +37,7 @@ from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
 from terrella.show.progress import BesideBaselines
+from terrella.trust.gate import kept_counts
 
 ALL_MASKED = "all verdicts masked"
 
@@ -57,6 +58,8 @@ class RlvrResult:
     after_by_world: dict[str, Metric | None] = field(default_factory=dict)
     validation_steps: int = 0
     """Real steps of both evaluations and of the baselines; no training step is among them."""
+    gates: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The ledger of each gated world: imagined and real steps of the warm-up and of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,9 @@ class Rlvr(ModelPipeline[RlvrResult]):
             before_by_world=before.worlds,
             after_by_world=after.worlds,
             validation_steps=before.steps + after.steps + beside.steps,
+            gates={
+                name: counts for name in self.worlds() if (counts := kept_counts(_kept(run, name)))
+            },
         )
 
     def worlds(self) -> dict[str, OtherWorld]:
@@ -165,6 +171,13 @@ class Rlvr(ModelPipeline[RlvrResult]):
             count = sum(other.world.owner.name == name for other in named.values())
             named[f"{name}-{count + 1}" if count else name] = each
         return named
+
+    def training_worlds(self, run: RunFolder) -> dict[str, OtherWorld]:
+        """The worlds of the warm-up and of RLVR: a gate keeps its state in the run's folder."""
+        return {
+            name: each.replace(world=each.world.kept_in(_kept(run, name)))
+            for name, each in self.worlds().items()
+        }
 
     def real_worlds(self) -> dict[str, OtherWorld]:
         """The worlds of evaluations and baselines, by the names of `worlds`."""
@@ -189,7 +202,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
     def warm_up(self, run: RunFolder, start: Model, folder: Path) -> None:
         config = self.config
         tokenizer = load_tokenizer(start)
-        worlds = self.worlds().values()
+        worlds = self.training_worlds(run).values()
         examples = [
             row
             for each in worlds
@@ -223,7 +236,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         config = self.config
         trained = self.engine.rlvr(
             start,
-            self.episode_source(),
+            self._mixed(self.training_worlds(run)),
             config.rlvr,
             run / "model",
             seed=config.seed,
@@ -344,7 +357,16 @@ class Rlvr(ModelPipeline[RlvrResult]):
         if measured == [each.world for each in self.worlds().values()]:
             return []
         names = ", ".join(world.owner.name for world in measured)
-        return [("measured in the real world", f"{names}, {result.validation_steps:,} real steps")]
+        rows = [("measured in the real world", f"{names}, {result.validation_steps:,} real steps")]
+        for name, counts in result.gates.items():
+            steps = f"{counts['real_steps']:,} real and {counts['imagined']:,} imagined steps"
+            rows.append((f"trained behind the gate of {name}", steps))
+        return rows
+
+
+def _kept(run: RunFolder, world: str) -> Path:
+    """The folder for what a world of a run keeps between sessions."""
+    return run / "gates" / world
 
 
 def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:

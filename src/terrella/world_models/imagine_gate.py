@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -45,7 +45,7 @@ def load_gate(folder: Path, samples: int, config: Gate.Config) -> Gate:
     return _load_gate(folder, certified_stamp(folder), samples, config)
 
 
-@lru_cache(maxsize=4)
+@cache  # none is dropped: a gate that has closed must not be made anew
 def _load_gate(folder: Path, stamp: object, samples: int, config: Gate.Config) -> Gate:
     return Gate(config, load_certified_model(folder, samples).certificate)
 
@@ -61,6 +61,9 @@ class GatedWorld(ImaginedWorld):
         """The real world, the folder of its model, and the gate."""
 
         gate: Gate.Config = field(default_factory=Gate.Config)
+
+        def kept_in(self, folder: Path) -> Self:
+            return self.replace(gate=self.gate.replace(folder=folder))
 
     name: ClassVar[str] = "gated"
     config: Config
@@ -90,6 +93,8 @@ class GatedWorld(ImaginedWorld):
     def _draw_instance(self) -> None:
         super()._draw_instance()
         self.pending_actions = ()
+        if self._gate is not None:
+            self._gate.save_sometimes()
 
     def _imagine(self, action: str) -> Step:
         query = self.query(action)
@@ -101,34 +106,41 @@ class GatedWorld(ImaginedWorld):
         step = self._draw_step(distribution, risk, verdict)
         self.gate.ledger.imagined += 1
         rng = stream(TASK_STREAM, self.seed, self.noise_seed, self.steps)
-        if self.gate.wants_audit(rng.random()):
+        if self._can_audit() and self.gate.wants_audit(rng.random()):
             truth = self._audited_truth(query)
             self.gate.audit(risk, audit_error(distribution, truth, before, self.verifier))
         self.pending_actions = (*self.pending_actions, action)
         return step
 
+    def _can_audit(self) -> bool:
+        """Whether the real result of this step alone can be known.
+
+        A world whose state cannot be set could only replay the pending actions. The result would
+        have the errors of all of them, and the certificate bounds the error of one step.
+        """
+        return TrueModel.supports(self.real) or not self.pending_actions
+
     def _audited_truth(self, query: Query) -> PredictiveDistribution:
         """What really follows an audited step, as the certificate knows it.
 
-        A world whose state cannot be set replays the pending actions in a copy.
+        A world whose state cannot be set takes the step in a copy.
         """
         if TrueModel.supports(self.real):
             return TrueModel(self.real).predict([query])[0]
-        *pending, last = self._replay(self.real.fork(), query.action)
-        self.gate.ledger.real += len(pending)  # the last one is counted as audited
-        observation, reward, terminated, _, info = last
+        self.gate.ledger.replayed += self.real.steps_to_fork
+        observation, reward, terminated, _, info = self.real.fork().step(query.action)
         return PredictiveDistribution(
             (certain(observation, reward, terminated, bool(info["success"])),)
         )
 
-    def _replay(self, world: World, action: str) -> list[WorldStep]:
-        """Take the pending actions in a real world, then this one, until its episode ends.
+    def _replay(self, action: str) -> list[WorldStep]:
+        """Take the pending actions in the real world, then this one, until its episode ends.
 
         The last result is the one that counts.
         """
         results = []
         for each in (*self.pending_actions, action):
-            results.append(world.step(each))
+            results.append(self.real.step(each))
             _, _, terminated, truncated, _ = results[-1]
             if terminated or truncated:
                 break
@@ -157,7 +169,7 @@ class GatedWorld(ImaginedWorld):
 
     def _replay_and_step(self, action: str) -> Step:
         before = self._observation
-        results = self._replay(self.real, action)
+        results = self._replay(action)
         self._observation, reward, terminated, truncated, info = results[-1]
         self.gate.ledger.real += len(results)
         self.pending_actions = ()
@@ -165,7 +177,7 @@ class GatedWorld(ImaginedWorld):
             reward,
             terminated,
             bool(info["success"]),
-            valid=True,
+            valid=bool(info["valid"]),
             effective=self._observation != before,
             truncated=truncated,
         )

@@ -365,8 +365,8 @@ class Rlvr(ModelPipeline[RlvrResult]):
 
 
 def _kept(run: RunFolder, world: str) -> Path:
-    """The folder for what a world of a run keeps between sessions."""
-    return run / "gates" / world
+    """The folder for what a world of a run keeps between sessions, for processes anywhere."""
+    return (run / "gates" / world).absolute()
 
 
 def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:

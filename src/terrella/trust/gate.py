@@ -52,7 +52,7 @@ class Ledger:
     audited: int = 0
     """Imagined steps that were also taken in the real world: each costs one real step."""
     replayed: int = 0
-    """Further real steps of audits: they bring a copy of the world to the audited state."""
+    """Real steps that bring a copy of the world to its state, for an audit or a fork."""
     disagreed: int = 0
     """Audits that found more wrong than right."""
     recertified: int = 0

@@ -199,6 +199,8 @@ class GatedWorld(ImaginedWorld):
     def fork(self) -> Self:
         """An independent copy; the gate and its ledger are shared."""
         twin = super().fork()
+        if self.real.steps_to_fork:
+            self.gate.ledger.replayed += self.real.steps_to_fork
         twin.real = self.real.fork()
         return twin
 

@@ -64,7 +64,7 @@ def _draw_horizon(axes: Any, sections: Mapping[str, Any]) -> None:
         points = [
             (row["depth"], row[name])
             for row in sections["horizon"]
-            if row[name]["mean"] is not None
+            if name in row and row[name]["mean"] is not None
         ]
         depths = [depth for depth, _ in points]
         means = [accuracy["mean"] for _, accuracy in points]

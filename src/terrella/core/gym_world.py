@@ -35,6 +35,7 @@ class GymWorld(World):
     env_id: ClassVar[str]
     action_names: ClassVar[tuple[str, ...]]
     view_names = ("native",)
+    fixed_actions = True
     invalid_reward: ClassVar[float] = 0.0
     """Reward of text that is no action. It must not be above that of a wasted legal one."""
 
@@ -158,6 +159,10 @@ class GymWorld(World):
         for action in self._taken:
             twin.step(action)
         return twin
+
+    @property
+    def steps_to_fork(self) -> int:
+        return self.played
 
     def close(self) -> None:
         """Close the wrapped env."""

@@ -19,6 +19,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import gymnasium
@@ -73,6 +74,18 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
             if self.max_steps < 1:
                 raise ConfigError("max_steps", f"must be at least 1, not {self.max_steps}")
 
+        @property
+        def real(self) -> World.Config:
+            """Where agents are measured: this world, or the real one behind an imagined world."""
+            return self
+
+        def kept_in(self, folder: Path) -> Self:
+            """The same world with a folder of a run for what it keeps between sessions.
+
+            Most worlds keep nothing.
+            """
+            return self
+
     name: ClassVar[str] = ""
     """Name on the command line; derived from the class name if empty."""
     rules: ClassVar[str] = ""
@@ -82,6 +95,8 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     view_names: ClassVar[tuple[str, ...]] = ("state",)
     few_instances: ClassVar[str] = "give the world more instances"
     """What to do when a split has none."""
+    fixed_actions: ClassVar[bool] = False
+    """Whether `actions` lists the same names in every state, and no other action is legal."""
     verifier: Verifier
     config: Config
 
@@ -231,6 +246,11 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         twin = copy.copy(self)
         twin.noise, twin.np_random = copy.deepcopy(self.noise), copy.deepcopy(self.np_random)
         return twin
+
+    @property
+    def steps_to_fork(self) -> int:
+        """Steps that `fork` takes in the copy: none, unless it replays the actions taken."""
+        return 0
 
     def _require_reset(self) -> None:
         if not self.instance:

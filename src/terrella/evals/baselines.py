@@ -7,7 +7,7 @@ allows it, and is always measured by playing as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from terrella.core.episode import play
@@ -33,6 +33,8 @@ class Baselines:
     expert_played: float | None
     """None in a world without an expert."""
     expert_interval: tuple[float, float] | None
+    steps: int = 0
+    """Steps that were taken in the world."""
 
     def __str__(self) -> str:
         """For a person: what a model must beat, and what can be reached."""
@@ -63,19 +65,22 @@ def baselines(
     seeds = distinct_instances(world, range(seed, seed + instances), split)
     instances = len(seeds)
 
-    def played(policy: Policy) -> list[float]:
-        return _instance_means(world, policy, seeds, split, plays, max_steps)
+    def played(policy: Policy) -> list[list[Episode]]:
+        return [_play(world, policy, seed, split, plays, max_steps) for seed in seeds]
 
-    random_values = played(Random.Config().build())
-    expert = Expert.Config().build() if world.has_expert else None
-    expert_values = played(expert) if expert else []
+    random_play = played(Random.Config().build())
+    expert_play = played(Expert.Config().build()) if world.has_expert else []
+    random_values, expert_values = _instance_means(random_play), _instance_means(expert_play)
     return Baselines(
         instances=instances,
         random_exact=exact_random(world, seeds, split, max_steps),
         random_played=sum(random_values) / instances,
         random_interval=mean_interval(random_values),
-        expert_played=sum(expert_values) / instances if expert else None,
-        expert_interval=mean_interval(expert_values) if expert else None,
+        expert_played=sum(expert_values) / instances if expert_play else None,
+        expert_interval=mean_interval(expert_values) if expert_play else None,
+        steps=sum(
+            len(episode.transitions) for each in (*random_play, *expert_play) for episode in each
+        ),
     )
 
 
@@ -92,23 +97,19 @@ def distinct_instances(
     return list(first.values())
 
 
-def _instance_means(
-    world: World,
-    policy: Policy,
-    seeds: Iterable[int],
-    split: Split,
-    plays: int,
-    max_steps: int | None,
-) -> list[float]:
+def _play(
+    world: World, policy: Policy, seed: int, split: Split, plays: int, max_steps: int | None
+) -> list[Episode]:
+    """Play an instance several times, each time with other noise."""
+    return [
+        play(world, policy, seed=seed, noise_seed=k, split=split, max_steps=max_steps)
+        for k in range(plays)
+    ]
+
+
+def _instance_means(instances: Iterable[Sequence[Episode]]) -> list[float]:
     """Mean success per instance: intervals are over instances, not episodes."""
-    means = []
-    for seed in seeds:
-        episodes = [
-            play(world, policy, seed=seed, noise_seed=k, split=split, max_steps=max_steps)
-            for k in range(plays)
-        ]
-        means.append(sum(map(_value, episodes)) / plays)
-    return means
+    return [sum(map(_value, episodes)) / len(episodes) for episodes in instances]
 
 
 def _value(episode: Episode) -> float:

@@ -1,8 +1,9 @@
 """`terrella rlvr RECIPE`: a model answers, the world verifies, better answers become likelier.
 
 Format warm-up (for models made from scratch), evaluation on held-out instances, RLVR, evaluation
-again, beside the baselines that need no model. The folder holds the exported model, the curve and
-the manifest; the same call resumes.
+again, beside the baselines that need no model. An agent may train in imagination; evaluations and
+baselines are always of the real world. The folder holds the exported model, the curve and the
+manifest; the same call resumes.
     Rlvr(tiny_counter().replace(out=Path("runs/x"))).run(progress)
 """
 
@@ -36,13 +37,17 @@ from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
 from terrella.show.progress import BesideBaselines
+from terrella.trust.gate import kept_counts
 
 ALL_MASKED = "all verdicts masked"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RlvrResult:
-    """Mean verdict on validation tasks before and after training, beside the baselines."""
+    """Mean verdict on validation tasks before and after training, beside the baselines.
+
+    All of them are measured in the real world, also where training is imagined or gated.
+    """
 
     before: Metric
     after: Metric
@@ -51,6 +56,10 @@ class RlvrResult:
     before_by_world: dict[str, Metric | None] = field(default_factory=dict)
     """Empty with a single world; None where all verdicts of a world are masked."""
     after_by_world: dict[str, Metric | None] = field(default_factory=dict)
+    validation_steps: int = 0
+    """Real steps of both evaluations and of the baselines; no training step is among them."""
+    gates: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The ledger of each gated world: imagined and real steps of the warm-up and of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,14 @@ class OtherWorld(Configurable.Config):
     """Groups of it for each group of the first world."""
     max_turns: int = 10
     max_actions: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselinePart:
+    """What needs no model, and the real steps that it took."""
+
+    values: dict[str, float | None]
+    steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,21 +139,24 @@ class Rlvr(ModelPipeline[RlvrResult]):
         check_count(config.evaluate_on, sum(shares[:-1]) + 1)  # one task of the last world
 
     def train(self, run: RunFolder) -> RlvrResult:
-        source = self.episode_source()
         start = self.warm_model(run)
-        beside = run.part("baselines", dict[str, float | None], self.baselines)
-        before = run.part("before", Validation, lambda: self.validate(source, start))
+        beside = run.part("real_baselines", BaselinePart, self.baselines)
+        before = run.part("before", Validation, lambda: self.validate(start))
         trained = run.part(
-            "rlvr", TrainedPart, lambda: self.reinforce(run, start, source, beside), collective=True
+            "rlvr", TrainedPart, lambda: self.reinforce(run, start, beside.values), collective=True
         )
-        after = run.part("after", Validation, lambda: self.validate(source, run / "model"))
+        after = run.part("after", Validation, lambda: self.validate(run / "model"))
         return RlvrResult(
             before=before.metric,
             after=after.metric,
-            baselines=beside,
+            baselines=beside.values,
             steps=trained.steps,
             before_by_world=before.worlds,
             after_by_world=after.worlds,
+            validation_steps=before.steps + after.steps + beside.steps,
+            gates={
+                name: counts for name in self.worlds() if (counts := kept_counts(_kept(run, name)))
+            },
         )
 
     def worlds(self) -> dict[str, OtherWorld]:
@@ -151,6 +171,17 @@ class Rlvr(ModelPipeline[RlvrResult]):
             count = sum(other.world.owner.name == name for other in named.values())
             named[f"{name}-{count + 1}" if count else name] = each
         return named
+
+    def training_worlds(self, run: RunFolder) -> dict[str, OtherWorld]:
+        """The worlds of the warm-up and of RLVR: a gate keeps its state in the run's folder."""
+        return {
+            name: each.replace(world=each.world.kept_in(_kept(run, name)))
+            for name, each in self.worlds().items()
+        }
+
+    def real_worlds(self) -> dict[str, OtherWorld]:
+        """The worlds of evaluations and baselines, by the names of `worlds`."""
+        return {name: each.replace(world=each.world.real) for name, each in self.worlds().items()}
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -171,7 +202,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
     def warm_up(self, run: RunFolder, start: Model, folder: Path) -> None:
         config = self.config
         tokenizer = load_tokenizer(start)
-        worlds = self.worlds().values()
+        worlds = self.training_worlds(run).values()
         examples = [
             row
             for each in worlds
@@ -200,13 +231,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
         self,
         run: RunFolder,
         start: Model,
-        source: EpisodeSource,
         baselines: Mapping[str, float | None],
     ) -> TrainedPart:
         config = self.config
         trained = self.engine.rlvr(
             start,
-            source,
+            self._mixed(self.training_worlds(run)),
             config.rlvr,
             run / "model",
             seed=config.seed,
@@ -221,12 +251,20 @@ class Rlvr(ModelPipeline[RlvrResult]):
         return CodecConfig(max_actions=world.max_actions, thinking=self.config.thinking)
 
     def episode_source(self) -> EpisodeSource:
-        sources = {name: self._source(each) for name, each in self.worlds().items()}
+        """Where training episodes come from."""
+        return self._mixed(self.worlds())
+
+    def validation_source(self) -> EpisodeSource:
+        """The same tasks in the real worlds: what an agent has learned counts there."""
+        return self._mixed(self.real_worlds())
+
+    def _mixed(self, worlds: Mapping[str, OtherWorld]) -> EpisodeSource:
+        sources = {name: self._source(each) for name, each in worlds.items()}
         if len(sources) == 1:
             return next(iter(sources.values()))
         shares = [
             WorldShare(name=name, source=sources[name], share=each.share)
-            for name, each in self.worlds().items()
+            for name, each in worlds.items()
         ]
         return mixed_source(*shares)
 
@@ -247,34 +285,40 @@ class Rlvr(ModelPipeline[RlvrResult]):
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def validate(self, source: EpisodeSource, model: Model) -> Validation:
+    def validate(self, model: Model) -> Validation:
         return validate(
             self.engine,
-            source,
+            self.validation_source(),
             model,
             count=self.config.evaluate_on,
             seed=self.config.seed,
         )
 
-    def baselines(self) -> dict[str, float | None]:
-        """What needs no model, on the same tasks; with several worlds for each."""
-        worlds, tasks = self.worlds(), self.episode_source().tasks
+    def baselines(self) -> BaselinePart:
+        """What needs no model, on the validation tasks; with several worlds for each."""
+        worlds, tasks = self.real_worlds(), self.validation_source().tasks
         if not isinstance(tasks, MixedTasks):
             (only,) = worlds.values()
             return self._baselines(only, self.config.evaluate_on)
         counts = tasks.counts(self.config.evaluate_on)
-        return {
-            f"{baseline}/{name}": value
-            for name, each in worlds.items()
-            for baseline, value in self._baselines(each, counts[name]).items()
-        }
+        parts = {name: self._baselines(each, counts[name]) for name, each in worlds.items()}
+        return BaselinePart(
+            values={
+                f"{baseline}/{name}": value
+                for name, part in parts.items()
+                for baseline, value in part.values.items()
+            },
+            steps=sum(part.steps for part in parts.values()),
+        )
 
-    def _baselines(self, each: OtherWorld, count: int) -> dict[str, float | None]:
+    def _baselines(self, each: OtherWorld, count: int) -> BaselinePart:
         config = self.config
         if config.ask == "observation":
             verifier = each.world.build().verifier
             tasks = self._source(each).on(Split.VALIDATION).tasks.make()
-            return {"no_change": no_change_mean(verifier, tasks, count)}
+            return BaselinePart(
+                values={"no_change": no_change_mean(verifier, tasks, count)}, steps=0
+            )
         scores = baselines(
             each.world.build(),
             split=Split.VALIDATION,
@@ -283,11 +327,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
             seed=AgentTasks(seed=config.seed)(0).seed,
             max_steps=each.max_turns * each.max_actions,
         )
-        return {
+        values = {
             "random_exact": scores.random_exact,
             "random": scores.random_played,
             "expert": scores.expert_played,
         }
+        return BaselinePart(values=values, steps=scores.steps)
 
     def summary(self, result: RlvrResult) -> list[tuple[str, str]]:
         rows = [
@@ -304,7 +349,24 @@ class Rlvr(ModelPipeline[RlvrResult]):
         for name, value in result.baselines.items():
             if value is not None:
                 rows.append((f"baseline: {name}", f"{value:.3f}"))
+        return [*rows, *self._real_rows(result)]
+
+    def _real_rows(self, result: RlvrResult) -> list[tuple[str, str]]:
+        """Where the figures were measured, unless that is where the agent was trained."""
+        measured = [each.world for each in self.real_worlds().values()]
+        if measured == [each.world for each in self.worlds().values()]:
+            return []
+        names = ", ".join(world.owner.name for world in measured)
+        rows = [("measured in the real world", f"{names}, {result.validation_steps:,} real steps")]
+        for name, counts in result.gates.items():
+            steps = f"{counts['real_steps']:,} real and {counts['imagined']:,} imagined steps"
+            rows.append((f"trained behind the gate of {name}", steps))
         return rows
+
+
+def _kept(run: RunFolder, world: str) -> Path:
+    """The folder for what a world of a run keeps between sessions, for processes anywhere."""
+    return (run / "gates" / world).absolute()
 
 
 def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:

@@ -36,6 +36,8 @@ class Validation:
     instances: dict[str, float]
     worlds: dict[str, Metric | None] = field(default_factory=dict)
     """The same for each world, where a source has several; None where all verdicts are masked."""
+    steps: int = 0
+    """Steps of the episodes that were played; a prediction plays none."""
 
 
 def evaluate(
@@ -60,7 +62,8 @@ def evaluate(
         by_world.setdefault(task.world, []).append((name, value))
     metric, instances = _over_instances(list(zip(names, values, strict=True)))
     worlds = {world: _world_metric(world, part) for world, part in by_world.items() if world}
-    return Validation(metric=metric, instances=instances, worlds=worlds)
+    steps = sum(len(episode.record.transitions) for episode in episodes if episode.record)
+    return Validation(metric=metric, instances=instances, worlds=worlds, steps=steps)
 
 
 def check_count(count: int, least: int = 1) -> None:

@@ -18,6 +18,7 @@ from terrella.trust.certificate import Certificate
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 HORIZON_STYLES = {
     "open": (BLUE, "o", "-", "open loop"),
+    "from_reset": (PURPLE, "d", "-", "open loop from reset"),
     "closed": (GREEN, "s", "--", "closed loop"),
     "no_change": (GREY, "x", ":", "no change"),
     "nearest": (ORANGE, "^", "-.", "nearest neighbour"),
@@ -63,7 +64,7 @@ def _draw_horizon(axes: Any, sections: Mapping[str, Any]) -> None:
         points = [
             (row["depth"], row[name])
             for row in sections["horizon"]
-            if row[name]["mean"] is not None
+            if name in row and row[name]["mean"] is not None
         ]
         depths = [depth for depth, _ in points]
         means = [accuracy["mean"] for _, accuracy in points]

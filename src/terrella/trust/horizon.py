@@ -3,7 +3,8 @@
 In the open loop the model continues from its own predictions; in the closed loop every step starts
 from a real observation. Accuracy is the overlap with the true distribution, so stochastic worlds
 are treated fairly: the open loop propagates whole distributions, of the model and of the truth,
-through the same actions (see `spread`).
+through the same actions (see `spread`). Rewards count as in a single step: a branch is right only
+if all rewards on its way are.
     # accuracies at the third step of all episodes that reached it
     open_loop(model, episodes, world, depth=5, instructions=instructions)[2]
 """
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
+from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.stats import CONFIDENCE, mean_interval, mean_upper_bound
 from terrella.core.types import Episode, Observation, Situation, Transition
 from terrella.core.world import World
-from terrella.trust.predictive import certain, overlap
+from terrella.trust.predictive import SAME_REWARD, certain, overlap
 from terrella.trust.truth import TrueModel, seen_truth
 
 LIGHTEST, MOST = 1e-3, 32
@@ -38,6 +40,8 @@ class ImaginedBranch:
     history: tuple[Transition, ...] = ()
     terminated: bool = False
     success: bool = False
+    rewards: tuple[float, ...] = ()
+    """Of the steps since the loop began."""
 
 
 def spread(
@@ -93,17 +97,25 @@ def _children(
         weight, history = branch.weight * float(chance), (*branch.history, step)
         children.append(
             ImaginedBranch(
-                weight, predicted.observation, history, predicted.terminated, predicted.success
+                weight,
+                predicted.observation,
+                history,
+                predicted.terminated,
+                predicted.success,
+                (*branch.rewards, predicted.reward),
             )
         )
     return children
 
 
 def _merged(branches: Sequence[ImaginedBranch]) -> list[ImaginedBranch]:
-    """Merge branches with equal observation and outcome; the heaviest keeps its history."""
-    by_key: dict[tuple[Observation, bool, bool], ImaginedBranch] = {}
+    """Merge branches with equal observation, outcome and rewards.
+
+    The heaviest keeps its history.
+    """
+    by_key: dict[tuple[Observation, bool, bool, tuple[float, ...]], ImaginedBranch] = {}
     for branch in sorted(branches, key=lambda branch: -branch.weight):
-        key = (branch.observation, branch.terminated, branch.success)
+        key = (branch.observation, branch.terminated, branch.success, branch.rewards)
         merged = by_key.get(key)
         by_key[key] = (
             branch if merged is None else replace(merged, weight=merged.weight + branch.weight)
@@ -114,13 +126,35 @@ def _merged(branches: Sequence[ImaginedBranch]) -> list[ImaginedBranch]:
     return heavy[:MOST]
 
 
-def _as_distribution(branches: Sequence[ImaginedBranch]) -> PredictiveDistribution:
+def _as_distribution(
+    branches: Sequence[ImaginedBranch], reward_paths: list[tuple[float, ...]]
+) -> PredictiveDistribution:
+    """The branches as results of one step, whose reward is the number of the branch's rewards.
+
+    `reward_paths` are the rewards that have a number; it grows.
+    """
     return PredictiveDistribution(
         tuple(
-            certain(b.observation, 0.0, b.terminated, b.success, min(1.0, b.weight))
+            certain(
+                b.observation,
+                float(_number_of(b.rewards, reward_paths)),
+                b.terminated,
+                b.success,
+                min(1.0, b.weight),
+            )
             for b in branches
         )
     )
+
+
+def _number_of(rewards: tuple[float, ...], known: list[tuple[float, ...]]) -> int:
+    """The place of these rewards among the known ones, to which new ones are added."""
+    for number, other in enumerate(known):
+        same = [abs(a - b) <= SAME_REWARD for a, b in zip(rewards, other, strict=False)]
+        if len(other) == len(rewards) and all(same):
+            return number
+    known.append(rewards)
+    return len(known) - 1
 
 
 def query_at(world: World, episode: Episode, index: int, instruction: str) -> Query:
@@ -143,24 +177,27 @@ def open_loop(
     depth: int,
     *,
     instructions: Sequence[str],
+    starts: Sequence[int] | None = None,
 ) -> list[list[float]]:
     """Accuracies at depth 1, 2, ... of all episodes that reached it.
 
-    After the first observation the model sees only its own predictions. The instructions are those
-    of the episodes: a chat model reads them in its prompt.
+    After the observation at its start the model sees only its own predictions. The instructions are
+    those of the episodes: a chat model reads them in its prompt. `starts` are the real steps at
+    which imagination begins; the first of each episode unless given.
     """
     truth = TrueModel(world) if TrueModel.supports(world) else None
-    imagined = [[ImaginedBranch(1.0, episode.first)] for episode in episodes]
-    trues = [[ImaginedBranch(1.0, episode.first)] for episode in episodes]
+    starts = starts or [0] * len(episodes)
+    imagined = [[_root(*each)] for each in zip(episodes, starts, strict=True)]
+    trues = [list(branches) for branches in imagined]
     by_depth: list[list[float]] = []
     for index in range(depth):
-        alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > index]
-        queries = [query_at(world, episodes[i], index, instructions[i]) for i in alive]
+        alive = _alive(episodes, starts, index)
+        queries = [query_at(world, episodes[i], starts[i] + index, instructions[i]) for i in alive]
         grown = spread(model, [imagined[i] for i in alive], queries)
         real = (
             spread(truth, [trues[i] for i in alive], queries)
             if truth
-            else [_seen(episodes[i], index) for i in alive]
+            else [_seen(episodes[i], starts[i], index) for i in alive]
         )
         for i, branches, true in zip(alive, grown, real, strict=True):
             imagined[i], trues[i] = branches, true
@@ -173,10 +210,34 @@ def open_loop(
     return by_depth
 
 
-def _seen(episode: Episode, index: int) -> list[ImaginedBranch]:
-    distribution = seen_truth(episode.transitions[index])
-    only = distribution.predictions[0]
-    return [ImaginedBranch(1.0, only.observation, (), only.terminated, only.success)]
+def random_starts(episodes: Sequence[Episode], *, seed: int) -> list[int]:
+    """A real step of each episode, drawn uniformly: the gate may begin to imagine at any step."""
+    return [
+        int(stream(TASK_STREAM, seed, episode.seed, number).integers(len(episode.transitions)))
+        if episode.transitions
+        else 0
+        for number, episode in enumerate(episodes)
+    ]
+
+
+def _alive(episodes: Sequence[Episode], starts: Sequence[int], index: int) -> list[int]:
+    """The episodes that have a step `index` after their start."""
+    pairs = enumerate(zip(episodes, starts, strict=True))
+    return [i for i, (episode, start) in pairs if len(episode.transitions) > start + index]
+
+
+def _root(episode: Episode, start: int) -> ImaginedBranch:
+    """The real situation at step `start`."""
+    first = episode.transitions[start].observation if start else episode.first
+    return ImaginedBranch(1.0, first, episode.transitions[:start])
+
+
+def _seen(episode: Episode, start: int, index: int) -> list[ImaginedBranch]:
+    """What was seen `index` steps after the start, with the rewards on the way."""
+    taken = episode.transitions[start : start + index + 1]
+    only = seen_truth(taken[-1]).predictions[0]
+    rewards = tuple(step.reward for step in taken)
+    return [ImaginedBranch(1.0, only.observation, (), only.terminated, only.success, rewards)]
 
 
 def _accuracy(
@@ -190,9 +251,10 @@ def _accuracy(
     Mass that the imagined one has lost on the way (unreadable or dropped) counts as wrong.
     """
     mass = min(1.0, sum(branch.weight for branch in imagined))
+    reward_paths: list[tuple[float, ...]] = []
     return mass * overlap(
-        _as_distribution(imagined),
-        _as_distribution(true),
+        _as_distribution(imagined, reward_paths),
+        _as_distribution(true, reward_paths),
         query.situation.observation,
         world.verifier,
     )
@@ -205,16 +267,16 @@ def closed_loop(
     depth: int,
     *,
     instructions: Sequence[str],
+    starts: Sequence[int] | None = None,
 ) -> list[list[float]]:
-    """Accuracies of the step at depth 1, 2, ... if all steps before it were real.
-
-    Here the predicted reward counts too.
-    """
+    """Accuracies of the step at depth 1, 2, ... after `starts` if all steps before it were real."""
+    starts = starts or [0] * len(episodes)
     by_depth: list[list[float]] = []
     for index in range(depth):
-        alive = [i for i, episode in enumerate(episodes) if len(episode.transitions) > index]
-        queries = [query_at(world, episodes[i], index, instructions[i]) for i in alive]
-        truths = true_distributions(world, queries, [episodes[i].transitions[index] for i in alive])
+        alive = _alive(episodes, starts, index)
+        queries = [query_at(world, episodes[i], starts[i] + index, instructions[i]) for i in alive]
+        steps = [episodes[i].transitions[starts[i] + index] for i in alive]
+        truths = true_distributions(world, queries, steps)
         by_depth.append(accuracies(model.predict(queries), truths, queries, world))
     return by_depth
 

@@ -40,6 +40,11 @@ class ImaginedWorld(World):
         folder: Local[Path] = Path()
         samples: int = 8
 
+        @property
+        def real(self) -> World.Config:
+            """The real world, with the episode length and the split of the imagined one."""
+            return self.world.real.replace(max_steps=self.max_steps, split=self.split)
+
     name: ClassVar[str] = "imagined"
     config: Config
 
@@ -53,6 +58,7 @@ class ImaginedWorld(World):
         self.action_space = self.real.action_space
         self.history: tuple[Transition, ...] = ()
         self.depth = 0
+        """Imagined steps since the last state that is known to be real."""
         self.step_info: dict[str, Any] = {}
 
     @property
@@ -129,8 +135,7 @@ class ImaginedWorld(World):
         return Query(situation, action)
 
     def _act(self, action: str) -> Step:
-        legal = self.actions()
-        if legal and action not in legal:  # the contract of all worlds; the model is not queried
+        if self._is_illegal(action):  # the contract of all worlds; the model is not queried
             self.step_info = {"risk": 0.0, "depth": self.depth, "trust": Trust.TRUSTED.value}
             return Step(
                 getattr(self.real, "invalid_reward", 0.0),
@@ -140,6 +145,13 @@ class ImaginedWorld(World):
                 effective=False,
             )
         return self._imagine(action)
+
+    def _is_illegal(self, action: str) -> bool:
+        """Whether an action is illegal in the imagined state; False if only the model can tell."""
+        if not isinstance(self.real, StateWorld) and not self.real.fixed_actions:
+            return False
+        legal = self.actions()
+        return bool(legal) and action not in legal
 
     def _imagine(self, action: str) -> Step:
         ((distribution, risk),) = self.certified_model.assess([self.query(action)])
@@ -181,8 +193,15 @@ class ImaginedWorld(World):
         return self._observation
 
     def actions(self) -> tuple[str, ...]:
+        """Legal actions in the imagined state; empty if they are unknown.
+
+        The real world has not taken the imagined steps: what it lists is of an earlier state,
+        unless its actions are fixed.
+        """
         if isinstance(self.real, StateWorld):
             return self.real.legal(self.state)
+        if self.depth and not self.real.fixed_actions:
+            return ()
         return self.real.actions()
 
     @property
@@ -201,8 +220,13 @@ class ImaginedWorld(World):
         return self.real.proposals(state)
 
     def outcome(self, transitions: Sequence[Transition]) -> Verdict:
-        """The real world's verdict on the imagined transitions."""
-        return self.real.outcome(transitions)
+        """The real world's verdict where it knows the last state; else the imagined success.
+
+        A world without a readable state has not taken the imagined steps, and cannot judge them.
+        """
+        if isinstance(self.real, StateWorld) or not self.depth:
+            return self.real.outcome(transitions)
+        return super().outcome(transitions)
 
 
 def imagine(

@@ -1,8 +1,10 @@
 """A world that is imagined where the certificate allows it and real elsewhere: for training agents.
 
 It is a `World`: `terrella rlvr` and any Gymnasium program can play it unchanged. In a world with a
-readable state, a real step is taken directly from the imagined state. Any other world first replays
-the imagined actions, and each of them counts as a real step.
+readable state, a real step is taken directly from the imagined state. It inherits the errors of
+that state, so the safe horizon bounds the imagined steps of a whole episode. Any other world first
+replays the imagined actions, and each of them counts as a real step. Its result is the real state,
+and imagination restarts from it.
     world = gated(FrozenLake.Config(size=3), Path("runs/lake"))
     world.reset(seed=0); world.step("Right"); world.gate.ledger.counts()
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -44,7 +46,7 @@ def load_gate(folder: Path, samples: int, config: Gate.Config, world: World.Conf
     return _load_gate(folder, certified_stamp(folder), samples, world_key(world), config)
 
 
-@lru_cache(maxsize=4)
+@cache  # none is dropped: a gate that has closed must not be made anew
 def _load_gate(folder: Path, stamp: object, samples: int, world: str, config: Gate.Config) -> Gate:
     return Gate(config, cached_certificate(folder, stamp, samples, world))
 
@@ -60,6 +62,9 @@ class GatedWorld(ImaginedWorld):
         """The real world, the folder of its model, and the gate."""
 
         gate: Gate.Config = field(default_factory=Gate.Config)
+
+        def kept_in(self, folder: Path) -> Self:
+            return self.replace(gate=self.gate.replace(folder=folder))
 
     name: ClassVar[str] = "gated"
     config: Config
@@ -91,6 +96,8 @@ class GatedWorld(ImaginedWorld):
     def _draw_instance(self) -> None:
         super()._draw_instance()
         self.pending_actions = ()
+        if self._gate is not None:
+            self._gate.save_sometimes()
 
     def _imagine(self, action: str) -> Step:
         query = self.query(action)
@@ -102,34 +109,41 @@ class GatedWorld(ImaginedWorld):
         step = self._draw_step(distribution, risk, verdict)
         self.gate.ledger.imagined += 1
         rng = stream(TASK_STREAM, self.seed, self.noise_seed, self.steps)
-        if self.gate.wants_audit(rng.random()):
+        if self._can_audit() and self.gate.wants_audit(rng.random()):
             truth = self._audited_truth(query)
             self.gate.audit(risk, audit_error(distribution, truth, before, self.verifier))
         self.pending_actions = (*self.pending_actions, action)
         return step
 
+    def _can_audit(self) -> bool:
+        """Whether the real result of this step alone can be known.
+
+        A world whose state cannot be set could only replay the pending actions. The result would
+        have the errors of all of them, and the certificate bounds the error of one step.
+        """
+        return TrueModel.supports(self.real) or not self.pending_actions
+
     def _audited_truth(self, query: Query) -> PredictiveDistribution:
         """What really follows an audited step, as the certificate knows it.
 
-        A world whose state cannot be set replays the pending actions in a copy.
+        A world whose state cannot be set takes the step in a copy.
         """
         if TrueModel.supports(self.real):
             return TrueModel(self.real).predict([query])[0]
-        *pending, last = self._replay(self.real.fork(), query.action)
-        self.gate.ledger.real += len(pending)  # the last one is counted as audited
-        observation, reward, terminated, _, info = last
+        self.gate.ledger.replayed += self.real.steps_to_fork
+        observation, reward, terminated, _, info = self.real.fork().step(query.action)
         return PredictiveDistribution(
             (certain(observation, reward, terminated, bool(info["success"])),)
         )
 
-    def _replay(self, world: World, action: str) -> list[WorldStep]:
-        """Take the pending actions in a real world, then this one, until its episode ends.
+    def _replay(self, action: str) -> list[WorldStep]:
+        """Take the pending actions in the real world, then this one, until its episode ends.
 
         The last result is the one that counts.
         """
         results = []
         for each in (*self.pending_actions, action):
-            results.append(world.step(each))
+            results.append(self.real.step(each))
             _, _, terminated, truncated, _ = results[-1]
             if terminated or truncated:
                 break
@@ -138,9 +152,10 @@ class GatedWorld(ImaginedWorld):
     # --- real steps -------------------------------------------------------------------------------
 
     def _real_step(self, action: str, risk: float, verdict: Trust) -> Step:
-        """Take a step in the real world; imagination restarts from its result."""
-        self.step_info = {"risk": risk, "depth": 0, "trust": verdict.value, "real": True}
-        self.depth = 0
+        """Take a step in the real world."""
+        if not isinstance(self.real, StateWorld):
+            self.depth = 0  # the replay corrects the imagined steps
+        self.step_info = {"risk": risk, "depth": self.depth, "trust": verdict.value, "real": True}
         if not isinstance(self.real, StateWorld):
             return self._replay_and_step(action)
         before = self._observation
@@ -157,7 +172,7 @@ class GatedWorld(ImaginedWorld):
 
     def _replay_and_step(self, action: str) -> Step:
         before = self._observation
-        results = self._replay(self.real, action)
+        results = self._replay(action)
         self._observation, reward, terminated, truncated, info = results[-1]
         self.gate.ledger.real += len(results)
         self.pending_actions = ()
@@ -165,7 +180,7 @@ class GatedWorld(ImaginedWorld):
             reward,
             terminated,
             bool(info["success"]),
-            valid=True,
+            valid=bool(info["valid"]),
             effective=self._observation != before,
             truncated=truncated,
         )
@@ -187,6 +202,8 @@ class GatedWorld(ImaginedWorld):
     def fork(self) -> Self:
         """An independent copy; the gate and its ledger are shared."""
         twin = super().fork()
+        if self.real.steps_to_fork:
+            self.gate.ledger.replayed += self.real.steps_to_fork
         twin.real = self.real.fork()
         return twin
 

@@ -63,7 +63,7 @@ def no_change_with(every, monkeypatch, tmp_path):
     stage = Rlvr(
         Rlvr.Config(world=Counter.Config(), ask="observation", evaluate_on=8, out=tmp_path)
     )
-    return stage.baselines()["no_change"]
+    return stage.baselines().values["no_change"]
 
 
 def test_rlvr_leaves_masked_verdicts_out_of_its_baseline(monkeypatch, tmp_path, caplog):

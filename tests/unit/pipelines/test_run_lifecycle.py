@@ -15,11 +15,13 @@ import pytest
 
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+from tests.support.made_models import certified_model_of
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import StoreError
 from terrella.core.files import locked, write_json_lines
+from terrella.core.integrity import read_sealed
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
@@ -45,7 +47,10 @@ from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.recipes import all_recipes
 from terrella.show.progress import SilentProgress
+from terrella.trust.certificate import Certificate
+from terrella.trust.truth import TrueModel
 from terrella.verify.frames import FrameDistance
+from terrella.world_models import imagine, imagine_gate
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.counter import Counter
 from terrella.worlds.tabletop import Tabletop
@@ -193,6 +198,43 @@ def test_a_finished_rlvr_run_is_read_and_not_trained_again(tmp_path, monkeypatch
     assert again == first
     with pytest.raises(StoreError, match=r"evaluate_on is 2 there, 3 here"):
         Rlvr(config.replace(evaluate_on=3)).run(SilentProgress())
+
+
+def behind_a_gate(folder, monkeypatch):
+    """A counter whose exact model is trusted for two steps."""
+    counter = Counter.Config(goals=3, max_steps=3)
+    sections = {
+        "certified": True,
+        "reasons": [],
+        "safe_horizon": 2,
+        "risk": {
+            "threshold": 1.0,
+            "model": {"weights": [-3.0, 0, 0, 0, 0], "quantile": 0.5, "level": 0.9},
+        },
+        "about": {"step_error": 0.03},
+    }
+    model = certified_model_of(TrueModel(counter.build()), Certificate(sections))
+    for module in (imagine, imagine_gate):
+        monkeypatch.setattr(module, "load_certified_model", lambda *_, **__: model)
+    return imagine_gate.GatedWorld.Config(world=counter, folder=folder, max_steps=3)
+
+
+def test_a_gated_run_reports_real_and_imagined_steps_and_is_validated_in_reality(
+    tmp_path, monkeypatch
+):
+    config = small_rlvr(tmp_path / "run", world=behind_a_gate(tmp_path / "model", monkeypatch))
+    result = Rlvr(config).run(SilentProgress())
+    counts = result.gates["gated"]
+    # The warm-up alone is 32 episodes. Of their steps at most two each are imagined.
+    assert counts["imagined"] > 32 and counts["real_steps"] >= counts["real"] > 0
+    assert counts["refused_too_deep"] == counts["real"]
+    assert 0 < result.validation_steps <= 2 * 2 * 2 + 2 * 2 * 3
+    metrics = json.loads((config.out / "manifest.json").read_text())["metrics"]
+    assert metrics["gates"] == result.gates
+    shown = dict(Rlvr(config).summary(result))
+    assert f"{counts['imagined']:,} imagined" in shown["trained behind the gate of gated"]
+    (saved,) = (config.out / "gates/gated").glob("*.json")  # for the next session
+    assert read_sealed(saved)["ledger"] == counts
 
 
 def video(out, **changes):

@@ -1,21 +1,26 @@
 """Held-out figures are over distinct instances, however often each one is drawn."""
 
 from collections import Counter as Counted
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from terrella.core.episode import play
 from terrella.core.errors import ConfigError, EngineError
+from terrella.core.metric import Metric
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Status, Text, Transition, Verdict
 from terrella.engines.configs import RlvrConfig
 from terrella.evals.baselines import baselines, distinct_instances
-from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.rlvr import BaselinePart, Rlvr, RlvrResult
 from terrella.pipelines.validation import evaluate, instance_of, no_change_mean
 from terrella.pipelines.world_model import TrainWorldModel
+from terrella.policies.basic import Random
 from terrella.recipes import find_recipe
 from terrella.rollout.tasks import PredictionTasks
 from terrella.verify.text import Exact
+from terrella.world_models.imagine_gate import GatedWorld
 from terrella.worlds.counter import Counter
 
 STEP = Transition(observation=Text("a"), action="up", next_observation=Text("a"))
@@ -77,7 +82,7 @@ def test_too_few_validation_tasks_are_refused_before_anything_runs():
 def test_agent_baselines_are_those_of_the_models_own_tasks(monkeypatch):
     """The same number of steps, and as many tasks of each world as the model is asked."""
     config = find_recipe("tiny_counter")().replace(evaluate_on=32)
-    whole, short = (Rlvr(config.replace(max_turns=turns)).baselines() for turns in (8, 3))
+    whole, short = (Rlvr(config.replace(max_turns=turns)).baselines().values for turns in (8, 3))
     assert whole["expert"] == 1.0 and short["expert"] < 1.0
     assert short["random_exact"] < whole["random_exact"]
     asked, mixed = {}, find_recipe("tiny_mixed")()
@@ -86,7 +91,7 @@ def test_agent_baselines_are_those_of_the_models_own_tasks(monkeypatch):
 
     def counted(self, each, count):
         asked[each.world.owner.name] = count
-        return {}
+        return BaselinePart(values={}, steps=0)
 
     monkeypatch.setattr(Rlvr, "_baselines", counted)
     Rlvr(mixed).baselines()
@@ -119,3 +124,33 @@ def test_predicted_steps_know_their_instance():
     assert 5 < len(names) <= len(seeds) < 40  # 200 tasks, a few dozen instances at most
     found = baselines(built, split=Split.VALIDATION, instances=200, plays=1)
     assert found.instances <= len(seeds)
+
+
+def test_an_agent_behind_a_gate_is_measured_in_the_real_world():
+    """Its model is never asked: there is none. Episodes are as long as those of training."""
+    counter = Counter.Config(goals=30, max_steps=3)
+    behind = GatedWorld.Config(world=counter, folder=Path("no/such/model"), max_steps=8)
+    pipeline = Rlvr(find_recipe("tiny_counter")().replace(world=behind, evaluate_on=16))
+    real = counter.replace(max_steps=8)
+    assert pipeline.episode_source().rollout.world == behind
+    assert pipeline.validation_source().rollout.world == real
+    assert pipeline.baselines() == Rlvr(pipeline.config.replace(world=real)).baselines()
+    assert 16 < pipeline.baselines().steps <= 2 * 16 * 8
+    metric = Metric.of([0.0, 1.0])
+    result = RlvrResult(before=metric, after=metric, baselines={}, steps=1, validation_steps=1234)
+    shown = dict(pipeline.summary(result))
+    assert shown["measured in the real world"] == "counter, 1,234 real steps"
+    real_run = Rlvr(pipeline.config.replace(world=real))
+    assert "measured in the real world" not in dict(real_run.summary(result))
+
+
+def test_a_validation_counts_the_steps_of_its_episodes():
+    world = Counter.Config(goals=30).build()
+    played = [play(world, Random.Config().build(), seed=seed) for seed in range(3)]
+
+    class Played:
+        def run(self, sampler, tasks, *, group_size, seed):
+            return [SimpleNamespace(outcome=each.outcome, record=each) for each in played]
+
+    found = evaluate(Played(), None, lambda index: Task(seed=index), count=3, seed=0)
+    assert found.steps == sum(len(each.transitions) for each in played) > 3

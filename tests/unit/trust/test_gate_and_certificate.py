@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from terrella.core.config import Local, dump
-from terrella.core.errors import ConfigError, StoreError
-from terrella.core.integrity import write_sealed
+from terrella.core.errors import ConfigError, StoreError, TerrellaError
+from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Situation, Split, Text, Transition, Verdict
 from terrella.core.world import World
 from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.coverage import describe_coverage
-from terrella.trust.gate import MAX_AUDITS, Gate, audit_error
+from terrella.trust.gate import MAX_AUDITS, Gate, audit_error, kept_counts
 from terrella.trust.nearness import NearestData
 from terrella.trust.predictive import certain
 from terrella.worlds.counter import Counter
@@ -254,7 +254,7 @@ def test_a_gate_that_has_lowered_its_threshold_refuses_what_the_certificate_woul
 
 def test_real_steps_are_those_that_were_refused_and_those_that_audit():
     door = gate()
-    door.ledger.real, door.ledger.imagined = 7, 50
+    door.ledger.real, door.ledger.imagined, door.ledger.replayed = 7, 50, 3
     door.audit(0.1, wrong=1.0)
     door.audit(0.1, wrong=0.0)
     door.verdict(0.9, depth=1)
@@ -262,9 +262,10 @@ def test_real_steps_are_those_that_were_refused_and_those_that_audit():
         "real": 7,
         "imagined": 50,
         "audited": 2,
+        "replayed": 3,
         "disagreed": 1,
         "recertified": 0,
-        "real_steps": 9,
+        "real_steps": 12,
         "refused_too_risky": 1,
     }
 
@@ -393,3 +394,74 @@ def test_the_headline_is_the_verdict():
     refused = certificate(about=about, certified=False, reasons=["too thin", "wrong"])
     assert refused.headline == "NOT CERTIFIED: too thin; wrong"
     assert "of other weights" in certificate(about=about).held_to(weights="0", data=None).headline
+
+
+# --- what a gate keeps between sessions -----------------------------------------------------------
+
+
+def kept(folder, **changes):
+    return Gate(Gate.Config(folder=folder, **changes), certificate())
+
+
+def test_a_gate_that_has_closed_stays_closed_in_the_next_session(tmp_path):
+    first = kept(tmp_path)
+    for _ in range(30):
+        first.audit(0.01, 1.0)
+    assert first.threshold == -1.0 and first.ledger.recertified == 1
+    later = kept(tmp_path)
+    assert later.threshold == -1.0 and later.verdict(0.0, depth=1) is Trust.TOO_RISKY
+    assert later.ledger.recertified == 0  # its own session
+    later.ledger.real += 5
+    assert kept_counts(tmp_path)["audited"] == 30 and kept_counts(tmp_path)["real_steps"] == 35
+
+
+def test_audits_of_earlier_sessions_are_evidence(tmp_path):
+    first = kept(tmp_path)
+    for _ in range(20):
+        first.audit(0.01, 1.0)
+    first.save()
+    later = kept(tmp_path)
+    for _ in range(9):
+        later.audit(0.01, 1.0)
+    assert later.threshold > 0
+    later.audit(0.01, 1.0)  # the thirtieth
+    assert later.threshold == -1.0
+    assert kept(tmp_path).earlier_audits == []  # nothing below the threshold is left
+
+
+def test_another_certificate_has_a_gate_of_its_own(tmp_path):
+    closed = kept(tmp_path)
+    for _ in range(30):
+        closed.audit(0.01, 1.0)
+    other = Gate(Gate.Config(folder=tmp_path), certificate(safe_horizon=9))
+    assert other.threshold == other.certificate.threshold
+
+
+def test_a_forged_state_can_lower_the_threshold_and_never_raise_it(tmp_path):
+    honest = kept(tmp_path)
+    allowed = honest.threshold
+    honest.save()
+    (path,) = tmp_path.glob("*.json")
+    state = read_sealed(path)
+    perfect = [[0.0, 0.0]] * 5000
+    write_sealed(path, {**state, "threshold": 0.9, "audits": perfect})
+    forged = kept(tmp_path)
+    assert forged.threshold == allowed and len(forged.earlier_audits) == 5000
+    for _ in range(30):
+        forged.audit(0.01, 1.0)
+    assert forged.threshold == -1.0  # five thousand perfect audits do not hide thirty wrong ones
+    write_sealed(path, {**state, "threshold": allowed / 2})
+    assert kept(tmp_path).threshold == -1.0
+    for name, value in (("audits", [["x", 0.0]]), ("threshold", "1"), ("ledger", {"real": -1})):
+        write_sealed(path, {**state, name: value})
+        with pytest.raises(TerrellaError):
+            kept(tmp_path)
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gate = Gate(Gate.Config(), certificate())
+    for _ in range(40):
+        gate.audit(0.01, 1.0)
+    gate.save_sometimes()
+    assert list(tmp_path.iterdir()) == [] and kept_counts(tmp_path / "none") == {}

@@ -18,6 +18,7 @@ from terrella.trust.horizon import (
     mean_row,
     open_loop,
     query_at,
+    random_starts,
     safe_horizon,
     spread,
 )
@@ -253,10 +254,82 @@ def test_a_world_that_cannot_tell_is_judged_by_what_was_seen():
         found = loop(NoChange(), episodes, Cinema(), 3, instructions=told(episodes))
         assert [len(row) for row in found] == [2, 1, 0]
         assert found[0] == pytest.approx([0.9, 1.0]) and found[1] == pytest.approx([second])
-    # An end that nobody foresaw makes a prediction wrong; so does, fed with real steps, a reward.
+    # An end or a reward that nobody foresaw makes a prediction wrong.
     ended, paid = [video(0, 0, over=True)], [video(0, 0, reward=1.0)]
-    assert open_loop(NoChange(), ended, Cinema(), 1, instructions=[""]) == [[0.0]]
-    assert closed_loop(NoChange(), paid, Cinema(), 1, instructions=[""]) == [[0.0]]
+    for loop in (open_loop, closed_loop):
+        assert loop(NoChange(), ended, Cinema(), 1, instructions=[""]) == [[0.0]]
+        assert loop(NoChange(), paid, Cinema(), 1, instructions=[""]) == [[0.0]]
+
+
+class Flattering:
+    """The exact model, but a share of its predictions at some depth pays one more."""
+
+    def __init__(self, world, share, when):
+        self.truth, self.share, self.when = TrueModel(world), share, when
+
+    def predict(self, questions):
+        truths = zip(questions, self.truth.predict(questions), strict=True)
+        return [self.flatter(true) if self.when(q) else true for q, true in truths]
+
+    def flatter(self, true):
+        (only,) = true.predictions
+        fixed = (only.terminated, only.success)
+        honest = certain(only.observation, only.reward, *fixed, 1 - self.share)
+        paid = certain(only.observation, only.reward + 1.0, *fixed, self.share)
+        return PredictiveDistribution((honest, paid))
+
+
+def test_a_reward_that_was_wrong_stays_wrong_in_the_open_loop():
+    """A fifth of the second step is paid too much: right observations do not mend it."""
+    world = Counter.Config(goals=1000).build()
+    episodes = [one for one in episodes_of(world, 20) if len(one.transitions) >= 4]
+    model = Flattering(world, 0.2, lambda question: len(question.situation.history) == 1)
+    opened, closed = (
+        loop(model, episodes, world, 4, instructions=told(episodes))
+        for loop in (open_loop, closed_loop)
+    )
+    assert [np.mean(values) for values in opened] == pytest.approx([1.0, 0.8, 0.8, 0.8])
+    assert [np.mean(values) for values in closed] == pytest.approx([1.0, 0.8, 1.0, 1.0])
+
+
+def test_a_loop_begins_at_any_real_step_with_what_was_known_there():
+    world = Counter.Config(goals=1000).build()
+    episodes = episodes_of(world, 40)
+    starts = random_starts(episodes, seed=3)
+    assert starts == random_starts(episodes, seed=3) != random_starts(episodes, seed=4)
+    assert min(starts) == 0 and max(starts) >= 5
+    assert all(start < len(one.transitions) for start, one in zip(starts, episodes, strict=True))
+    asked = []
+
+    class Recording(TrueModel):
+        def predict(self, questions):
+            asked.append(list(questions))
+            return super().predict(questions)
+
+    found = open_loop(
+        Recording(world), episodes, world, 3, instructions=told(episodes), starts=starts
+    )
+    for question, start, episode in zip(asked[0], starts, episodes, strict=True):
+        assert question == query_at(world, episode, start, f"do {episode.seed}")
+    left = [len(one.transitions) - start for start, one in zip(starts, episodes, strict=True)]
+    assert [len(values) for values in found] == [
+        sum(each > index for each in left) for index in range(3)
+    ]
+    assert min(map(min, found)) == 1.0
+
+
+def test_a_model_that_lies_late_in_an_episode_is_found_by_loops_that_begin_there():
+    world = Counter.Config(goals=1000).build()
+    episodes = episodes_of(world, 60)
+    model = Lying(world, lambda question: len(question.situation.history) >= 5)
+
+    def accuracy(loop, starts):
+        return np.mean(
+            loop(model, episodes, world, 1, instructions=told(episodes), starts=starts)[0]
+        )
+
+    for loop in (open_loop, closed_loop):
+        assert accuracy(loop, None) == 1.0 > 0.8 > accuracy(loop, random_starts(episodes, seed=0))
 
 
 def test_mass_that_a_dream_has_lost_counts_as_wrong():

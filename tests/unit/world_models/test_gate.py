@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.support.linked_pages import Pages, Reader
 from tests.support.made_models import Doubting, Lying, by_chance, certified_model_of, data_of
 
 from terrella.core.gym_world import GymWorld
@@ -102,6 +103,12 @@ def test_imagination_is_no_deeper_than_the_safe_horizon(certificates):
     depths = [step.info["depth"] for episode in result.episodes for step in episode.transitions]
     assert max(depths) == 2 and ledger.refused["too_deep"] > 0
     assert ledger.refused.total() == ledger.real
+    # A real step from an imagined state keeps its errors, so no episode has more imagined steps.
+    imagined = [
+        sum(not step.info.get("real") for step in episode.transitions)
+        for episode in result.episodes
+    ]
+    assert max(imagined) == 2 and max(len(each.transitions) for each in result.episodes) > 4
 
 
 def test_a_model_that_knows_when_it_guesses_is_trusted_where_it_does_not(certificates):
@@ -164,13 +171,13 @@ class Walking:
 def cliff(certificates):
     """The cliff behind a gate that trusts every imagined step up to `safe_horizon`."""
 
-    def make(safe_horizon, gate_config):
+    def make(safe_horizon, gate_config, kind=Cliff):
         _, data, good = certificates["good"]
         risk = {**good.sections["risk"], "threshold": 1.0}
         certificate = Certificate({**good.sections, "safe_horizon": safe_horizon, "risk": risk})
         certified_model = certified_model_of(Walking(), certificate, data)
         gate = Gate(gate_config, certificate)
-        world = gated(Cliff.Config(max_steps=20), certified_model=certified_model, gate=gate)
+        world = gated(kind.Config(max_steps=20), certified_model=certified_model, gate=gate)
         world.reset(seed=0)
         return world
 
@@ -186,14 +193,58 @@ def test_a_world_whose_state_cannot_be_set_replays_the_imagined_actions(cliff):
     assert np.isfinite(info["risk"])
 
 
-def test_an_audit_does_not_replay_past_the_end_of_the_real_episode(cliff):
-    world = cliff(20, Gate.Config(audit_share=1.0, least_audits=1000))
+def test_a_replay_does_not_go_past_the_end_of_the_real_episode(cliff):
+    world = cliff(14, Gate.Config(audit_share=0.0))
     for action in ("Up", *["Right"] * 11, "Down", "Left"):  # down is the goal, and not imagined
         world.step(action)
-    ledger = world.gate.ledger
-    assert ledger.imagined == ledger.audited == 14
-    assert ledger.disagreed == 2  # about the end, and about the step after it
-    assert ledger.real == sum(range(13)) + 12
+    *_, terminated, _, info = world.step("Left")
+    assert terminated and info["success"] and info["real"]
+    assert world.gate.ledger.imagined == 14 and world.gate.ledger.real == 13
+
+
+class CountedCliff(Cliff):
+    """Counts the steps of the env itself, those of forks included."""
+
+    calls = 0
+
+    def _act(self, action):
+        type(self).calls += 1
+        return super()._act(action)
+
+
+def test_an_audit_counts_the_steps_that_bring_a_copy_there(cliff, monkeypatch):
+    monkeypatch.setattr(CountedCliff, "calls", 0)
+    world = cliff(2, Gate.Config(audit_share=1.0, least_audits=1000), CountedCliff)
+    for action in ("Up", "Right", "Right", "Right", "Left", "Right", "Left"):
+        world.step(action)
+    counts = world.gate.ledger.counts()
+    # Steps 1, 4 and 7 are imagined from a real state: audits after 0, 3 and 6 real steps.
+    assert (counts["audited"], counts["replayed"], counts["real"]) == (3, 9, 6)
+    assert counts["real_steps"] == CountedCliff.calls == 18
+
+
+def test_a_replayed_world_is_audited_step_by_step(cliff):
+    """Only `Down` is wrong: steps after it are right, though their replay gives another state."""
+    world = cliff(5, Gate.Config(audit_share=1.0, least_audits=1000))
+    for action in ("Up", "Down", "Right", "Up", "Right"):
+        world.step(action)
+    assert world.gate.ledger.audited == 1 and world.gate.ledger.disagreed == 0
+
+
+def test_a_real_step_of_a_world_that_cannot_be_read_brings_its_actions_and_verdict(certificates):
+    _, data, good = certificates["good"]
+    risk = {**good.sections["risk"], "threshold": 1.0}
+    certificate = Certificate({**good.sections, "safe_horizon": 2, "risk": risk})
+    gate = Gate(Gate.Config(audit_share=0.0), certificate)
+    model = certified_model_of(Reader(), certificate, data)
+    world = gated(Pages.Config(), certified_model=model, gate=gate)
+    world.reset(seed=0)
+    listed = [world.actions() for action in ("to 1", "to 2", "to 2") if world.step(action)]
+    assert listed == [(), (), ("to 3",)]  # the third step is real, and illegal
+    assert not world.history[-1].info["valid"] and world.history[-1].info["real"]
+    for action in ("to 3", "to 4", "to 5"):
+        world.step(action)
+    assert world.outcome(world.history).evidence == "the page of the real world"
 
 
 def test_worlds_share_a_gate_until_their_folder_is_certified_again(tmp_path, monkeypatch):
@@ -202,11 +253,14 @@ def test_worlds_share_a_gate_until_their_folder_is_certified_again(tmp_path, mon
     certificate.write_text("{}")
     monkeypatch.setattr(imagine_gate, "cached_certificate", lambda *_: None)
 
-    def gate(**world):
-        return imagine_gate.load_gate(tmp_path, 8, Gate.Config(), Cliff.Config(**world))
+    def gate(samples=8, **world):
+        return imagine_gate.load_gate(tmp_path, samples, Gate.Config(), Cliff.Config(**world))
 
     first = gate()
     assert gate() is first  # of a world whose settings hold a mapping, too
     assert gate(walk=3) is not first  # the certificate may hold for one of them only
+    for other in range(8):  # no gate is forgotten: it might have closed
+        gate(samples=9 + other)
+    assert gate() is first
     certificate.write_text('{"certified": true}')
     assert gate() is not first

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from tests.support.linked_pages import Pages, Reader
 from tests.support.made_models import Lying, certified_model_of
 
 from terrella.core.episode import play
@@ -83,6 +84,22 @@ def test_an_unknown_action_changes_nothing_and_does_not_query_the_model():
     before, _ = world.reset(seed=0)
     after, _, terminated, _, info = world.step("Fly")
     assert after == before and not terminated and not info["valid"] and model.query_count == 0
+
+
+def test_where_the_state_cannot_be_read_the_model_says_what_is_legal_and_who_has_won():
+    """The real world is still at its first page: its links and its verdict are of that page."""
+    world = imagined(Pages.Config(), Reader())
+    world.reset(seed=0)
+    assert world.actions() == ("to 1",)
+    for number in range(1, 6):
+        assert world.query("?").situation.actions == (("to 1",) if number == 1 else ())
+        seen, reward, terminated, _, info = world.step(f"to {number}")
+        assert seen.text.startswith(f"page {number} ") and info["valid"]
+    assert terminated and reward == 1.0 and info["success"] and world.real.taken == 0
+    assert world.outcome(world.history).value == 1.0
+    world.reset(seed=0)
+    world.step("to 1")
+    assert world.outcome(world.history).value == 0.0
 
 
 def test_a_fork_goes_its_own_way():

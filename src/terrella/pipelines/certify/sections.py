@@ -18,7 +18,7 @@ import numpy as np
 from terrella.core.protocols import Policy, WorldModel
 from terrella.core.seeds import CERTIFY_FIRST, instance_seed
 from terrella.core.stats import mean_interval
-from terrella.core.types import Split
+from terrella.core.types import Episode, Split
 from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import PolicyResult, evaluate_policy
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
@@ -33,6 +33,7 @@ from terrella.trust.horizon import (
     closed_loop,
     mean_row,
     open_loop,
+    random_starts,
     safe_horizon,
 )
 from terrella.trust.ranking import compare_rankings
@@ -135,8 +136,9 @@ class Sections:
     def horizon(self) -> list[dict[str, Any]]:
         """Accuracy by depth on test instances, open and closed loop, with open-loop baselines.
 
-        `bound` is the lower bound of the open loop's accuracy under every policy, where an episode
-        that has ended keeps the accuracy of its last step.
+        Loops begin at a random real step of each episode, as the gate does; one open loop more
+        begins at its reset. `bound` is the lower bound of the accuracy of both open loops under
+        every policy, where an episode that has ended keeps the accuracy of its last step.
         """
         config, world = self.config, self.evidence.world
         model = self.watch.model(self.evidence.model)
@@ -147,21 +149,28 @@ class Sections:
         episodes = [episode for result in played for episode in result.episodes]
         instructions = [text for result in played for text in result.instructions]
         depth = min(config.depth, config.world.max_steps)
+        anywhere, at_reset = random_starts(episodes, seed=config.seed), [0] * len(episodes)
 
-        def accuracy(loop: Loop, model: WorldModel) -> list[list[float]]:
-            return loop(model, episodes, world, depth, instructions=instructions)
+        def accuracy(loop: Loop, model: WorldModel, starts: Sequence[int]) -> list[list[float]]:
+            return loop(model, episodes, world, depth, instructions=instructions, starts=starts)
 
-        tracks = {"open": accuracy(open_loop, model), "closed": accuracy(closed_loop, model)}
+        tracks = {
+            "open": accuracy(open_loop, model, anywhere),
+            "from_reset": accuracy(open_loop, model, at_reset),
+            "closed": accuracy(closed_loop, model, anywhere),
+        }
         for name, baseline in self._baselines.items():
-            tracks[name] = accuracy(open_loop, baseline)
-        table = carried(tracks["open"], [len(episode.transitions) for episode in episodes])
+            tracks[name] = accuracy(open_loop, baseline, anywhere)
+        groups = [
+            group
+            for name, starts in (("open", anywhere), ("from_reset", at_reset))
+            for group in np.split(carried(tracks[name], _lengths(episodes, starts)), len(played))
+        ]
         return [
             {
                 "depth": index + 1,
                 "episodes": len(played[0].episodes),
-                "bound": accuracy_bound(
-                    [group[:, index].tolist() for group in np.split(table, len(played))]
-                ),
+                "bound": accuracy_bound([group[:, index].tolist() for group in groups]),
                 **{name: mean_row(values[index]) for name, values in tracks.items()},
             }
             for index in range(depth)
@@ -254,6 +263,13 @@ class Sections:
             "real_success": float(np.mean(real.successes)),
             "imagined_success": float(np.mean(imagined.successes)),
         }
+
+
+def _lengths(episodes: Sequence[Episode], starts: Sequence[int]) -> list[int]:
+    """Steps of each episode from its start on."""
+    return [
+        len(episode.transitions) - start for episode, start in zip(episodes, starts, strict=True)
+    ]
 
 
 def _return_row(values: Sequence[float]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def section_sizes(config: CertifyConfig) -> Mapping[str, int]:
         "one_step": 1,
         "horizon": config.horizon_episodes
         * len(config.under)
-        * (config.world.max_steps + 2 * depth),
+        * (config.world.max_steps + 3 * depth),
         "coverage": 1,
         "ranking": len(config.policies or ()) * config.ranked_on * episode,
         "exploitability": config.exploited_on * episode,

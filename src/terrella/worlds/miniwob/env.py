@@ -244,6 +244,10 @@ class MiniWob(World):
         twin._over = self._over
         return twin
 
+    @property
+    def steps_to_fork(self) -> int:
+        return len(self._history)
+
     def html(self) -> str:
         """The page as HTML."""
         return self.host.run(self._open_tab().html(), self.config.seconds)

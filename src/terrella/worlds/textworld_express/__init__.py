@@ -157,6 +157,10 @@ class TextWorldExpress(World):
         twin.steps, twin._over = self.steps, self._over  # invalid actions are steps, too
         return twin
 
+    @property
+    def steps_to_fork(self) -> int:
+        return len(self._history)
+
     def close(self) -> None:
         """Stop the Java process."""
         with contextlib.suppress(Exception):  # it may already have ended

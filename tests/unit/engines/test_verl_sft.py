@@ -38,7 +38,7 @@ def keys(tmp_path, **changes):
     run = SimpleNamespace(device="cpu", nnodes=1, n_gpus_per_node=2)
     settings = SftConfig(**changes)
     composed = SimpleNamespace(trainer=run)
-    return _keys(composed, settings, tmp_path / "rows", tmp_path, longest=9, steps=100, seed=0)
+    return _keys(composed, settings, tmp_path / "rows", tmp_path, longest=9, steps=100)
 
 
 def test_the_gradient_is_clipped_as_on_trl_where_0_is_off(tmp_path):

@@ -28,6 +28,7 @@ from verl.workers.utils.padding import no_padding_2_padding, response_from_neste
 
 from terrella.algos.named_losses import find_loss
 from terrella.core.tokens import Head
+from terrella.engines.verl.workers import ModelWorker
 from terrella.models.export import VALUE_HEAD, MergedWeights, whole_tensor, write_folder
 from terrella.models.foreign_code import SAFE
 
@@ -109,16 +110,14 @@ def on_shared_data(method: Method) -> Method:
     return made
 
 
-class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
+class LearnerWorker(ModelWorker, TinkerTrainingWorker):  # type: ignore[misc]
     """One rank of a learner."""
 
     @on_all_ranks
-    def load(self, folder: str, seed: int) -> None:
+    def load(self, folder: str) -> None:
         """Load the model. A value head is read from its folder, and starts at zero without one."""
         self.folder = Path(folder)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # of new adapters
-            self.reset()
+        self.reset()
         for module in self.engine.module.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -128,7 +127,8 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
             file = self.folder / VALUE_HEAD
             saved = load_file(file) if file.is_file() else {}
             for name, weight in self._head().items():
-                _fill(weight, saved.get(name))
+                if name in saved:
+                    _fill(weight, saved[name])
 
     def _head(self) -> dict[str, Any]:
         """Weight and bias of the value head, by their names in its file."""
@@ -206,12 +206,10 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
         return plain
 
 
-def _fill(weight: Any, saved: Tensor | None) -> None:
-    """Set a sharded parameter to a whole tensor, or to zero."""
+def _fill(weight: Any, saved: Tensor) -> None:
+    """Set a sharded parameter to a whole tensor."""
     with torch.no_grad():
-        if saved is None:
-            weight.zero_()
-        elif hasattr(weight, "device_mesh"):
+        if hasattr(weight, "device_mesh"):
             from torch.distributed.tensor import distribute_tensor
 
             whole = saved.view(weight.shape).to(weight.device)

@@ -76,8 +76,8 @@ def make_worker(job: Job, kind: str = "actor") -> ModelWorker:
     )
     engine = role_config.engine
     engine.use_dynamic_bsz = True
-    engine.max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
-    engine.infer_max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
+    bound = "ppo_max_token_len_per_gpu" if kind == "actor" else "ppo_infer_max_token_len_per_gpu"
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section[bound]
     worker = ModelWorker(
         TrainingWorkerConfig(
             model_type="language_model" if kind == "actor" else "value_model",

@@ -64,10 +64,10 @@ def _dtype(folder: Path) -> str:
             for name in opened.keys():  # noqa: SIM118  it is no dict
                 part = opened.get_slice(name)
                 sizes[part.get_dtype()] += math.prod(part.get_shape())
-    if not sizes:
-        raise EngineError("verl", f"{folder.name} holds no weights")
-    stored = sizes.most_common(1)[0][0]
-    return DTYPES.get(stored, stored)
+    most = max(sizes, key=sizes.__getitem__, default="none")
+    if most not in DTYPES:
+        raise EngineError("verl", f"the weights in {folder.name} have the dtype {most}")
+    return DTYPES[most]
 
 
 def _merge_adapters(folder: Path, *, scale: float) -> None:

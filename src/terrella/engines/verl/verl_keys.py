@@ -331,9 +331,7 @@ def _own_ray() -> dict[str, Any]:
     }
 
 
-def sft_keys(
-    settings: SftConfig, verl: VerlConfig, model: Path, *, seed: int
-) -> dict[str, Any]:
+def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path, *, seed: int) -> dict[str, Any]:
     """The keys of an RL run that an SFT run takes over: model, sharding, precision, devices."""
     from verl.utils.device import get_device_name
 

@@ -1,0 +1,105 @@
+"""verl's workers as we start them: what a model, its adapters and its critic begin with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from tests.support.verl_cpu import use, wide_model
+
+use()
+from dataclasses import replace
+
+from tests.support.verl_cpu.one_worker import make_job, make_worker
+
+from terrella.engines.configs import RlvrConfig
+from terrella.engines.verl.trainer import VerifiedTrainer
+from terrella.rollout.rollout import Rollout
+from terrella.worlds.counter import Counter
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("start")
+    wide_model(place / "model")
+    return place
+
+
+def job(folder: Path, **changes: Any) -> Any:
+    rollout = Rollout.Config(world=Counter.Config())
+    return make_job(folder, RlvrConfig(steps=8, **changes), rollout)
+
+
+def test_a_critic_starts_at_zero_with_the_attention_of_its_folder(folder: Path):
+    config = folder / "model" / "config.json"
+    written = config.read_text()
+    config.write_text(json.dumps({**json.loads(written), "_attn_implementation": "eager"}))
+    try:
+        worker = make_worker(job(folder, algorithm="ppo", critic="separate"), "critic")
+    finally:
+        config.write_text(written)
+    module = worker.engine.module
+    assert module.config._attn_implementation == "eager"
+    head = {name: weight for name, weight in module.named_parameters() if "score" in name}
+    assert len(head) == 2 and not any(weight.any() for weight in head.values())
+    assert any(weight.any() for weight in module.model.parameters())
+
+
+def test_a_critic_that_has_a_head_keeps_it(folder: Path, tmp_path: Path):
+    from transformers import AutoConfig, AutoModelForTokenClassification
+
+    from terrella.engines.verl.workers import load_value_model
+
+    config = AutoConfig.from_pretrained(folder / "model", num_labels=1)
+    AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path)
+    model = load_value_model(str(tmp_path), torch.float32, config, trust_remote_code=False)
+    assert model.score.weight.any() and model.config._attn_implementation == "sdpa"
+
+
+def adapters(asked: Any) -> list[Any]:
+    weights = make_worker(asked).engine.module.named_parameters()
+    return [weight.detach().clone() for name, weight in weights if "lora_A" in name]
+
+
+def test_adapters_are_those_of_the_seed(folder: Path):
+    asked = job(folder, lora_rank=2)
+    first, again, other = (adapters(replace(asked, seed=seed)) for seed in (0, 0, 1))
+    assert first and all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+
+
+def test_the_warm_up_counts_optimizer_steps(folder: Path):
+    """verl's own counts batches of episodes, each of `updates` steps."""
+    from tensordict import TensorDict
+
+    worker = make_worker(job(folder, updates=2, warmup_steps=4, learning_rate=1.0))
+    rates = []
+
+    def step(data: Any, loss_function: Any) -> dict[str, Any]:
+        rates.append(worker.engine.optimizer.param_groups[0]["lr"])
+        return {"loss": [0.0], "model_output": {}, "metrics": {"grad_norm": 0.0}}
+
+    worker.engine.train_batch = step
+    from tests.support.verl_cpu.one_worker import train
+
+    ids = torch.nested.as_nested_tensor([torch.arange(4)] * 2, layout=torch.jagged)
+    batch = TensorDict({"input_ids": ids, "position_ids": ids}, batch_size=2)
+    for _ in range(3):
+        train(worker, batch, updates=2)
+    assert rates == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_a_step_without_signal_moves_neither_policy_nor_critic():
+    trainer = object.__new__(VerifiedTrainer)  # without the workers, which it must not call
+    trainer.has_signal = False
+    metrics: dict[str, float] = {}
+    assert trainer._update_critic("batch", metrics) == "batch"
+    assert trainer._update_actor("batch", metrics) == "batch"
+    assert metrics == {"actor/loss": 0.0, "actor/grad_norm": 0.0}
+    trainer.has_signal = True
+    with pytest.raises(AttributeError):
+        trainer._update_actor("batch", metrics)

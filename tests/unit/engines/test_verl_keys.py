@@ -110,7 +110,7 @@ def test_attention_is_what_the_config_promises_also_for_the_critic(
 def test_flash_attention_in_fp32_is_refused():
     from terrella.engines.verl.verl_keys import verl_keys
 
-    with pytest.raises(ConfigError, match="attention: .* fp32"):
+    with pytest.raises(ConfigError, match=r"attention: .* fp32"):
         verl_keys(job(attention="flash_attention_2"))
     keys = verl_keys(job(attention="flash_attention_2", bf16=True))
     assert keys[ATTENTION[0]] == "flash_attention_2"

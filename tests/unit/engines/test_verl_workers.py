@@ -12,7 +12,8 @@ from tests.support.verl_cpu import use, wide_model
 use()
 from dataclasses import replace
 
-from tests.support.verl_cpu.one_worker import make_job, make_worker
+from tensordict import TensorDict
+from tests.support.verl_cpu.one_worker import make_job, make_worker, train
 
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.verl.trainer import VerifiedTrainer
@@ -35,11 +36,12 @@ def job(folder: Path, **changes: Any) -> Any:
 
 
 def test_a_critic_starts_at_zero_with_the_attention_of_its_folder(folder: Path):
+    asked = job(folder, algorithm="ppo", critic="separate")
     config = folder / "model" / "config.json"
     written = config.read_text()
     config.write_text(json.dumps({**json.loads(written), "_attn_implementation": "eager"}))
     try:
-        worker = make_worker(job(folder, algorithm="ppo", critic="separate"), "critic")
+        worker = make_worker(asked, "critic")
     finally:
         config.write_text(written)
     module = worker.engine.module
@@ -74,8 +76,6 @@ def test_adapters_are_those_of_the_seed(folder: Path):
 
 def test_the_warm_up_counts_optimizer_steps(folder: Path):
     """verl's own counts batches of episodes, each of `updates` steps."""
-    from tensordict import TensorDict
-
     worker = make_worker(job(folder, updates=2, warmup_steps=4, learning_rate=1.0))
     rates = []
 
@@ -84,8 +84,6 @@ def test_the_warm_up_counts_optimizer_steps(folder: Path):
         return {"loss": [0.0], "model_output": {}, "metrics": {"grad_norm": 0.0}}
 
     worker.engine.train_batch = step
-    from tests.support.verl_cpu.one_worker import train
-
     ids = torch.nested.as_nested_tensor([torch.arange(4)] * 2, layout=torch.jagged)
     batch = TensorDict({"input_ids": ids, "position_ids": ids}, batch_size=2)
     for _ in range(3):

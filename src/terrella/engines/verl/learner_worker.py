@@ -8,31 +8,25 @@ rank answers with plain lists. Gradients are averaged over ranks, but the losses
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from verl.single_controller.base.decorator import (
-    Dispatch,
-    dispatch_lazy_compute_data_proto,
-    register,
-)
+from verl.single_controller.base.decorator import dispatch_lazy_compute_data_proto, register
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from terrella.algos.named_losses import find_loss
 from terrella.core.tokens import Head
-from terrella.engines.verl.workers import ModelWorker
+from terrella.engines.verl.workers import Method, ModelWorker, on_all_ranks
 from terrella.models.export import VALUE_HEAD, MergedWeights, whole_tensor, write_folder
 from terrella.models.foreign_code import SAFE
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 HEAD = "score"
 """The value head in verl's value models, which are token classifiers."""
 TOTALS = ("/sum", "/count")
@@ -94,12 +88,6 @@ class GroupedAdamW(torch.optim.AdamW):
 def _all_answers(worker_group: Any, output: list[Any]) -> list[Any]:
     """The answers of the ranks that have one, in the order of the data."""
     return [answer for answer in output if answer is not None]
-
-
-def on_all_ranks(method: Method) -> Method:
-    """A method that all ranks run with the same arguments; returns a list of their answers."""
-    made: Method = register(dispatch_mode=Dispatch.ONE_TO_ALL)(method)
-    return made
 
 
 def on_shared_data(method: Method) -> Method:

@@ -83,6 +83,7 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
     """What verified episodes change in each of verl's trainers; see the module's docstring."""
 
     total_training_steps: int
+    role_worker_mapping: dict[Any, Any]
 
     def __init__(self, config: Any) -> None:
         """Reads from the spec file what verl's config has no keys for."""

@@ -8,7 +8,8 @@ longer has, and flash attention for a critic.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,19 +24,33 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def on_all_ranks(method: Method) -> Method:
+    """A method that all ranks run with the same arguments; returns a list of their answers."""
+    made: Method = register(dispatch_mode=Dispatch.ONE_TO_ALL)(method)
+    return made
+
+
+def on_own_share(method: Method) -> Method:
+    """A method that each rank runs on its share of a batch, as verl's own do."""
+    mode = make_nd_compute_dataproto_dispatch_fn(mesh_name="train")
+    made: Method = register(dispatch_mode=mode, blocking=False)(method)
+    return made
+
+
 class ModelWorker(TrainingWorker):  # type: ignore[misc]
     """One rank of a model that is trained."""
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_all_ranks
     def reset(self) -> None:
         """Load the model; new adapters are those of the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.engine_config.seed)
             super().reset()
 
-    @register(
-        dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False
-    )
+    @on_own_share
     def train_batch(self, data: Any) -> Any:
         """One optimizer step and one of the warm-up; verl's own has one for a batch of episodes."""
         tu.assign_non_tensor(data, update_lr_scheduler=True)

@@ -1,25 +1,41 @@
 """verl's workers as we start them: what a model, its adapters and its critic begin with."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.support.verl_cpu import use, wide_model
+from tests.support.verl_cpu import environment, use, wide_model
 
 use()
-from dataclasses import replace
-
+import ray
 from tensordict import TensorDict
-from tests.support.verl_cpu.one_worker import make_job, make_worker, train
+from tests.support.verl_cpu.one_worker import make_job, make_worker, one_rank, train
+from verl.single_controller.ray import RayClassWithInitArgs
+from verl.single_controller.ray.base import create_colocated_worker_cls
 
 from terrella.engines.configs import RlvrConfig
+from terrella.engines.verl.compose import compose
 from terrella.engines.verl.trainer import VerifiedTrainer
+from terrella.engines.verl.verl_keys import verl_keys
+from terrella.engines.verl.workers import ModelWorker, PolicyWorker
 from terrella.rollout.rollout import Rollout
 from terrella.worlds.counter import Counter
 
+RECEIVED = """
+import pickle, sys
+pickle.loads(sys.stdin.buffer.read())
+from verl.models.transformers import monkey_patch
+from verl.utils import model
+print(monkey_patch.is_trl_available(), model.load_valuehead_model.__name__)
+"""
+"""A process of Ray's that was sent a class."""
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies
 
 
@@ -60,6 +76,34 @@ def test_a_critic_that_has_a_head_keeps_it(folder: Path, tmp_path: Path):
     AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path)
     model = load_value_model(str(tmp_path), torch.float32, config, trust_remote_code=False)
     assert model.score.weight.any() and model.config._attn_implementation == "sdpa"
+
+
+def test_the_policys_worker_trains_with_ours(folder: Path):
+    asked = job(folder)
+    config = compose(verl_keys(asked), asked.verl.keys).actor_rollout_ref
+    if "MASTER_PORT" not in os.environ:
+        one_rank()
+    worker = PolicyWorker(config=config, role="actor")
+    worker.init_model()
+    assert isinstance(worker.actor, ModelWorker)
+    assert worker.actor.engine.module.config._attn_implementation == "sdpa"
+
+
+def test_a_process_that_gets_the_workers_gets_what_they_replace(folder: Path):
+    """Ray sends the class that holds the workers of a device; a node has no other preparation."""
+    asked = job(folder, algorithm="ppo", critic="separate")
+    trainer = object.__new__(VerifiedTrainer)
+    trainer.config = compose(verl_keys(asked), asked.verl.keys)
+    trainer._init_resource_pool_mgr()
+    roles = {
+        str(role): RayClassWithInitArgs(cls) for role, cls in trainer.role_worker_mapping.items()
+    }
+    assert len(roles) == 2
+    sent = ray.cloudpickle.dumps(create_colocated_worker_cls(roles).cls.__ray_actor_class__)
+    found = subprocess.run(
+        [sys.executable, "-c", RECEIVED], env=environment(), input=sent, capture_output=True
+    )
+    assert found.stdout.decode().split()[-2:] == ["False", "load_value_model"], found.stderr
 
 
 def adapters(asked: Any) -> list[Any]:

@@ -23,7 +23,6 @@ from verl.utils import model as verl_models
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

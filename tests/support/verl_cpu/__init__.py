@@ -14,6 +14,7 @@ ENGINE_SETTINGS = (
     "verl.ray_kwargs.ray_init.num_cpus=32",
     "verl.+ray_kwargs.ray_init.num_gpus=2",
     "verl.+ray_kwargs.ray_init.object_store_memory=300000000",
+    "verl.actor_rollout_ref.model.use_remove_padding=false",
     "verl.actor_rollout_ref.actor.use_torch_compile=false",
     "verl.actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
     "verl.actor_rollout_ref.rollout.enforce_eager=true",
@@ -23,6 +24,7 @@ ENGINE_SETTINGS = (
     "verl.actor_rollout_ref.rollout.max_num_seqs=64",
     # 128 on CPUs: longer than these prompts
     "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",
+    "verl.critic.model.use_remove_padding=false",
 )
 """Two processes stand in for two GPUs."""
 SETTINGS = (*ENGINE_SETTINGS, "model=tiny-0.3m-vllm")

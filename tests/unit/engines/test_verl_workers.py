@@ -16,9 +16,10 @@ from tests.support.verl_cpu import environment, use, wide_model
 use()
 import ray
 from tensordict import TensorDict
-from tests.support.verl_cpu.one_worker import make_job, make_worker, one_rank, train
+from tests.support.verl_cpu.one_worker import infer, make_job, make_worker, one_rank, train
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.single_controller.ray.base import create_colocated_worker_cls
+from verl.utils import tensordict_utils as tu
 
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.verl.compose import compose
@@ -104,6 +105,34 @@ def test_a_process_that_gets_the_workers_gets_what_they_replace(folder: Path):
         [sys.executable, "-c", RECEIVED], env=environment(), input=sent, capture_output=True
     )
     assert found.stdout.decode().split()[-2:] == ["False", "load_value_model"], found.stderr
+
+
+def test_packed_rows_do_not_see_each_other_with_sdpa(folder: Path):
+    """verl packs rows unless it is told otherwise, and its own default is flash attention."""
+    rows = [(torch.arange(3, 3 + n), torch.arange(20, 20 + m)) for n, m in ((5, 7), (9, 4), (3, 6))]
+    columns = {
+        "prompts": [prompt for prompt, _ in rows],
+        "responses": [reply for _, reply in rows],
+        "input_ids": [torch.cat(row) for row in rows],
+        "position_ids": [torch.arange(len(prompt) + len(reply)) for prompt, reply in rows],
+        "loss_mask": [torch.ones_like(reply) for _, reply in rows],
+        "response_mask": [torch.ones_like(reply) for _, reply in rows],
+    }
+    batch = TensorDict(
+        {
+            name: torch.nested.as_nested_tensor(each, layout=torch.jagged)
+            for name, each in columns.items()
+        },
+        batch_size=len(rows),
+    )
+    tu.assign_non_tensor(batch, temperature=1.0, calculate_entropy=True)
+    asked, found = job(folder), []
+    for packed in ("false", "true"):
+        keys = (*asked.verl.keys, f"actor_rollout_ref.model.use_remove_padding={packed}")
+        worker = make_worker(replace(asked, verl=replace(asked.verl, keys=keys)))
+        assert worker.engine_config.use_remove_padding is (packed == "true")
+        found.append(infer(worker, batch, "log_probs").values())
+    assert torch.allclose(*found, atol=1e-5)
 
 
 def adapters(asked: Any) -> list[Any]:

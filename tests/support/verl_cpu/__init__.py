@@ -8,7 +8,6 @@ from typing import Any
 HERE = Path(__file__).parent
 ENGINE_SETTINGS = (
     "engine=verl",
-    "vllm.dtype=float32",  # auto is bf16
     "verl.devices=2",
     "verl.episode_workers=1",
     "verl.prompt_tokens=128",
@@ -16,7 +15,6 @@ ENGINE_SETTINGS = (
     "verl.+ray_kwargs.ray_init.num_gpus=2",
     "verl.+ray_kwargs.ray_init.object_store_memory=300000000",
     "verl.actor_rollout_ref.model.use_remove_padding=false",
-    "verl.+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
     "verl.actor_rollout_ref.actor.use_torch_compile=false",
     "verl.actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
     "verl.actor_rollout_ref.rollout.enforce_eager=true",
@@ -27,7 +25,6 @@ ENGINE_SETTINGS = (
     # 128 on CPUs: longer than these prompts
     "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=32",
     "verl.critic.model.use_remove_padding=false",
-    "verl.+critic.model.override_config.attn_implementation=sdpa",
 )
 """Two processes stand in for two GPUs."""
 SETTINGS = (*ENGINE_SETTINGS, "model=tiny-0.3m-vllm")

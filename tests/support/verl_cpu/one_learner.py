@@ -30,7 +30,8 @@ def one_learner(folder: Path, head: Head, work: Path) -> VerlLearner:
     """A learner that starts from the model in a folder."""
     one_rank()
     config = LearnerConfig()
-    composed = compose(learner_keys(config, VerlConfig(devices=1), folder, head), KEYS)
+    keys = learner_keys(config, VerlConfig(devices=1), folder, head, seed=0)
+    composed = compose(keys, KEYS)
     workers = OneWorker(LearnerWorker(worker_config(composed, head)))
-    workers.load(str(folder), 0)
+    workers.load(str(folder))
     return VerlLearner(workers, config, head=head, folder=work, serve=None)

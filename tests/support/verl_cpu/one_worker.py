@@ -12,7 +12,7 @@ use()
 from tensordict import NonTensorData, TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
+from verl.workers.engine_workers import TrainingWorkerConfig
 from verl.workers.utils.padding import response_from_nested
 
 from terrella.core.tokens import TokenEpisode
@@ -21,6 +21,7 @@ from terrella.engines.verl.agent_loop import ServerSampler, as_output
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.losses import ActorLoss, critic_loss
 from terrella.engines.verl.verl_keys import Job, verl_keys
+from terrella.engines.verl.workers import ModelWorker
 from terrella.models.presets import max_positions
 
 KEYS = tuple(
@@ -61,7 +62,7 @@ def make_job(folder: Path, rlvr: Any, rollout: Any) -> Job:
     )
 
 
-def make_worker(job: Job, kind: str = "actor") -> TrainingWorker:
+def make_worker(job: Job, kind: str = "actor") -> ModelWorker:
     """A training worker, built as verl's own actor or critic builds it."""
     if "MASTER_PORT" not in os.environ:
         one_rank()
@@ -75,9 +76,9 @@ def make_worker(job: Job, kind: str = "actor") -> TrainingWorker:
     )
     engine = role_config.engine
     engine.use_dynamic_bsz = True
-    engine.max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
-    engine.infer_max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
-    worker = TrainingWorker(
+    bound = "ppo_max_token_len_per_gpu" if kind == "actor" else "ppo_infer_max_token_len_per_gpu"
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = section[bound]
+    worker = ModelWorker(
         TrainingWorkerConfig(
             model_type="language_model" if kind == "actor" else "value_model",
             model_config=model,
@@ -127,14 +128,14 @@ def make_batch(
     return batch, records
 
 
-def infer(worker: TrainingWorker, batch: TensorDict, column: str) -> torch.Tensor:
+def infer(worker: ModelWorker, batch: TensorDict, column: str) -> torch.Tensor:
     """Log-probabilities, entropies or values of the completion tokens, as a nested tensor."""
     data = batch.clone()
     tu.assign_non_tensor(data, compute_loss=False, global_token_num=NonTensorData([1]))
     return response_from_nested(worker.infer_batch(data)[column], batch["response_mask"])
 
 
-def train(worker: TrainingWorker, batch: TensorDict, *, updates: int = 1) -> dict[str, Any]:
+def train(worker: ModelWorker, batch: TensorDict, *, updates: int = 1) -> dict[str, Any]:
     """Take one optimizer step per update and return verl's metrics."""
     data = batch.clone()
     tu.assign_non_tensor(

@@ -1,4 +1,4 @@
-"""verl on machines without a GPU, for tests: a platform plug-in and four patches.
+"""verl on machines without a GPU, for tests: a platform plug-in and two patches.
 
 The patches are for code of verl that assumes a GPU.
 `VERL_USE_EXTERNAL_MODULES=verl_on_cpu VERL_PLATFORM=cpu` loads it into every process that imports
@@ -6,14 +6,12 @@ verl. Never loaded where a GPU is present; the package itself knows nothing of i
 """
 
 import contextlib
-import sys
 import types
 from typing import Any
 
 import torch
 import torch.distributed
 import torch.distributed.fsdp as fsdp
-import transformers
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -122,26 +120,6 @@ def _one_backend_per_device() -> None:
     torch.distributed.init_process_group = init
 
 
-def _value_head_class_exists() -> None:
-    """verl imports a class that TRL 1.16 no longer has, only to ask whether a model is one."""
-    module = types.ModuleType("trl.experimental.ppo")
-    module.AutoModelForCausalLMWithValueHead = type("AutoModelForCausalLMWithValueHead", (), {})
-    sys.modules.setdefault("trl.experimental.ppo", module)
-
-
-def _critic_without_flash_attention() -> None:
-    """verl asks for flash attention when it loads a critic, whatever the config says."""
-    loader = transformers.AutoModelForTokenClassification
-    plain = loader.from_pretrained.__func__
-
-    def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
-        if options.get("attn_implementation") == "flash_attention_2":
-            options["attn_implementation"] = "sdpa"
-        return plain(cls, *arguments, **options)
-
-    loader.from_pretrained = classmethod(from_pretrained)
-
-
 def _offload_without_pinning() -> None:
     """A reference model is kept off the device; memory can be pinned only where there is one."""
     plain = fsdp.CPUOffloadPolicy.__init__
@@ -154,5 +132,3 @@ def _offload_without_pinning() -> None:
 
 _offload_without_pinning()
 _one_backend_per_device()
-_value_head_class_exists()
-_critic_without_flash_attention()

@@ -45,6 +45,21 @@ def write_checkpoint(model, folder, *, shard_size="1GB", names=str):
     (folder / META).write_text(json.dumps({"r": 4, "lora_alpha": 2, "task_type": "CAUSAL_LM"}))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_exported_config_names_the_dtype_of_the_weights(tmp_path, dtype):
+    """verl's names that of the starting model, and the attention that trained it."""
+    plain = trained_model().merge_and_unload().to(dtype)
+    plain.save_pretrained(tmp_path / "actor" / "huggingface")
+    config = tmp_path / "actor" / "huggingface" / "config.json"
+    verls = {"dtype": "float16", "attn_implementation": "flash_attention_2"}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **verls}))
+    export_checkpoint(tmp_path / "actor", tmp_path / "model")
+    written = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert written["dtype"] == str(dtype).removeprefix("torch.")
+    assert "attn_implementation" not in written
+    check_folder(tmp_path / "model")
+
+
 @pytest.mark.parametrize("shard_size", ["1GB", "4KB"])
 def test_the_exported_model_computes_what_the_trained_one_did(tmp_path, shard_size):
     model = trained_model()

@@ -1,5 +1,6 @@
 """Our config in verl's keys: verl has every one of them, and refuses a wrong one by name."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,19 +57,98 @@ def job(**changes: Any) -> Any:
         {"algorithm": "ppo", "critic": "shared"},
         {"steps": 3, "updates": 2},
         {"algorithm": "ppo", "critic": "separate", "credit": "turn"},
+        {"algorithm": "ppo", "critic": "separate", "lora_rank": 8},
     ],
 )
 def test_settings_that_verl_does_not_support_are_refused(changes: dict[str, Any]):
     from terrella.engines.verl.verl_keys import check
 
     with pytest.raises(ConfigError, match=r"critic|steps"):
-        check(job(**changes).rlvr)
+        check(job(**changes).rlvr, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_without_ratios_is_refused_as_on_trl(temperature: float):
+    from terrella.engines.verl.verl_keys import check
+
+    with pytest.raises(ConfigError, match="has no log-probabilities to train on"):
+        check(job().rlvr, temperature)
 
 
 def test_the_maths_of_the_trl_engine_is_accepted():
     from terrella.engines.verl.verl_keys import check
 
-    check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr)
+    check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr, 1.0)
+
+
+ATTENTION = (
+    "+actor_rollout_ref.model.override_config.attn_implementation",
+    "+critic.model.override_config.attn_implementation",
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "given"),
+    [
+        ({}, "auto", None),  # transformers chooses sdpa where a model has it
+        ({"_attn_implementation": "eager"}, "auto", "eager"),
+        ({"attn_implementation": "eager"}, "sdpa", "sdpa"),
+    ],
+)
+def test_attention_is_what_the_config_promises_also_for_the_critic(
+    tmp_path: Path, written: dict[str, str], wanted: str, given: str | None
+):
+    """Without a key verl takes flash attention."""
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **written}))
+    asked = job(attention=wanted, algorithm="ppo", critic="separate")
+    keys = verl_keys(replace(asked, model=tmp_path))
+    assert [keys[name] for name in ATTENTION] == [given, given]
+
+
+def test_flash_attention_in_fp32_is_refused():
+    from terrella.engines.verl.verl_keys import verl_keys
+
+    with pytest.raises(ConfigError, match=r"attention: .* fp32"):
+        verl_keys(job(attention="flash_attention_2"))
+    keys = verl_keys(job(attention="flash_attention_2", bf16=True))
+    assert keys[ATTENTION[0]] == "flash_attention_2"
+
+
+def test_pack_tokens_bound_the_passes_of_the_critic():
+    """verl's trainer bounds them by the second key, and its default is 32768."""
+    critic = composed(job(pack_tokens=50_000, algorithm="ppo", critic="separate")).critic
+    assert critic.ppo_max_token_len_per_gpu == 50_000
+    assert critic.ppo_infer_max_token_len_per_gpu == 50_000
+
+
+def test_new_adapters_are_those_of_the_seed():
+    config = composed(replace(job(lora_rank=8), seed=7))
+    assert config.actor_rollout_ref.actor.fsdp_config.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "served"),
+    [
+        ({"dtype": "float32"}, "auto", "float32"),
+        ({"torch_dtype": "bfloat16"}, "auto", "bfloat16"),
+        ({}, "auto", "auto"),
+        ({"dtype": "float32"}, "bfloat16", "bfloat16"),
+    ],
+)
+def test_servers_load_weights_in_the_dtype_of_the_folder(
+    tmp_path: Path, stored: dict[str, str], asked: str, served: str
+):
+    """vLLM's own `auto` would load an fp32 folder in bf16."""
+    pytest.importorskip("verl", reason="verl is not installed here: .ci/verl makes the environment")
+    from terrella.engines.configs import EngineConfig
+    from terrella.engines.verl.verl_keys import server_keys
+
+    described = {"model_type": "llama", "max_position_embeddings": 64, **stored}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    engine = override(EngineConfig(engine="verl"), ["verl.devices=1", f"vllm.dtype={asked}"])
+    assert server_keys(engine, tmp_path)["actor_rollout_ref.rollout.dtype"] == served
 
 
 def test_servers_on_a_cpu_read_prompts_whole_and_those_on_gpus_as_verl_chooses():

@@ -1,5 +1,6 @@
 """Examples on their way to verl's SFT trainer: the same ids, and only targets in the mask."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,14 @@ from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import write_examples
 from terrella.engines.configs import SftConfig, VerlConfig
-from terrella.engines.verl.sft import SftDataset, _keys, fit_examples
+from terrella.engines.verl.sft import (
+    SftDataset,
+    _keys,
+    fit_examples,
+    logged_losses,
+    next_log,
+    shuffled,
+)
 
 EXAMPLES = [
     TrainExample(prompt_ids=(1, 2), completion_ids=(3, 4, 5), mask=(True, False, True)),
@@ -34,11 +42,31 @@ def test_too_few_examples_are_refused_before_anything_starts(tmp_path):
         fit_examples(EXAMPLES, SftConfig(batch_size=4), VerlConfig(), tmp_path, tmp_path, seed=0)
 
 
+def test_the_seed_decides_on_the_order_of_the_examples():
+    """verl's own sampler has one seed for all runs."""
+    examples = [
+        TrainExample(prompt_ids=(1,), completion_ids=(token,), mask=(True,)) for token in range(64)
+    ]
+    orders = [shuffled(examples, seed) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(each.completion_ids for each in orders[2]) == [(token,) for token in range(64)]
+
+
+def test_losses_from_before_a_restart_are_kept(tmp_path):
+    for steps in ((1, 2, 3), (3, 4)):
+        lines = [
+            json.dumps({"step": step, "data": {"train/loss": step + 0.1 * len(steps)}})
+            for step in steps
+        ]
+        next_log(tmp_path).write_text("\n".join(lines))
+    assert logged_losses(tmp_path) == pytest.approx([1.3, 2.3, 3.2, 4.2])
+
+
 def keys(tmp_path, **changes):
     run = SimpleNamespace(device="cpu", nnodes=1, n_gpus_per_node=2)
     settings = SftConfig(**changes)
     composed = SimpleNamespace(trainer=run)
-    return _keys(composed, settings, tmp_path / "rows", tmp_path, longest=9, steps=100, seed=0)
+    return _keys(composed, settings, tmp_path / "rows", tmp_path, longest=9, steps=100)
 
 
 def test_the_gradient_is_clipped_as_on_trl_where_0_is_off(tmp_path):

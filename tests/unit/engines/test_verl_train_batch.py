@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,25 @@ def test_metrics_leave_masked_verdicts_out_of_the_mean():
     assert result["reply/format_errors/lake"] == 0.5
     assert result["reply/format_errors"] == result["reply/truncated"] == 0.5
     assert result["thought/tokens"] == 5.0 and result["thought/truncated"] == 0.0
+
+
+def test_a_batch_of_unanimous_and_masked_groups_has_no_signal():
+    """No weight may move then, not even by an optimizer's momentum."""
+    alike = [record(value) for value in (1.0, None, 1.0, None, 1.0, 0.0, 0.0, 0.0)]
+    for settings, has_signal in (
+        (RlvrConfig(), False),
+        (RlvrConfig(algorithm="ppo", critic="separate"), True),  # a critic values every episode
+        (RlvrConfig(denominator="all", kl=0.1), True),
+        (RlvrConfig(world_loss=0.5), False),  # a group that does not count has no world, either
+    ):
+        episodes = episode_facts(alike, columns().mask_BT)
+        groups = group_indices(UIDS, REAL)
+        batch = make_train_batch(columns(), episodes, groups, settings, longest=8)
+        assert batch.has_signal(settings) is has_signal
+    informative = train_batch("grpo")
+    assert informative.has_signal(RlvrConfig())
+    on_world = replace(informative, weights_BT=torch.zeros(8, 4), world_BT=torch.ones(8, 4))
+    assert on_world.has_signal(RlvrConfig(world_loss=0.5)) and not on_world.has_signal(RlvrConfig())
 
 
 def test_every_algorithm_is_known_to_both_engines():

@@ -1,14 +1,17 @@
 """Export a checkpoint of verl's as a plain Hugging Face folder.
 
 verl writes a model with adapters under PEFT's names. vLLM refuses such a folder, and transformers
-fills it with new random weights. Here the adapters are merged, one file at a time.
+fills it with new random weights. Here the adapters are merged, one file at a time. verl's
+config.json names the dtype of the starting model and the attention of the training; here it names
+the dtype that the weights have, and no attention.
     export_checkpoint(work / "global_step_40" / "actor", Path("runs/x/model"))
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -24,6 +27,9 @@ META = "lora_train_meta.json"
 PREFIX, BASE, ADAPTER = "base_model.model.", ".base_layer.", ".lora_"
 LOW, HIGH = ".lora_A.default.weight", ".lora_B.default.weight"
 INDEX = "model.safetensors.index.json"
+CONFIG = "config.json"
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Names of dtypes in safetensors and in transformers."""
 
 
 def export_checkpoint(checkpoint: Path, folder: Path) -> None:
@@ -31,11 +37,37 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
 
     The checkpoint is left as it is: verl resumes from it.
     """
-    merge = None
-    if (checkpoint / META).exists():
-        meta = read_json(checkpoint / META)
-        merge = partial(_merge_adapters, scale=meta["lora_alpha"] / meta["r"])
-    copy_folder(checkpoint / "huggingface", folder, merge)
+    meta = read_json(checkpoint / META) if (checkpoint / META).exists() else None
+
+    def change(copied: Path) -> None:
+        if meta is not None:
+            _merge_adapters(copied, scale=meta["lora_alpha"] / meta["r"])
+        _describe_weights(copied)
+
+    copy_folder(checkpoint / "huggingface", folder, change)
+
+
+def _describe_weights(folder: Path) -> None:
+    """Make config.json tell the truth: vLLM and transformers load weights as it says."""
+    path = folder / CONFIG
+    config = read_json(path)
+    for name in ("torch_dtype", "attn_implementation"):
+        config.pop(name, None)
+    write_json(path, {**config, "dtype": _dtype(folder)})
+
+
+def _dtype(folder: Path) -> str:
+    """The dtype of most of the weights, by transformers' name."""
+    sizes: Counter[str] = Counter()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  it is no dict
+                part = opened.get_slice(name)
+                sizes[part.get_dtype()] += math.prod(part.get_shape())
+    most = max(sizes, key=sizes.__getitem__, default="none")
+    if most not in DTYPES:
+        raise EngineError("verl", f"the weights in {folder.name} have the dtype {most}")
+    return DTYPES[most]
 
 
 def _merge_adapters(folder: Path, *, scale: float) -> None:

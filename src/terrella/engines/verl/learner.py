@@ -224,7 +224,8 @@ def open_learner(
         raise ConfigError("value_heads", "verl's value models have one head", "use engine=trl")
     if config.lora_rank and head == "value":
         raise ConfigError("lora_rank", "verl's value models have no adapters", "use lora_rank=0")
-    composed = compose(learner_keys(config, engine.verl, model, head), engine.verl.keys)
+    keys = learner_keys(config, engine.verl, model, head, seed=seed)
+    composed = compose(keys, engine.verl.keys)
     with ray_session(composed):
         trainer = composed.trainer
         pool = RayResourcePool(
@@ -233,7 +234,7 @@ def open_learner(
         )
         workers = _start_workers(composed, head, pool)
         try:
-            workers.load(str(model), seed)
+            workers.load(str(model))
 
             def serve(folder: Path) -> Any:
                 if engine.sampler != "auto":

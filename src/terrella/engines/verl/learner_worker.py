@@ -8,30 +8,25 @@ rank answers with plain lists. Gradients are averaged over ranks, but the losses
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from verl.single_controller.base.decorator import (
-    Dispatch,
-    dispatch_lazy_compute_data_proto,
-    register,
-)
+from verl.single_controller.base.decorator import dispatch_lazy_compute_data_proto, register
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from terrella.algos.named_losses import find_loss
 from terrella.core.tokens import Head
+from terrella.engines.verl.workers import Method, ModelWorker, on_all_ranks
 from terrella.models.export import VALUE_HEAD, MergedWeights, whole_tensor, write_folder
 from terrella.models.foreign_code import SAFE
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 HEAD = "score"
 """The value head in verl's value models, which are token classifiers."""
 TOTALS = ("/sum", "/count")
@@ -95,12 +90,6 @@ def _all_answers(worker_group: Any, output: list[Any]) -> list[Any]:
     return [answer for answer in output if answer is not None]
 
 
-def on_all_ranks(method: Method) -> Method:
-    """A method that all ranks run with the same arguments; returns a list of their answers."""
-    made: Method = register(dispatch_mode=Dispatch.ONE_TO_ALL)(method)
-    return made
-
-
 def on_shared_data(method: Method) -> Method:
     """A method that each rank runs on its share of a batch; returns a list of their answers."""
     dispatch = partial(dispatch_lazy_compute_data_proto, "train")
@@ -109,16 +98,14 @@ def on_shared_data(method: Method) -> Method:
     return made
 
 
-class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
+class LearnerWorker(ModelWorker, TinkerTrainingWorker):  # type: ignore[misc]
     """One rank of a learner."""
 
     @on_all_ranks
-    def load(self, folder: str, seed: int) -> None:
+    def load(self, folder: str) -> None:
         """Load the model. A value head is read from its folder, and starts at zero without one."""
         self.folder = Path(folder)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # of new adapters
-            self.reset()
+        self.reset()
         for module in self.engine.module.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -128,7 +115,8 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
             file = self.folder / VALUE_HEAD
             saved = load_file(file) if file.is_file() else {}
             for name, weight in self._head().items():
-                _fill(weight, saved.get(name))
+                if name in saved:
+                    _fill(weight, saved[name])
 
     def _head(self) -> dict[str, Any]:
         """Weight and bias of the value head, by their names in its file."""
@@ -206,12 +194,10 @@ class LearnerWorker(TinkerTrainingWorker):  # type: ignore[misc]
         return plain
 
 
-def _fill(weight: Any, saved: Tensor | None) -> None:
-    """Set a sharded parameter to a whole tensor, or to zero."""
+def _fill(weight: Any, saved: Tensor) -> None:
+    """Set a sharded parameter to a whole tensor."""
     with torch.no_grad():
-        if saved is None:
-            weight.zero_()
-        elif hasattr(weight, "device_mesh"):
+        if hasattr(weight, "device_mesh"):
             from torch.distributed.tensor import distribute_tensor
 
             whole = saved.view(weight.shape).to(weight.device)

@@ -1,8 +1,9 @@
 """SFT on verl: our examples, as token ids and masks, through verl's own SFT trainer on Ray.
 
 Model, sharding and precision are set by the same keys as in an RL run (`verl_keys`), so one set of
-`--set verl.<key>=...` serves both. verl drops the examples that do not fill a last batch, and
-decays the learning rate by a cosine; the rest is as on TRL.
+`--set verl.<key>=...` serves both. verl shuffles by a seed of its own, so the examples are written
+in an order of ours. It drops those that do not fill a last batch, and decays the learning rate by a
+cosine; the rest is as on TRL.
     checkpoint, losses = fit_examples(examples, settings, verl, start_folder, work_folder, seed=0)
 """
 
@@ -20,6 +21,7 @@ from torch.utils.data import Dataset
 from terrella.algos.named_losses import WEIGHT
 from terrella.core.errors import ConfigError
 from terrella.core.files import read_json_lines
+from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.configs import SftConfig, VerlConfig, warmup_within
@@ -29,6 +31,7 @@ from terrella.engines.verl.verl_keys import gradient_limit, sft_keys
 PACKAGE = "terrella.engines.verl"
 LOG_VARIABLE = "VERL_FILE_LOGGER_PATH"
 """Where verl's logger `file` writes; it has no key of its own."""
+LOGS = "metrics-*.jsonl"
 
 
 class SftDataset(Dataset[dict[str, torch.Tensor]]):
@@ -68,20 +71,37 @@ def fit_examples(
             f"{len(examples)} examples do not fill one batch of {settings.batch_size}",
         )
     _refuse_weights(examples)
-    composed = compose(sft_keys(settings, verl, model), verl.keys)
+    composed = compose(sft_keys(settings, verl, model, seed=seed), verl.keys)
     folder.mkdir(parents=True, exist_ok=True)
-    write_examples(folder / "rows.parquet", examples)
+    write_examples(folder / "rows.parquet", shuffled(examples, seed))
     longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
     steps = settings.epochs * (len(examples) // settings.batch_size)
     config = sft_config(
-        composed, settings, folder / "rows.parquet", folder, longest=longest, steps=steps, seed=seed
+        composed, settings, folder / "rows.parquet", folder, longest=longest, steps=steps
     )
-    log = folder / "metrics.jsonl"
-    _train(config, composed, log)
+    _train(config, composed, next_log(folder))
     step = (folder / "latest_checkpointed_iteration.txt").read_text("utf-8").strip()
-    logged = [row["data"] for row in read_json_lines(log)]
-    losses = [float(row["train/loss"]) for row in logged if "train/loss" in row]
-    return folder / f"global_step_{step}", losses
+    return folder / f"global_step_{step}", logged_losses(folder)
+
+
+def shuffled(examples: Sequence[TrainExample], seed: int) -> list[TrainExample]:
+    """The examples in the order of a seed; a resumed run finds the same one."""
+    order = stream(SAMPLE_STREAM, seed).permutation(len(examples))
+    return [examples[index] for index in order]
+
+
+def next_log(folder: Path) -> Path:
+    """The log of a new attempt: verl would empty that of an earlier one."""
+    return folder / f"metrics-{len(list(folder.glob(LOGS))):04d}.jsonl"
+
+
+def logged_losses(folder: Path) -> list[float]:
+    """The loss of each step. Of a step repeated after a restart, the last try counts."""
+    rows = [row for log in sorted(folder.glob(LOGS)) for row in read_json_lines(log)]
+    by_step = {
+        row["step"]: float(row["data"]["train/loss"]) for row in rows if "train/loss" in row["data"]
+    }
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _refuse_weights(examples: Sequence[TrainExample]) -> None:
@@ -91,14 +111,14 @@ def _refuse_weights(examples: Sequence[TrainExample]) -> None:
 
 
 def sft_config(
-    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int, seed: int
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int
 ) -> Any:
     """The SFT config of verl: model and engine of the RL run, sizes from our settings."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from omegaconf import OmegaConf, open_dict
 
-    keys = _keys(composed, settings, file, folder, longest=longest, steps=steps, seed=seed)
+    keys = _keys(composed, settings, file, folder, longest=longest, steps=steps)
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = hydra_compose(
             "sft_trainer_engine", [f"{name}={json.dumps(value)}" for name, value in keys.items()]
@@ -115,7 +135,7 @@ def sft_config(
 
 
 def _keys(
-    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int, seed: int
+    composed: Any, settings: Any, file: Path, folder: Path, *, longest: int, steps: int
 ) -> dict[str, Any]:
     run = composed.trainer
     return {
@@ -133,7 +153,6 @@ def _keys(
         "checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         "checkpoint.load_contents": ["model", "optimizer", "extra"],
         "trainer.total_epochs": settings.epochs,
-        "trainer.seed": seed,
         # `file` is ours: losses are read from it.
         "trainer.logger": list(dict.fromkeys(["file", *settings.report_to])),
         "trainer.save_freq": settings.save_every or -1,
@@ -149,10 +168,12 @@ def _keys(
 
 def _train(config: Any, composed: Any, log: Path) -> None:
     """Train to the end, on the Ray cluster there is or on one of our own."""
-    from verl.trainer.sft_trainer_ray import SFTTrainer
+    from verl.trainer import sft_trainer_ray
 
     from terrella.engines.verl.ray_session import ray_session
+    from terrella.engines.verl.workers import ModelWorker
 
     os.environ[LOG_VARIABLE] = str(log)
+    sft_trainer_ray.TrainingWorker = ModelWorker  # there is no hook for the class of its workers
     with ray_session(composed):
-        SFTTrainer(config=config).fit()
+        sft_trainer_ray.SFTTrainer(config=config).fit()

@@ -61,6 +61,11 @@ class TrainBatch:
     old_BT: Tensor
     """Log-probabilities of the policy that the clipped ratio is to."""
 
+    def has_signal(self, settings: RlvrConfig) -> bool:
+        """Whether any token counts in a loss; without one, a step must change no weight."""
+        on_world = bool(settings.world_loss) and bool(self.world_BT.any())
+        return bool(self.weights_BT.any()) or on_world
+
     def columns(self) -> dict[str, Tensor]:
         """The columns under the names that verl and `losses` read."""
         return {

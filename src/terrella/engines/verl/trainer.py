@@ -22,6 +22,7 @@ import transfer_queue as tq
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
@@ -46,6 +47,7 @@ from terrella.engines.verl.train_batch import (
     mismatch,
     row_ages,
 )
+from terrella.engines.verl.workers import ModelWorker, PolicyWorker
 
 COLUMNS = (
     "uid",
@@ -81,6 +83,7 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
     """What verified episodes change in each of verl's trainers; see the module's docstring."""
 
     total_training_steps: int
+    role_worker_mapping: dict[Any, Any]
 
     def __init__(self, config: Any) -> None:
         """Reads from the spec file what verl's config has no keys for."""
@@ -90,10 +93,20 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
         self.longest = spec.source().rollout.max_model_tokens
         self.budget = spec.budget
         self.metrics: dict[str, float] = {}
+        self.has_signal = True
+        """Whether any token of the step's batch counts in a loss."""
         self.metrics_file = Path(config.trainer.default_local_dir, "metrics.jsonl")
         self.replay_buffer.poll_interval = POLL_SECONDS
         self.replay_buffer.settings = self.settings
         self.replay_buffer.submit = self._submit_tasks
+
+    def _init_resource_pool_mgr(self) -> None:
+        """Train with our workers, which load models as the TRL engine does."""
+        super()._init_resource_pool_mgr()
+        self.role_worker_mapping = {
+            role: ray.remote(ModelWorker if role == Role.Critic else PolicyWorker)
+            for role in self.role_worker_mapping
+        }
 
     def _setup(self) -> None:
         super()._setup()
@@ -165,6 +178,7 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
         train_batch = make_train_batch(
             columns, episodes, groups, self.settings, longest=self.longest
         )
+        self.has_signal = train_batch.has_signal(self.settings)
         self._add_metrics(train_batch.rewards_PG, records, episodes, real)
         if columns.mask_BT.any():
             self.metrics["entropy"] = float(entropy[columns.mask_BT].mean())
@@ -178,6 +192,20 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
             fields=TensorDict(fields, batch_size=len(batch)),
         )
         self.metrics["seconds/batch"] = time.perf_counter() - started
+        return batch
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Leave the critic as it is when no token counts; see `_update_actor`."""
+        return super()._update_critic(batch, metrics) if self.has_signal else batch
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """Leave the policy as it is when no token counts.
+
+        Its gradient would be zero, but AdamW's momentum would move it on. The step counts.
+        """
+        if self.has_signal:
+            return super()._update_actor(batch, metrics)
+        metrics.update({"actor/loss": 0.0, "actor/grad_norm": 0.0})
         return batch
 
     def _watch_mismatch(self, columns: TokenColumns, ages: list[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError, EngineError
+from terrella.core.files import read_json
 from terrella.core.tokens import Head
 from terrella.engines.configs import (
     EngineConfig,
@@ -68,16 +69,30 @@ class Job:
         return min(self.verl.prompt_tokens + self.rollout.episode_tokens, self.positions)
 
 
-def check(rlvr: Any) -> None:
+def check(rlvr: Any, temperature: float) -> None:
     """Refuse settings that verl does not have, or that mean something else there."""
+    from terrella.engines.trl.rlvr_batch import check_ratios
+
     rlvr.check(processes=1)
-    if rlvr.algorithm == "ppo" and rlvr.critic == "shared":
-        raise ConfigError(
-            "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
-        )
+    check_ratios(rlvr, temperature)
+    if rlvr.algorithm == "ppo":
+        _check_critic(rlvr)
     if rlvr.steps % rlvr.updates:
         raise ConfigError(
             "rlvr.steps", f"{rlvr.steps} is not a multiple of updates = {rlvr.updates}"
+        )
+
+
+def _check_critic(rlvr: Any) -> None:
+    if rlvr.critic == "shared":
+        raise ConfigError(
+            "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
+        )
+    if rlvr.lora_rank:
+        raise ConfigError(
+            "rlvr.lora_rank",
+            "verl's critic has no adapters, all of its weights would be trained",
+            "use rlvr.lora_rank=0, a group estimator or engine=trl",
         )
 
 
@@ -123,7 +138,7 @@ def model_keys(settings: MemoryConfig, model: Path) -> dict[str, Any]:
         "actor_rollout_ref.model.lora_rank": settings.lora_rank,
         "actor_rollout_ref.model.lora_alpha": settings.lora_alpha or 2 * settings.lora_rank or 16,
         "actor_rollout_ref.model.enable_gradient_checkpointing": settings.gradient_checkpointing,
-        **_attention(settings, "actor_rollout_ref.model.override_config"),
+        **_attention(settings, "actor_rollout_ref.model.override_config", model),
     }
 
 
@@ -132,6 +147,7 @@ def _actor(job: Job) -> dict[str, Any]:
     return {
         f"{actor}.strategy": "fsdp2",
         **_precision(rlvr, f"{actor}.fsdp_config"),
+        f"{actor}.fsdp_config.seed": job.seed,  # of new adapters
         **_precision(rlvr, "actor_rollout_ref.ref.fsdp_config"),
         f"{actor}.ppo_mini_batch_size": rlvr.groups,
         f"{actor}.ppo_epochs": rlvr.updates,
@@ -157,11 +173,24 @@ def _precision(rlvr: Any, where: str) -> dict[str, Any]:
     }
 
 
-def _attention(rlvr: Any, where: str) -> dict[str, Any]:
+def _attention(settings: MemoryConfig, where: str, model: Path) -> dict[str, Any]:
     """The attention implementation; verl's default is flash attention."""
-    if rlvr.attention == "auto":
-        return {}
-    return {f"+{where}.attn_implementation": rlvr.attention}
+    chosen = own_attention(model) if settings.attention == "auto" else settings.attention
+    if chosen == "flash_attention_2" and not settings.bf16:
+        raise ConfigError(
+            "attention",
+            "flash_attention_2 does not compute in fp32",
+            "set bf16=true, or attention=sdpa",
+        )
+    return {f"+{where}.attn_implementation": chosen}
+
+
+def own_attention(model: Path) -> str | None:
+    """The attention that a model's folder names; None is transformers' own choice, mostly sdpa."""
+    described = model / "config.json"
+    config = read_json(described) if described.is_file() else {}
+    named: str | None = config.get("attn_implementation", config.get("_attn_implementation"))
+    return named
 
 
 def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
@@ -185,14 +214,16 @@ def gradient_limit(max_norm: float) -> float:
 def _critic(job: Job) -> dict[str, Any]:
     if job.rlvr.algorithm != "ppo":
         return {"critic.enable": False}
+    tokens = max(job.rlvr.pack_tokens, job.longest)
     return {
         "critic.enable": True,
         "critic.strategy": "fsdp2",
         **_weights("critic.model", job.model),
         "critic.model.enable_gradient_checkpointing": job.rlvr.gradient_checkpointing,
-        **_attention(job.rlvr, "critic.model.override_config"),
+        **_attention(job.rlvr, "critic.model.override_config", job.model),
         **_precision(job.rlvr, "critic.fsdp"),
-        "critic.ppo_max_token_len_per_gpu": max(job.rlvr.pack_tokens, job.longest),
+        "critic.ppo_max_token_len_per_gpu": tokens,
+        "+critic.ppo_infer_max_token_len_per_gpu": tokens,  # verl's trainer reads this one
         **_optimiser(job.rlvr, "critic.optim"),
     }
 
@@ -300,7 +331,7 @@ def _own_ray() -> dict[str, Any]:
     }
 
 
-def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, Any]:
+def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path, *, seed: int) -> dict[str, Any]:
     """The keys of an RL run that an SFT run takes over: model, sharding, precision, devices."""
     from verl.utils.device import get_device_name
 
@@ -309,13 +340,14 @@ def sft_keys(settings: SftConfig, verl: VerlConfig, model: Path) -> dict[str, An
         **model_keys(settings, model),
         f"{actor}.strategy": "fsdp2",
         **_precision(settings, f"{actor}.fsdp_config"),
+        f"{actor}.fsdp_config.seed": seed,  # of new adapters
         **device_keys(verl, get_device_name(), verl.devices or device_count()),
         **_own_ray(),
     }
 
 
 def learner_keys(
-    config: LearnerConfig, verl: VerlConfig, model: Path, head: Head
+    config: LearnerConfig, verl: VerlConfig, model: Path, head: Head, *, seed: int
 ) -> dict[str, Any]:
     """The keys of a learner's workers: verl's actor, or its critic for a value head."""
     from verl.utils.device import get_device_name
@@ -326,11 +358,12 @@ def learner_keys(
         **model_keys(config, model),
         **_weights("critic.model", model),
         "critic.model.enable_gradient_checkpointing": config.gradient_checkpointing,
-        **_attention(config, "critic.model.override_config"),
+        **_attention(config, "critic.model.override_config", model),
         f"{ACTOR}.use_dynamic_bsz": True,
         "critic.use_dynamic_bsz": True,
         f"{role}.strategy": "fsdp2",
         **_precision(config, sharding),
+        f"{sharding}.seed": seed,  # of new adapters
         # Rates come with each step, and the groups of parameters are ours.
         f"{role}.optim.optimizer_impl": f"{PACKAGE}.learner_worker",
         f"{role}.optim.optimizer": "GroupedAdamW",
@@ -346,10 +379,11 @@ def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
     """The keys of standalone rollout servers: one for every `tensor_parallel` devices."""
     from verl.utils.device import get_device_name
 
+    from terrella.engines.vllm.server import stored_dtype
     from terrella.models.presets import max_positions
 
     verl, rollout = config.verl, "actor_rollout_ref.rollout"
-    devices = verl.devices or device_count()
+    devices, dtype = verl.devices or device_count(), config.vllm.dtype
     return {
         **_weights("actor_rollout_ref.model", model),
         f"{rollout}.name": "vllm",
@@ -357,7 +391,8 @@ def server_keys(config: EngineConfig, model: Path) -> dict[str, Any]:
         f"{rollout}.n_gpus_per_node": devices,
         f"{rollout}.tensor_model_parallel_size": verl.tensor_parallel,
         f"{rollout}.gpu_memory_utilization": verl.server_memory,
-        f"{rollout}.dtype": config.vllm.dtype,
+        # vLLM's own `auto` would load an fp32 folder in bf16.
+        f"{rollout}.dtype": (stored_dtype(model) if dtype == "auto" else None) or dtype,
         f"{rollout}.max_model_len": min(config.vllm.max_model_len, max_positions(str(model))),
         f"{rollout}.logprobs_mode": f"{config.vllm.logprobs}_logprobs",
         **device_keys(verl, get_device_name(), devices),

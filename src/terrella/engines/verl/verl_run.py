@@ -66,7 +66,7 @@ class VerlRun:
 
         from terrella.models.presets import max_positions
 
-        check(rlvr)
+        check(rlvr, source.rollout.temperature)
         self.source = source
         self.budget = budget
         self.job = Job(

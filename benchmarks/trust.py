@@ -96,7 +96,7 @@ def models():
 
 
 FULL = {
-    "calibration": 600,
+    "calibration": 1000,
     "held_out": 600,
     "exploited_on": 40,
     "ranked_on": 80,
@@ -125,7 +125,7 @@ def gate_counts(name):
     return gate.ledger.counts()
 
 
-LEAN = {"calibration": 500, "held_out": 300, "policies": (), "exploited_on": 0}
+LEAN = {"calibration": 1000, "held_out": 300, "policies": (), "exploited_on": 0}
 """What the gate needs of a certificate: risk and horizon, but no ranking or exploitability."""
 LEAN_NAME = "certificate/lean.json"
 STEPS = 100_000

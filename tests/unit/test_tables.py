@@ -172,10 +172,29 @@ def test_the_coverage_of_models_is_measured_one_after_the_other(hand_made, tmp_p
         assert len(model["coverage_by_policy"]) == 3
     assert recompute.recompute_all() == ([], [])
     rows = read_rows(tmp_path / "rows/trust_coverage_small.json.gz")
+    assert min(rows["worlds"]["counter"]["5"]["lengths"]) >= 1
     rows["worlds"]["counter"]["5"]["covered"][7] = 0.5
     write_rows(tmp_path / "rows/trust_coverage_small.json.gz", rows)
     differences, _ = recompute.recompute_all()
     assert any("counter.models.5.coverage" in line for line in differences)
+
+
+def test_trusted_steps_count_by_length_where_the_rows_have_lengths():
+    rows = {
+        "commit": "",
+        "calibration": 2,
+        "quantile": 0.5,
+        "threshold": 0.5,
+        "policy_names": ["random"],
+        "policies": [0, 0, 0],
+        "covered": [1.0, 1.0, 1.0],
+        "risks": [0.1, 0.2, 0.9],
+        "wrong": [1.0, 0.0, 0.0],
+    }
+    old = trust_coverage.details(rows)
+    assert (old["trusted_share"], old["trusted_wrong"]) == (2 / 3, 0.5)
+    new = trust_coverage.details({**rows, "lengths": [6, 2, 2]})
+    assert (new["trusted_share"], new["trusted_wrong"]) == (0.8, 0.75)
 
 
 # --- the README -----------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.trl import sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
-from terrella.engines.trl.rlvr_batch import check_ratios
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.models import device, presets, smollm2
@@ -249,7 +248,7 @@ def test_weights_of_tokens_make_a_mean_whatever_their_scale(tmp_path: Path):
 
 def test_settings_that_cannot_be_trained_are_refused_by_name(tmp_path: Path, monkeypatch: Any):
     with pytest.raises(ConfigError, match="temperature"):
-        check_ratios(RlvrConfig(), 0.0)
+        RlvrConfig().check_rollout(temperature=0.0, history="sampled")
     with pytest.raises(ConfigError, match="importance_cap"):
         RlvrConfig(schedule="async", importance_cap=2.0).check(processes=1)
     monkeypatch.setattr(sft_trainer, "processes", lambda: 3)

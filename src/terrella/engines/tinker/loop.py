@@ -41,7 +41,6 @@ from terrella.engines.tinker.trainer import (
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
     batch_facts,
-    check_history,
     episode_metrics,
     group_rewards,
     scored_episodes,
@@ -83,7 +82,8 @@ class RlvrLoop:
         recorder: Recorder | None = None,
     ) -> None:
         """`reference` is an adapter that stays at the start, for kl > 0."""
-        check_history(config, rollout.config.history)
+        limits = rollout.config
+        config.check_rollout(temperature=limits.temperature, history=limits.history)
         self.trainer = trainer
         self.rollout = rollout
         self.tasks = tasks

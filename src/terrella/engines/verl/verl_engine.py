@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from terrella.core.errors import ConfigError, EngineError
+from terrella.core.errors import EngineError
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
+from terrella.engines.verl.limits import check_history, check_recording
 from terrella.rollout.fanout import keep_ray_on_loopback
 from terrella.rollout.source import EpisodeSource
 
@@ -130,17 +131,8 @@ class VerlEngine:
         from terrella.engines.verl.verl_run import VerlRun
         from terrella.models.presets import model_folder
 
-        if record_every:
-            raise ConfigError(
-                "record_every", "tokens are kept by engine=trl only", "set record_every=0"
-            )
-        if source.rollout.history != "sampled":
-            raise ConfigError(
-                "history",
-                f"history={source.rollout.history} gives each turn a prompt of its own; an episode "
-                "of verl's is one sequence",
-                "use engine=trl or engine=tinker, or set history=sampled",
-            )
+        check_recording(record_every)
+        check_history(source.rollout.history)
         budget = budget or EnvStepBudget()
         run = VerlRun(
             source,

@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 import transformers
+from accelerate.data_loader import BatchSamplerShard
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
+from torch.utils.data import BatchSampler
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
@@ -244,6 +246,21 @@ def test_weights_of_tokens_make_a_mean_whatever_their_scale(tmp_path: Path):
         weighted = [replace(each, columns={"weight": column}) for each in EXAMPLES]
         losses.append(fitted(tmp_path, weighted, warmup_steps=0)[0])
     assert losses[0] == pytest.approx(losses[1])
+
+
+@pytest.mark.parametrize(("items", "batch"), [(5, 4), (8, 4), (1, 4), (7, 6), (13, 4), (3, 12)])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_train_the_items_of_an_epoch_once(items: int, batch: int, processes: int):
+    """The shares are those that accelerate makes, without what it repeats."""
+    made = []
+    for process in range(processes):
+        sampler = BatchSampler(range(items), batch // processes, drop_last=False)
+        shards = BatchSamplerShard(sampler, processes, process) if processes > 1 else sampler
+        for step, share in enumerate(shards):
+            shape = {"items": items, "batch_size": batch, "processes": processes}
+            own = sft_trainer.own_items(**shape, step=step, process=process)
+            made += [(step, index) for index in share[:own]]
+    assert sorted(made) == [(index // batch, index) for index in range(items)]
 
 
 def test_settings_that_cannot_be_trained_are_refused_by_name(tmp_path: Path, monkeypatch: Any):

@@ -73,11 +73,19 @@ class MemoryConfig(Configurable.Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SftConfig(MemoryConfig):
-    """Supervised fine-tuning: sizes and optimiser."""
+    """Supervised fine-tuning: sizes and optimiser.
+
+    An item is an example, or all examples about one prompt (the recorded actions on a page): they
+    share the prompt and are trained in the same step. Pipelines make the items; steps, epochs and
+    batches count them.
+    """
 
     epochs: int = 1
     batch_size: int = 64
-    """Examples per optimiser step, over all processes."""
+    """Items per optimiser step, over all processes.
+
+    verl counts examples: there a batch has as many as so many items have on average.
+    """
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     """Steps until the learning rate is reached; a tenth of all steps if those are no more."""

@@ -321,6 +321,12 @@ class TinkerConfig(Configurable.Config):
     """
     batch_rows: int = 32
     """Rows in one call; the last call is filled up."""
+    beta2: float = 0.95
+    """Of Adam: Tinker's own; TRL and verl have 0.999.
+
+    Some servers restore the moments of SFT with its weights. A short memory forgets them within
+    tens of steps of RL.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from tests.support.fsdp_on_cpu import FSDP2
 from tests.support.launched import launch
 
 SCRIPT = Path(__file__).parents[1] / "support" / "distributed_run.py"
+SFT = SCRIPT.with_name("sft_ranks.py")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,16 @@ def test_two_processes_are_one(
         assert weights(folder / f"{name}-{run}") == pytest.approx(
             weights(folder / f"alone-{run}"), abs=1e-4
         )
+
+
+@pytest.mark.slow
+def test_sft_on_two_processes_trains_every_item_once(tmp_path: Path):
+    """Five items in batches of four: the second process has nothing to do in the last batch."""
+    (alone,) = launch(SFT, tmp_path, "alone", 1)
+    first, _ = launch(SFT, tmp_path, "two", 2)
+    assert first["loss"] == pytest.approx(alone["loss"], abs=1e-5)
+    assert first["grad_norm"] == pytest.approx(alone["grad_norm"], abs=1e-5)
+    assert weights(tmp_path / "two") == pytest.approx(weights(tmp_path / "alone"), abs=1e-5)
 
 
 def weights(folder: Path) -> list[float]:

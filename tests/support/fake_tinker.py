@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from terrella.core.errors import EngineError
 from terrella.engines.local.local_sampler import LocalSampler
-from terrella.engines.tinker.client import BETAS, EPS
+from terrella.engines.tinker.client import BETA1, EPS
 from terrella.models.presets import load_model
 
 ALPHA = 32
@@ -19,7 +19,11 @@ ALPHA = 32
 class FakeEndpoint:
     """Has the methods of `engines.tinker.client.Endpoint`; keeps what was asked in `calls`."""
 
-    def __init__(self, reduction: str = "sum", *, reports_norm: bool = True) -> None:
+    def __init__(
+        self, reduction: str = "sum", *, reports_norm: bool = True, context: int = 0
+    ) -> None:
+        self.context = context
+        """Longer sequences are refused; 0 is no limit."""
         self.reduction = reduction
         self.reports_norm = reports_norm
         self.calls: list[tuple[Any, ...]] = []
@@ -39,6 +43,9 @@ class FakeEndpoint:
         adapter = self.new_adapter(base_model, rank=rank, seed=0)
         adapter.load(self.states[state], optimizer=optimizer)
         return adapter
+
+    def context_tokens(self, base_model: str) -> int:
+        return self.context
 
     def download(self, path: str, file: Any) -> None:
         self.calls.append(("download", path))
@@ -67,7 +74,7 @@ class FakeAdapter:
         settings = LoraConfig(r=rank, lora_alpha=ALPHA, target_modules="all-linear")
         self.model = get_peft_model(model, settings).eval()
         self.weights = [each for each in self.model.parameters() if each.requires_grad]
-        self.adam = torch.optim.Adam(self.weights, betas=BETAS, eps=EPS)
+        self.adam = torch.optim.Adam(self.weights, betas=(BETA1, 0.0), eps=EPS)
 
     def forward(self, rows: Any) -> list[list[float]]:
         self.endpoint.calls.append(("forward", len(rows), len(rows[0].input_ids)))
@@ -80,7 +87,14 @@ class FakeAdapter:
         logits = self.model(input_ids=ids).logits.float()
         return logits.log_softmax(-1).gather(2, targets[..., None])[..., 0]
 
-    def train(self, calls: Any, *, learning_rate: float, max_grad_norm: float = 0.0) -> Any:
+    def train(
+        self,
+        calls: Any,
+        *,
+        learning_rate: float,
+        max_grad_norm: float = 0.0,
+        beta2: float = 0.95,
+    ) -> Any:
         trained = self.endpoint.count("train")
         self.endpoint.calls.append(("train", self.name, learning_rate))
         if trained == self.endpoint.fail_at_train:
@@ -95,7 +109,7 @@ class FakeAdapter:
             (losses.mean(-1).sum() / count if mean else losses.sum()).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.weights, max_grad_norm or float("inf"))
         for group in self.adam.param_groups:
-            group["lr"] = learning_rate
+            group["lr"], group["betas"] = learning_rate, (BETA1, beta2)
         self.adam.step()
         return {"fake/grad_norm": float(norm)} if self.endpoint.reports_norm else {}
 
@@ -125,9 +139,22 @@ class FakeAdapter:
         }
         return path
 
-    def sampler(self) -> LocalSampler:
+    def sampler(self) -> Any:
         self.endpoint.calls.append(("sampler", self.name))
-        return LocalSampler(self.model)
+        return LimitedSampler(LocalSampler(self.model), self.endpoint.context)
 
     def close(self) -> None:
         self.is_open = False
+
+
+class LimitedSampler:
+    """Refuses what an endpoint cannot read, as servers do."""
+
+    def __init__(self, sampler: LocalSampler, context: int) -> None:
+        self.sampler, self.context = sampler, context
+
+    async def sample(self, request: Any) -> Any:
+        size = len(request.prompt_ids) + request.max_new_tokens
+        if self.context and size > self.context:
+            raise EngineError("tinker", f"sample: {size} tokens are more than {self.context}")
+        return await self.sampler.sample(request)

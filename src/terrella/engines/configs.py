@@ -6,12 +6,14 @@ RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, fields
-from typing import Literal, Self
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
+from terrella.core.tokens import History
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
 
@@ -45,8 +47,12 @@ def warmup_within(asked: int, steps: int) -> int:
 class MemoryConfig(Configurable.Config):
     """Memory and precision of whatever trains a model."""
 
-    pack_tokens: int = 1024
-    """Tokens in one forward pass; bounds memory, changes no result."""
+    pack_tokens: int = 2048
+    """Most tokens in one forward pass, unless one example is longer; changes no result.
+
+    It bounds memory. A group whose prompt and replies fit reads its prompt once: a larger pack is
+    faster where prompts are long.
+    """
     bf16: bool = False
     """Compute in bf16; weights and optimiser stay fp32."""
     gradient_checkpointing: bool = False
@@ -67,11 +73,19 @@ class MemoryConfig(Configurable.Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SftConfig(MemoryConfig):
-    """Supervised fine-tuning: sizes and optimiser."""
+    """Supervised fine-tuning: sizes and optimiser.
+
+    An item is an example, or all examples about one prompt (the recorded actions on a page): they
+    share the prompt and are trained in the same step. Pipelines make the items; steps, epochs and
+    batches count them.
+    """
 
     epochs: int = 1
     batch_size: int = 64
-    """Examples per optimiser step, over all processes."""
+    """Items per optimiser step, over all processes.
+
+    verl counts examples: there a batch has as many as so many items have on average.
+    """
     learning_rate: float = 1e-3
     warmup_steps: int = 10
     """Steps until the learning rate is reached; a tenth of all steps if those are no more."""
@@ -181,6 +195,30 @@ class RlvrConfig(MemoryConfig):
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"
             )
 
+    def check_rollout(self, *, temperature: float, history: History) -> None:
+        """Refuse episodes that these settings cannot train on."""
+        if temperature <= 0:
+            raise ConfigError(
+                "temperature",
+                f"{temperature:g} has no log-probabilities to train on",
+                "set a temperature above 0",
+            )
+        if history == "sampled":
+            return
+        if self.world_loss:
+            raise ConfigError(
+                "world_loss",
+                f"with history={history} an episode holds no token of the world",
+                "set history=sampled",
+            )
+        if ESTIMATORS[self.algorithm].ratio == "episode":
+            raise ConfigError(
+                "algorithm",
+                f"{self.algorithm} has one ratio for a whole episode, and history={history} "
+                "divides it into turns",
+                "use grpo, dr_grpo, dapo or ppo, or set history=sampled",
+            )
+
     def _check_async(self) -> None:
         if self.refill_rounds:
             raise ConfigError(
@@ -283,6 +321,12 @@ class TinkerConfig(Configurable.Config):
     """
     batch_rows: int = 32
     """Rows in one call; the last call is filled up."""
+    beta2: float = 0.95
+    """Of Adam: Tinker's own; TRL and verl have 0.999.
+
+    Some servers restore the moments of SFT with its weights. A short memory forgets them within
+    tens of steps of RL.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,3 +378,36 @@ class EngineConfig(Configurable.Config):
         return EngineConfig(
             **{each.name: getattr(self, each.name) for each in fields(EngineConfig)}
         )
+
+
+def training_parts(
+    config: EngineConfig, rlvr: RlvrConfig | None = None
+) -> Iterator[tuple[str, SftConfig | RlvrConfig]]:
+    """The settings of SFT and RL inside a pipeline's config, with the paths that `--set` takes.
+
+    `rlvr` is the RL of a config that does not hold it. RL of no steps is left out.
+    """
+    found = dict(_parts(config))
+    if rlvr is not None:
+        found.setdefault("rlvr", rlvr)
+    for where, part in found.items():
+        if not isinstance(part, RlvrConfig) or part.steps:
+            yield where, part
+
+
+def _parts(config: Any, path: str = "") -> Iterator[tuple[str, SftConfig | RlvrConfig]]:
+    if isinstance(config, SftConfig | RlvrConfig):
+        yield path, config
+    elif isinstance(config, Configurable.Config):
+        for each in fields(config):
+            inner = f"{path}.{each.name}" if path else each.name
+            yield from _parts(getattr(config, each.name), inner)
+
+
+def changed_fields(config: Configurable.Config) -> dict[str, Any]:
+    """The fields that differ from their default, with that default."""
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(config)
+    }
+    return {name: value for name, value in defaults.items() if getattr(config, name) != value}

@@ -19,6 +19,7 @@ from typing import Any
 from terrella.core.files import read_json_lines
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import make_once, rank, wait_for
+from terrella.core.tokens import History
 from terrella.engines.configs import EngineConfig, RlvrConfig
 from terrella.engines.interface import Curve, Engine, Model
 from terrella.models.names import SMOLLM2, TINY
@@ -30,28 +31,38 @@ def make_engine(
     work: Path,
     rlvr: RlvrConfig | None = None,
     temperature: float = 1.0,
+    history: History = "sampled",
     masks_tokens: bool = False,
     model: str | None = None,
 ) -> Engine:
     """The engine of a run. `work` is the folder for logs of servers; nothing is started yet.
 
-    `rlvr` and `temperature` are those of the RL that the run will do, if any: a server that
+    Settings that the engine cannot run are refused here, before anything is trained. `rlvr`,
+    `temperature` and `history` are those of the RL that the run will do, if any: a server that
     samples for a trainer computes in its precision and leaves it memory. `masks_tokens` says that
     the run samples under a mask of allowed ids, which not every engine can. `model` is the one
-    that RL begins with: what its sampler needs is checked before anything is trained.
+    that RL begins with.
     """
+    if rlvr is not None and rlvr.steps:
+        rlvr.check_rollout(temperature=temperature, history=history)
     if config.engine == "tinker":
-        from terrella.engines.tinker.limits import check_run
+        from terrella.engines.tinker import limits as tinker_limits
         from terrella.engines.tinker.tinker_engine import TinkerEngine
 
-        check_run(config, rlvr=rlvr, temperature=temperature, masks_tokens=masks_tokens)
+        tinker_limits.check_run(
+            config, rlvr=rlvr, temperature=temperature, masks_tokens=masks_tokens
+        )
         return TinkerEngine(config, work)
     if config.engine == "verl":
+        from terrella.engines.verl import limits as verl_limits
         from terrella.engines.verl.verl_engine import VerlEngine
 
+        verl_limits.check_run(config, rlvr=rlvr, history=history)
         return VerlEngine(config, work)
+    from terrella.engines.trl import limits as trl_limits
     from terrella.engines.trl.trl_engine import TrlEngine
 
+    trl_limits.check_run(config, rlvr=rlvr)
     return TrlEngine(config, work, rlvr=rlvr, temperature=temperature, model=model)
 
 

@@ -20,13 +20,6 @@ from terrella.core.errors import ConfigError
 Source = Literal["measured", "published", "computed", "assumed"]
 
 
-GROUP_TOKENS = 8192
-"""Groups up to this size are trained in one pack, as in `engines/trl/packs.py`.
-
-Repeated here because this module must not import torch; a test compares the two.
-"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """The size of a dense decoder. Mixtures of experts are not modelled."""
@@ -80,7 +73,7 @@ class Workload:
     def prompts_per_group(self) -> int:
         """How often a group's prompt is trained on: once, unless the group exceeds a pack."""
         read = max(1, self.completion_tokens - 1)  # the last token predicts nothing
-        room = max(1, (max(self.pack_tokens, GROUP_TOKENS) - self.prompt_tokens) // read)
+        room = max(1, (self.pack_tokens - self.prompt_tokens) // read)
         return math.ceil(self.group_size / room)
 
 

@@ -99,6 +99,7 @@ class ModelPipeline(Pipeline[Result]):
             work=run / "engine",
             rlvr=getattr(self.config, "rlvr", None),
             temperature=getattr(self.config, "temperature", 1.0),
+            history=getattr(self.config, "history", "sampled"),
             masks_tokens=self.masks_tokens,
             model=_named_model(self.config),
         ) as self.engine:

@@ -24,6 +24,8 @@ LORA_RANK = 16
 SMALL_PACK = 2048
 SMALL_SERVER = 0.3
 """Share of a GPU's memory for a vLLM server beside a trainer."""
+SERVER_MEMORY = {"trl": "vllm.memory", "verl": "verl.server_memory"}
+"""The setting of that share. An endpoint has none."""
 MOST_DEVICES = 64
 SHOWN = 3
 """Remedies that a refusal names."""
@@ -147,12 +149,13 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
 
 def _smaller_server(config: Any) -> tuple[str, ...]:
     """A smaller share of the memory for vLLM, where a server may be started."""
-    served = any(
-        getattr(part, "sampler", "local") != "local" and hasattr(part, "vllm")
+    found = [
+        f"{where}={SMALL_SERVER}"
         for part in _pipelines(config)
-    )
-    setting = f"vllm.memory={SMALL_SERVER}"
-    return (setting,) if served else ()
+        if (where := SERVER_MEMORY.get(getattr(part, "engine", ""), ""))
+        and (part.engine == "verl" or part.sampler != "local")
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _paths(config: Any, name: str, value: str, wanted: Callable[[Any], bool]) -> tuple[str, ...]:
@@ -170,8 +173,10 @@ def _paths(config: Any, name: str, value: str, wanted: Callable[[Any], bool]) ->
 
 
 def _fields(config: Any, name: str, value: str) -> tuple[str, ...]:
-    """The assignment of a field of the pipeline, if it has another value."""
-    differs = any(getattr(part, name, value) != value for part in _pipelines(config))
+    """The assignment of a field of the pipeline, if it has another value and TRL trains."""
+    differs = any(
+        getattr(part, name, value) != value and part.engine == "trl" for part in _pipelines(config)
+    )
     return (f"{name}={value}",) if differs else ()
 
 

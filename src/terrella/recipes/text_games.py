@@ -195,6 +195,7 @@ def _paper(model: str, out: str) -> Reproduce.Config:
         bf16=True,
         gradient_checkpointing=True,
         save_every=20,
+        pack_tokens=12_288,  # a prompt of 7,192 tokens is read once for a group's replies
     )
     arms = {
         "sft": sft,

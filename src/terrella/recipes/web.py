@@ -192,6 +192,7 @@ def pages_7b_webarena() -> PageModel.Config:
             bf16=True,
             gradient_checkpointing=True,
             save_every=20,
+            pack_tokens=12_288,  # a page is read once for a group's replies
         ),
     )
 

@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 import transformers
+from accelerate.data_loader import BatchSamplerShard
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
+from torch.utils.data import BatchSampler
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
@@ -21,7 +23,6 @@ from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.trl import sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
-from terrella.engines.trl.rlvr_batch import check_ratios
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.models import device, presets, smollm2
@@ -247,9 +248,24 @@ def test_weights_of_tokens_make_a_mean_whatever_their_scale(tmp_path: Path):
     assert losses[0] == pytest.approx(losses[1])
 
 
+@pytest.mark.parametrize(("items", "batch"), [(5, 4), (8, 4), (1, 4), (7, 6), (13, 4), (3, 12)])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_train_the_items_of_an_epoch_once(items: int, batch: int, processes: int):
+    """The shares are those that accelerate makes, without what it repeats."""
+    made = []
+    for process in range(processes):
+        sampler = BatchSampler(range(items), batch // processes, drop_last=False)
+        shards = BatchSamplerShard(sampler, processes, process) if processes > 1 else sampler
+        for step, share in enumerate(shards):
+            shape = {"items": items, "batch_size": batch, "processes": processes}
+            own = sft_trainer.own_items(**shape, step=step, process=process)
+            made += [(step, index) for index in share[:own]]
+    assert sorted(made) == [(index // batch, index) for index in range(items)]
+
+
 def test_settings_that_cannot_be_trained_are_refused_by_name(tmp_path: Path, monkeypatch: Any):
     with pytest.raises(ConfigError, match="temperature"):
-        check_ratios(RlvrConfig(), 0.0)
+        RlvrConfig().check_rollout(temperature=0.0, history="sampled")
     with pytest.raises(ConfigError, match="importance_cap"):
         RlvrConfig(schedule="async", importance_cap=2.0).check(processes=1)
     monkeypatch.setattr(sft_trainer, "processes", lambda: 3)

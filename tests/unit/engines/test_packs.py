@@ -13,6 +13,8 @@ from tests.support.tiny_model import tiny_model
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TrainExample
 from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.memory.live_bytes import LiveBytes, fake_tensors
+from terrella.engines.trl import chunked_logprobs
 from terrella.engines.trl.packs import (
     Pack,
     mass_outside,
@@ -141,6 +143,60 @@ def test_sharing_reads_each_prompt_once():
     unshared = sum(len(each.prompt_ids) + len(each.completion_ids) - 1 for each in examples)
     saved = 3 * len(examples[0].prompt_ids) + 3 * len(examples[4].prompt_ids)
     assert len(pack.ids_N) == unshared - saved
+
+
+@pytest.mark.parametrize("max_tokens", [1, 30, 60, 100, 10_000])
+def test_no_pack_is_longer_than_asked_or_than_its_only_example(max_tokens: int):
+    examples = [each for seed in range(4) for each in random_examples(8, seed=seed)]
+    longest = max(len(each.prompt_ids) + len(each.completion_ids) - 1 for each in examples)
+    packs = pack_episodes(examples, max_tokens=max_tokens)
+    assert max(len(pack.ids_N) for pack in packs) <= max(max_tokens, longest)
+    for pack in packs:
+        # Beyond the bound: one example, so a prompt and a completion.
+        assert len(pack.ids_N) <= max_tokens or len(pack.segments_N.unique()) <= 2
+
+
+def test_a_group_is_divided_and_each_part_reads_the_prompt():
+    group = [TrainExample(prompt_ids=range(50), completion_ids=range(11), mask=[True] * 11)] * 8
+    packs = pack_episodes(group, max_tokens=80)
+    assert [len(pack.ids_N) for pack in packs] == [80, 80, 70]
+    assert sum(len(pack.targets_M) for pack in packs) == 8 * 11
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_chunks_of_targets_give_the_same_numbers(
+    temperature: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    generator = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(70, 50, generator=generator)).to(dtype)
+    logits[:, 7] = -torch.inf
+    targets = torch.randint(0, 7, (70,), generator=generator)
+    weights = torch.randn(70, generator=generator)
+    found = []
+    for chunk in (1024, 16):
+        monkeypatch.setattr(chunked_logprobs, "CHUNK", chunk)
+        leaf = logits.clone().requires_grad_()
+        logprobs, entropy = chunked_logprobs.logprobs_of(leaf, targets, temperature=temperature)
+        (logprobs * weights).sum().backward()
+        assert not entropy.requires_grad and leaf.grad.dtype == dtype
+        found.append((logprobs.detach(), entropy, leaf.grad.float()))
+    for plain, chunked in zip(*found, strict=True):
+        assert torch.isfinite(chunked).all()
+        assert torch.allclose(plain, chunked, atol=1e-6 if dtype == torch.float32 else 1e-2)
+
+
+def test_memory_of_logprobs_is_that_of_the_logits_and_their_gradient():
+    """152,000 words and 4,096 targets, on tensors without data."""
+    words, count = 152_000, 4096
+    with fake_tensors():
+        logits = torch.empty(count, words, requires_grad=True)
+        targets = torch.zeros(count, dtype=torch.long)
+        with LiveBytes(vocabulary=words) as live:
+            logprobs, _ = chunked_logprobs.logprobs_of(logits, targets)
+            logprobs.sum().backward()
+    whole, chunk = 4 * words * count, 4 * words * chunked_logprobs.CHUNK
+    assert live.peak.total() < 2 * whole + 5 * chunk
 
 
 def test_a_short_prompt_is_shared_by_wide_models_only():

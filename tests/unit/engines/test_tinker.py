@@ -15,10 +15,13 @@ from tests.support.fake_tinker import FakeEndpoint
 from tests.support.tiny_run import WrittenRewards
 
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
+from terrella.core.protocols import BoundedSampler
 from terrella.core.tokens import TokenRequest, TrainExample
+from terrella.core.types import Stop
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig
 from terrella.engines.engine import make_engine, read_curve, start_model
+from terrella.engines.tinker import loop as tinker_loop
 from terrella.engines.tinker.adapter_folder import pairs, read_reference
 from terrella.engines.tinker.client import Endpoint
 from terrella.engines.tinker.reduction import MEAN, SUM, measure
@@ -26,7 +29,7 @@ from terrella.engines.tinker.rows import PaddedRows
 from terrella.engines.tinker.sampler import TinkerSampler
 from terrella.engines.tinker.sft import fit_examples
 from terrella.engines.tinker.tinker_engine import TinkerEngine
-from terrella.models.presets import load_model
+from terrella.models.presets import load_model, load_tokenizer, max_positions
 from terrella.pipelines.rlvr import Rlvr
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
@@ -181,8 +184,6 @@ def test_the_first_gradient_is_that_of_trl(base, tmp_path, algorithm):
     """The same episodes, adapter and rules on both engines: one gradient."""
     from tests.support.trl_gradient import trl_gradient_norm
 
-    from terrella.engines.tinker import loop as tinker_loop
-
     sent = []
     prepare = tinker_loop.RlvrLoop._prepare
 
@@ -275,6 +276,51 @@ def test_a_pipeline_runs_from_its_settings(base, tmp_path, monkeypatch):
     curve = read_curve(tmp_path / "run" / "curve.jsonl")
     assert {"reward", "seconds/generate", "env_steps"} <= curve[0].keys()
     assert "tml-" not in (tmp_path / "run" / "spec.json").read_text()
+
+
+def test_an_episode_ends_where_the_endpoint_cannot_read_on(base, tmp_path):
+    rollout = Rollout.Config(world=WORLD, max_turns=4, turn_tokens=4, episode_tokens=64)
+    tasks = WorldTasks(world=WORLD).make()
+    codec = EpisodeSource(rollout=rollout, tasks=WorldTasks(world=WORLD)).codec
+    tokenizer = load_tokenizer(base)
+
+    def stops(context):
+        play = WrittenRewards(rollout, codec.make(tokenizer))
+        endpoint = FakeEndpoint(context=context)
+        with engine_on(endpoint, tmp_path) as engine, engine.sampler(base) as sampler:
+            assert isinstance(sampler, BoundedSampler)
+            return sampler.context_tokens, play.run(sampler, [tasks(0)], group_size=2, seed=0)
+
+    positions, whole = stops(0)
+    assert positions == max_positions(base)
+    longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in whole)
+    short, cut = stops(longest - 6)
+    assert short == longest - 6
+    assert {each.record.stop for each in cut} == {Stop.OUT_OF_TOKENS}
+
+
+def test_rl_is_bounded_by_the_context_and_watched(base, tmp_path, monkeypatch):
+    loops = []
+    run = tinker_loop.RlvrLoop.run
+
+    def kept(self, show):
+        loops.append(self)
+        return run(self, show)
+
+    monkeypatch.setattr(tinker_loop.RlvrLoop, "run", kept)
+    with engine_on(FakeEndpoint(), tmp_path) as engine:
+        reinforce(engine, base, tmp_path / "model", steps=1, hang_limit=77.0)
+    (loop,) = loops
+    assert loop.trainer.context_tokens == max_positions(base)
+    assert loop.rollout.watchdog is loop.watchdog and loop.watchdog.limit == 77.0
+
+
+def test_the_second_moment_of_adam_is_a_setting(base, tmp_path):
+    losses = []
+    for beta2 in (0.95, 0.5):
+        with engine_on(FakeEndpoint(), tmp_path, beta2=beta2) as engine:
+            losses.append(fit(engine, base, tmp_path / f"model-{beta2}"))
+    assert losses[0][0] == losses[1][0] and losses[0][-1] != losses[1][-1]
 
 
 # --- refusals -------------------------------------------------------------------------------------

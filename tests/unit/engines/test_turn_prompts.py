@@ -17,7 +17,6 @@ from terrella.core.errors import ConfigError
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.rlvr_batch import (
-    check_history,
     group_rewards,
     scored_episodes,
 )
@@ -126,6 +125,6 @@ def test_sampler_and_trainer_agree_on_every_turn(changes: dict[str, Any], tmp_pa
 
 @pytest.mark.parametrize("changes", [{"world_loss": 0.5}, {"algorithm": "rloo"}], ids=str)
 def test_what_needs_one_sequence_is_refused(changes: dict[str, Any]):
-    check_history(RlvrConfig(**changes), "sampled")
+    RlvrConfig(**changes).check_rollout(temperature=1.0, history="sampled")
     with pytest.raises(ConfigError, match="history"):
-        check_history(RlvrConfig(**changes), "actions")
+        RlvrConfig(**changes).check_rollout(temperature=1.0, history="actions")

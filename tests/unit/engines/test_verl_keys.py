@@ -64,21 +64,23 @@ def test_settings_that_verl_does_not_support_are_refused(changes: dict[str, Any]
     from terrella.engines.verl.verl_keys import check
 
     with pytest.raises(ConfigError, match=r"critic|steps"):
-        check(job(**changes).rlvr, 1.0)
+        check(job(**changes).rlvr)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
-def test_a_temperature_without_ratios_is_refused_as_on_trl(temperature: float):
-    from terrella.engines.verl.verl_keys import check
+def test_a_temperature_without_ratios_is_refused_as_on_trl(temperature: float, tmp_path: Path):
+    from terrella.engines.configs import EngineConfig
+    from terrella.engines.engine import make_engine
 
+    settings = {"rlvr": job().rlvr, "temperature": temperature}
     with pytest.raises(ConfigError, match="has no log-probabilities to train on"):
-        check(job().rlvr, temperature)
+        make_engine(EngineConfig(engine="verl"), work=tmp_path, **settings)
 
 
 def test_the_maths_of_the_trl_engine_is_accepted():
     from terrella.engines.verl.verl_keys import check
 
-    check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr, 1.0)
+    check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr)
 
 
 ATTENTION = (

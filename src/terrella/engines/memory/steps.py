@@ -45,7 +45,7 @@ class TrainStep:
     examples: tuple[ExampleShape, ...]
     members: int = 1
     """So many neighbours have the same prompt."""
-    pack_tokens: int = 1024
+    pack_tokens: int = 2048
     share_prefix: bool = True
     bf16: bool = False
     gradient_checkpointing: bool = False

@@ -29,9 +29,8 @@ LOSS = "importance_sampling"
 of -sum(advantage * logprob), so any loss of log-probs can be trained with it."""
 SEEDS = 2**31 - 1
 SECONDS = 30.0
-BETAS, EPS = (0.9, 0.95), 1e-8
-"""Tinker's betas. The short memory matters: some servers restore the moments of the last part of a
-run together with its weights."""
+BETA1, EPS = 0.9, 1e-8
+"""Of Adam; `TinkerConfig.beta2` is the other."""
 
 
 class Endpoint:
@@ -72,6 +71,18 @@ class Endpoint:
         with _Reported(f"{state} could not be loaded"):
             load(state).result()
         return adapter
+
+    def context_tokens(self, base_model: str) -> int:
+        """Most tokens that the endpoint says it reads; 0 where it says nothing."""
+        with _Reported("get_server_capabilities"):
+            models = self.service.get_server_capabilities().supported_models
+        stated = [
+            # Older versions of the package, and most servers, have no such number.
+            getattr(each, "max_context_length", None)
+            for each in models
+            if each.model_name == base_model
+        ]
+        return int(next(iter(stated), None) or 0)
 
     def download(self, path: str, file: Path) -> None:
         """Write the archive of an adapter saved with `Adapter.save_for_sampling`."""
@@ -119,14 +130,15 @@ class Adapter:
         *,
         learning_rate: float,
         max_grad_norm: float = 0.0,
+        beta2: float = 0.95,
     ) -> dict[str, float]:
         """Add up the gradients of all calls and take one step of Adam; returns its metrics."""
         import tinker
 
         adam = tinker.AdamParams(
             learning_rate=learning_rate,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=BETA1,
+            beta2=beta2,
             eps=EPS,
             weight_decay=0.0,
             grad_clip_norm=max_grad_norm,

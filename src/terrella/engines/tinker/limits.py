@@ -7,11 +7,16 @@ no token masks, no value heads and no full weights.
 
 from __future__ import annotations
 
-import dataclasses
-
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec, RolloutCodec
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig
+from terrella.engines.configs import (
+    EngineConfig,
+    RlvrConfig,
+    SftConfig,
+    TinkerConfig,
+    changed_fields,
+    training_parts,
+)
 
 
 def check_run(
@@ -42,12 +47,20 @@ def check_run(
     if masks_tokens:
         raise no_masks()
     check_temperature(temperature)
-    for field in dataclasses.fields(config):
-        part = getattr(config, field.name)
-        if isinstance(part, SftConfig | RlvrConfig):
-            check_part(part, tinker, where=field.name)
-    if rlvr is not None:
-        check_part(rlvr, tinker, where="rlvr")
+    _check_samplers(config)
+    for where, part in training_parts(config, rlvr):
+        check_part(part, tinker, where=where)
+
+
+def _check_samplers(config: EngineConfig) -> None:
+    """Refuse samplers of our own: the endpoint samples."""
+    why = "with engine=tinker the endpoint samples, and no server is started"
+    if config.sampler != "auto":
+        raise ConfigError("sampler", f"{config.sampler}, but {why}", "set sampler=auto")
+    changed = changed_fields(config.vllm)
+    if changed:
+        defaults = " ".join(f"--set vllm.{name}={value}" for name, value in changed.items())
+        raise ConfigError(f"vllm.{next(iter(changed))}", why, f"leave the defaults: {defaults}")
 
 
 def check_part(part: SftConfig | RlvrConfig, tinker: TinkerConfig, *, where: str) -> None:

@@ -41,13 +41,13 @@ from terrella.engines.tinker.trainer import (
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
     batch_facts,
-    check_history,
     episode_metrics,
     group_rewards,
     scored_episodes,
     train_examples,
 )
 from terrella.rollout.rollout import Rollout
+from terrella.rollout.watchdog import Watchdog
 
 logger = logging.getLogger("terrella")
 
@@ -83,7 +83,8 @@ class RlvrLoop:
         recorder: Recorder | None = None,
     ) -> None:
         """`reference` is an adapter that stays at the start, for kl > 0."""
-        check_history(config, rollout.config.history)
+        limits = rollout.config
+        config.check_rollout(temperature=limits.temperature, history=limits.history)
         self.trainer = trainer
         self.rollout = rollout
         self.tasks = tasks
@@ -94,6 +95,7 @@ class RlvrLoop:
         self.budget = budget
         self.reference = reference
         self.recorder = recorder
+        self.watchdog = rollout.watchdog = Watchdog(limit=config.hang_limit)
         self.watch = CollapseWatch()
         self.collapse: str | None = None
         self.mask_watch = MaskWatch()
@@ -108,6 +110,10 @@ class RlvrLoop:
 
     def run(self, show: Show) -> int:
         """Train from the saved step to the end or to the budget's; returns the steps done."""
+        with self.watchdog:
+            return self._run(show)
+
+    def _run(self, show: Show) -> int:
         config, step = self.config, self.saved.step
         while step < config.steps and not self.budget.is_used_up:
             row = self._step(step)
@@ -116,9 +122,13 @@ class RlvrLoop:
             self._watch(row)
             show(step, row)
             if config.save_every and step % config.save_every == 0:
-                self.saved.save(self.trainer.adapter, step, env_steps=self.budget.total)
-        self.saved.save(self.trainer.adapter, step, env_steps=self.budget.total)
+                self._save(step)
+        self._save(step)
         return step
+
+    def _save(self, step: int) -> None:
+        with self.watchdog.phase("save"):
+            self.saved.save(self.trainer.adapter, step, env_steps=self.budget.total)
 
     def _step(self, step: int) -> dict[str, float]:
         self.metrics = {}
@@ -128,7 +138,8 @@ class RlvrLoop:
         began = time.perf_counter()
         rate = constant_rate(step, peak=self.config.learning_rate, warmup=self.warmup)
         if self.batch is not None:
-            self._update(self.batch, rate, fresh=fresh)
+            with self.watchdog.phase("train"):
+                self._update(self.batch, rate, fresh=fresh)
             self.metrics |= self.batch.metrics if fresh else {}
         self._add_seconds("train", began)
         self.budget.played = self.rollout.env_steps
@@ -141,19 +152,21 @@ class RlvrLoop:
         """Episodes of the current weights; None where no episode has a gradient."""
         config = self.config
         began = time.perf_counter()
-        # Made anew for each batch: one of older weights must never be sampled from again.
-        sampler = TinkerSampler(self.trainer.adapter.sampler())
+        with self.watchdog.phase("sync"):  # a sampler of its own for each batch
+            sampler = self.trainer.sampler(beat=self.watchdog.beat)
         self._add_seconds("sync", began)
         began = time.perf_counter()
         first = step // config.updates * config.groups
-        episodes, rewards = self._refilled(sampler, range(first, first + config.groups))
+        with self.watchdog.phase("generate"):
+            episodes, rewards = self._refilled(sampler, range(first, first + config.groups))
         self._add_seconds("generate", began)
         began = time.perf_counter()
         chosen = chosen_groups(batch_facts(episodes, config), rewards, config)
         scored = scored_episodes(episodes, chosen, config)
         if self.recorder is not None:
             self.recorder(step, episodes, scored)
-        batch = self._prepare(scored)
+        with self.watchdog.phase("train"):
+            batch = self._prepare(scored)
         self._add_seconds("train", began)
         return batch
 

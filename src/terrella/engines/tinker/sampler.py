@@ -5,6 +5,7 @@ sampled = await TinkerSampler(adapter.sampler()).sample(request)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from terrella.core.errors import EngineError
@@ -21,8 +22,18 @@ class EndpointSampler(Protocol):
 class TinkerSampler:
     """`core.protocols.Sampler` of an adapter."""
 
-    def __init__(self, sampler: EndpointSampler) -> None:
+    def __init__(
+        self,
+        sampler: EndpointSampler,
+        *,
+        context_tokens: int = 0,
+        beat: Callable[[], None] | None = None,
+    ) -> None:
+        """`beat` is called after every reply."""
         self.sampler = sampler
+        self.context_tokens = context_tokens
+        """See `core.protocols.BoundedSampler`."""
+        self.beat = beat
 
     async def sample(self, request: TokenRequest) -> Sampled:
         if request.allowed_ids is not None:
@@ -33,7 +44,10 @@ class TinkerSampler:
                 f"log-probs are those of temperature 1, not {request.temperature:g}",
                 "use temperature 1",
             )
-        return await self.sampler.sample(request)
+        sampled = await self.sampler.sample(request)
+        if self.beat is not None:
+            self.beat()
+        return sampled
 
     def release(self, session: str) -> None:
         """Nothing to release: the endpoint keeps no sessions."""

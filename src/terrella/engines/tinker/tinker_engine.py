@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from terrella.core.errors import ConfigError, EngineError
+from terrella.core.errors import ConfigError, EngineError, TerrellaError
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import processes, rank
 from terrella.core.tokens import Head
@@ -77,7 +77,8 @@ class TinkerEngine:
         """A sampler of a base model or of a trained folder, at the endpoint."""
         if self._training:
             raise EngineError("tinker", "another model is sampled while one is trained")
-        yield TinkerSampler(self._resting(model).sampler())
+        context = self._context(self._reference(model))
+        yield TinkerSampler(self._resting(model).sampler(), context_tokens=context)
 
     def learner(
         self,
@@ -183,7 +184,8 @@ class TinkerEngine:
             adapter = self.endpoint.new_adapter(base_model, rank=size, seed=seed)
         self._training = True
         try:
-            yield AdapterTrainer(adapter, reduction, self.config)
+            context = self._context(reference)
+            yield AdapterTrainer(adapter, reduction, self.config, context_tokens=context)
         except BaseException:
             adapter.close()
             raise
@@ -235,6 +237,18 @@ class TinkerEngine:
             )
         return trained
 
+    def _context(self, reference: Reference) -> int:
+        """Most tokens of a sequence: what the endpoint states and the model has; 0 is no bound."""
+        name = reference.base_model
+        if name not in self._contexts:
+            known = (self.endpoint.context_tokens(name), _positions(reference.base))
+            self._contexts[name] = min(filter(None, known), default=0)
+        return self._contexts[name]
+
+    @cached_property
+    def _contexts(self) -> dict[str, int]:
+        return {}
+
     @cached_property
     def _measured(self) -> dict[str, Reduction]:
         return {}
@@ -252,6 +266,17 @@ class TinkerEngine:
             )
             logger.info("tinker: the endpoint's reduction is %s", self._measured[name])
         return self._measured[name]
+
+
+def _positions(model: str) -> int:
+    """The longest sequence of a model; 0 if its config cannot be read here."""
+    from terrella.models.presets import max_positions
+
+    try:
+        return max_positions(model)
+    except (TerrellaError, OSError, AttributeError) as error:
+        logger.warning("tinker: the longest sequence of %s is not known: %s", model, error)
+        return 0
 
 
 def _trained_to(reference: Reference, state: str) -> Reference:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from terrella.engines.configs import TinkerConfig
 from terrella.engines.interface import Curve
 from terrella.engines.tinker.reduction import Reduction, grad_norm
 from terrella.engines.tinker.rows import Columns, PaddedRows
+from terrella.engines.tinker.sampler import TinkerSampler
 
 PROGRESS, CURVE = "progress.json", "curve.jsonl"
 
@@ -39,10 +40,18 @@ PROGRESS, CURVE = "progress.json", "curve.jsonl"
 class AdapterTrainer:
     """An adapter with the endpoint's reduction undone."""
 
-    def __init__(self, adapter: Any, reduction: Reduction, config: TinkerConfig) -> None:
+    def __init__(
+        self, adapter: Any, reduction: Reduction, config: TinkerConfig, *, context_tokens: int = 0
+    ) -> None:
+        """`context_tokens` are what the endpoint can read; 0 sets no bound."""
         self.adapter = adapter
         self.reduction = reduction
         self.config = config
+        self.context_tokens = context_tokens
+
+    def sampler(self, *, beat: Callable[[], None] | None = None) -> TinkerSampler:
+        """A sampler of the current weights. One of older weights must never be sampled again."""
+        return TinkerSampler(self.adapter.sampler(), context_tokens=self.context_tokens, beat=beat)
 
     def rows(self, examples: Sequence[TrainExample]) -> PaddedRows:
         config = self.config
@@ -66,7 +75,10 @@ class AdapterTrainer:
         advantages = rows.everywhere(-gradient_M * scale)
         calls = list(rows.calls(rows.everywhere(now_M), advantages))
         metrics = self.adapter.train(
-            calls, learning_rate=learning_rate, max_grad_norm=max_grad_norm
+            calls,
+            learning_rate=learning_rate,
+            max_grad_norm=max_grad_norm,
+            beta2=self.config.beta2,
         )
         norm = grad_norm(metrics)
         return {} if norm is None else {"grad_norm": norm}

@@ -18,18 +18,13 @@ import torch
 from torch import Tensor
 
 from terrella.core.tokens import TrainExample
+from terrella.engines.trl.chunked_logprobs import CHUNK, logprobs_of, scaled
 from terrella.engines.trl.tree_attention import (
     Attention,
     TokenPlaces,
     attention_arguments,
     attention_of,
 )
-
-GROUP_TOKENS = 8192
-"""A group that shares a prompt is kept together up to this size, even in smaller packs.
-
-Splitting it would read the prompt again, and sharing the prompt is what saves time.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +160,14 @@ def pack_episodes(
     share_prefix: bool = True,
     width: int | None = None,
 ) -> list[Pack]:
-    """Pack examples in order; neighbours with the same prompt share it, up to `GROUP_TOKENS`.
+    """Pack examples in order; neighbours with the same prompt share it.
 
-    Given the model's `width`, a prompt is shared only where that is faster (`sharing_pays`).
+    A pack has at most `max_tokens`, or holds one example that is longer. A group that does not fit
+    is divided, and each part reads the prompt. Given the model's `width`, a prompt is shared only
+    where that is faster (`sharing_pays`).
     """
     builders: list[_Builder] = []
-    for group in _groups(examples, max(max_tokens, GROUP_TOKENS), share_prefix, width):
+    for group in _groups(examples, max_tokens, share_prefix, width):
         size = _group_tokens(group)
         if not builders or len(builders[-1].ids) + size > max_tokens:
             builders.append(_Builder())
@@ -234,20 +231,17 @@ def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tup
 
     Gradients flow through the log-probabilities only.
     """
-    scores = torch.log_softmax(output.logits[0].float() / temperature, dim=-1)
-    with torch.no_grad():
-        # Finite, because a token that is never written adds 0, and 0 * -inf is nan.
-        finite = scores.clamp(min=torch.finfo(scores.dtype).min)
-        entropy = -(scores.exp() * finite).sum(-1)
-    return scores.gather(-1, pack.targets_M[:, None])[:, 0], entropy
+    return logprobs_of(output.logits[0], pack.targets_M, temperature=temperature)
 
 
 @torch.no_grad()
 def mass_outside(output: Any, allowed: Tensor, *, temperature: float = 1.0) -> Tensor:
     """[M]: the probability of all tokens that are not among the `allowed` ids."""
-    scores = output.logits[0].float() / temperature
-    inside = torch.logsumexp(scores[:, allowed], -1) - torch.logsumexp(scores, -1)
-    return -torch.expm1(inside.clamp(max=0.0))
+    parts = []
+    for logits in output.logits[0].split(CHUNK):
+        scores = scaled(logits, temperature)
+        parts.append(torch.logsumexp(scores[:, allowed], -1) - torch.logsumexp(scores, -1))
+    return -torch.expm1(torch.cat(parts).clamp(max=0.0))
 
 
 def token_logprobs(

@@ -27,8 +27,7 @@ from terrella.algos.episode_batch import (
 )
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread
-from terrella.core.errors import ConfigError
-from terrella.core.tokens import History, TokenEpisode, TrainExample
+from terrella.core.tokens import TokenEpisode, TrainExample
 from terrella.core.types import MASKED
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.metrics import MetricAccumulator
@@ -110,35 +109,6 @@ def train_examples(
             )
             examples.append(example)
     return examples
-
-
-def check_ratios(config: RlvrConfig, temperature: float) -> None:
-    """Refuse settings for which the trainer has no ratio of probabilities."""
-    if temperature <= 0:
-        raise ConfigError(
-            "temperature",
-            f"{temperature:g} has no log-probabilities to train on",
-            "set a temperature above 0",
-        )
-
-
-def check_history(config: RlvrConfig, history: History) -> None:
-    """Refuse what needs an episode in one sequence, where each turn has a prompt of its own."""
-    if history == "sampled":
-        return
-    if config.world_loss:
-        raise ConfigError(
-            "world_loss",
-            f"with history={history} an episode holds no token of the world",
-            "set history=sampled",
-        )
-    if ESTIMATORS[config.algorithm].ratio == "episode":
-        raise ConfigError(
-            "algorithm",
-            f"{config.algorithm} has one ratio for a whole episode, and history={history} divides "
-            "it into turns",
-            "use grpo, dr_grpo, dapo or ppo, or set history=sampled",
-        )
 
 
 def train_example(

@@ -48,8 +48,6 @@ from terrella.engines.trl.rlvr_batch import (
     Batch,
     ScoredEpisode,
     batch_facts,
-    check_history,
-    check_ratios,
     efficiency,
     scored_episodes,
     train_examples,
@@ -89,8 +87,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         called with every batch.
         """
         config.check(processes=processes())
-        check_history(config, rollout.config.history)
-        check_ratios(config, rollout.config.temperature)
+        limits = rollout.config
+        config.check_rollout(temperature=limits.temperature, history=limits.history)
         if sampler is None:
             check_size(model)
         self.rlvr = config

@@ -83,20 +83,42 @@ class SftTrainer(PackedSteps, SFTTrainer):  # type: ignore[misc]
         """
         model.train()
         examples: list[TrainExample] = []
-        for item in inputs:
+        for item in inputs[: self._own_items()]:
             examples += _examples(self.items[item["index"]])
-        weights = sum(map(_weight, examples))
+        weights = float(sum(map(_weight, examples)))
         targets = torch.tensor(weights, device=self.accelerator.device)
         total = self.accelerator.reduce(targets)
         total = torch.where(total > 0, total, 1.0)  # a batch without targets
         packs = self.packed(examples, max_tokens=self.settings.pack_tokens)
         return self.train_on(model, packs, lambda net, pack: self._pack_loss(net, pack, total))
 
+    def _own_items(self) -> int:
+        """How many of this process's items are its own; the others are repeated from the start."""
+        return own_items(
+            items=len(self.items),
+            batch_size=self.settings.batch_size,
+            step=self.state.global_step,
+            process=self.accelerator.process_index,
+            processes=self.accelerator.num_processes,
+        )
+
     def _pack_loss(self, model: Any, pack: Pack, total: Tensor) -> Tensor:
         with self.compute_loss_context_manager():
             logprobs, _ = token_logprobs(model, pack, attention=self.attention)
         weights = pack.columns.get(WEIGHT)
         return -(logprobs if weights is None else logprobs * weights).sum() / total
+
+
+def own_items(*, items: int, batch_size: int, step: int, process: int, processes: int) -> int:
+    """The number of items that a process has in a step, without those that fill the last batch.
+
+    Each process has a contiguous part of a batch. Where an epoch's last batch is short, accelerate
+    fills it with the epoch's first items, so that all processes have as many. On one process it
+    does not; training must not depend on that.
+    """
+    share = batch_size // processes
+    begun = step % math.ceil(items / batch_size) * batch_size + process * share
+    return min(share, max(0, items - begun))
 
 
 def _weight(example: TrainExample) -> float:

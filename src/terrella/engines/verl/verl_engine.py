@@ -14,13 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from terrella.core.errors import ConfigError, EngineError
+from terrella.core.errors import EngineError
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.tokens import Head, TrainExample
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
+from terrella.engines.configs import (
+    EngineConfig,
+    LearnerConfig,
+    RlvrConfig,
+    SftConfig,
+    VerlConfig,
+)
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
+from terrella.engines.verl.limits import check_history, check_recording
 from terrella.rollout.fanout import keep_ray_on_loopback
 from terrella.rollout.source import EpisodeSource
 
@@ -104,6 +111,7 @@ class VerlEngine:
         single: list[TrainExample] = []
         for each in examples:
             single += [each] if isinstance(each, TrainExample) else each
+        config = by_example(config, self.config.verl, items=len(examples), examples=len(single))
         work = folder.with_name(f"{folder.name}-sft").resolve()
         steps = config.epochs * (len(single) // config.batch_size)
         progress.phase(phase, steps)
@@ -130,17 +138,8 @@ class VerlEngine:
         from terrella.engines.verl.verl_run import VerlRun
         from terrella.models.presets import model_folder
 
-        if record_every:
-            raise ConfigError(
-                "record_every", "tokens are kept by engine=trl only", "set record_every=0"
-            )
-        if source.rollout.history != "sampled":
-            raise ConfigError(
-                "history",
-                f"history={source.rollout.history} gives each turn a prompt of its own; an episode "
-                "of verl's is one sequence",
-                "use engine=trl or engine=tinker, or set history=sampled",
-            )
+        check_recording(record_every)
+        check_history(source.rollout.history)
         budget = budget or EnvStepBudget()
         run = VerlRun(
             source,
@@ -156,6 +155,29 @@ class VerlEngine:
         rows = [row for row in curve if "reward" in row]
         budget.played = int(rows[-1].get("env_steps", budget.spent)) - budget.spent if rows else 0
         return RlvrRun(rows, len(rows) * config.updates, _collapse(rows), budget)
+
+
+def by_example(config: SftConfig, verl: VerlConfig, *, items: int, examples: int) -> SftConfig:
+    """SFT whose batches are counted in examples, as verl counts them; ours are counted in items.
+
+    A batch then has as many examples as on other engines, on average. It stays a multiple of the
+    devices, which share it.
+    """
+    if examples == items:
+        return config
+    from terrella.engines.verl.verl_keys import device_count
+
+    devices = verl.nodes * (verl.devices or device_count())
+    shares = round(config.batch_size * examples / items / devices)
+    scaled = devices * max(1, shares)
+    logger.info(
+        "batch_size: %d items are %d of verl's examples (%d in %d items)",
+        config.batch_size,
+        scaled,
+        examples,
+        items,
+    )
+    return config.replace(batch_size=scaled)
 
 
 def _collapse(rows: list[dict[str, float]]) -> str | None:

@@ -69,12 +69,9 @@ class Job:
         return min(self.verl.prompt_tokens + self.rollout.episode_tokens, self.positions)
 
 
-def check(rlvr: Any, temperature: float) -> None:
+def check(rlvr: Any) -> None:
     """Refuse settings that verl does not have, or that mean something else there."""
-    from terrella.engines.trl.rlvr_batch import check_ratios
-
     rlvr.check(processes=1)
-    check_ratios(rlvr, temperature)
     if rlvr.algorithm == "ppo":
         _check_critic(rlvr)
     if rlvr.steps % rlvr.updates:

@@ -66,7 +66,9 @@ class VerlRun:
 
         from terrella.models.presets import max_positions
 
-        check(rlvr, source.rollout.temperature)
+        check(rlvr)
+        rollout = source.rollout
+        rlvr.check_rollout(temperature=rollout.temperature, history=rollout.history)
         self.source = source
         self.budget = budget
         self.job = Job(

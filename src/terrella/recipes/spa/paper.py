@@ -211,6 +211,7 @@ def _paper(model: str, world: World.Config, **published: str) -> Reproduce.Confi
             bf16=True,
             gradient_checkpointing=True,
             save_every=50,
+            pack_tokens=4096,
         ),
         reward_shaping=RewardShaping.Config(success=0.0, turn_fine=0.1),
         validation=Evaluate.Config(instances=128, split=Split.VALIDATION),

@@ -1,0 +1,31 @@
+"""What TRL cannot train, refused by name before anything starts. Nothing here imports torch.
+
+check_run(EngineConfig(), rlvr=RlvrConfig(groups=3))  # ConfigError with two processes
+"""
+
+from __future__ import annotations
+
+from terrella.core.errors import ConfigError
+from terrella.core.run_folder import processes
+from terrella.engines.configs import EngineConfig, MemoryConfig, RlvrConfig, training_parts
+
+
+def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None) -> None:
+    """Refuse a run from its settings alone."""
+    for where, part in training_parts(config, rlvr):
+        _check_attention(part, where)
+        if part.report_to:
+            from terrella.engines.trl.arguments import trackers
+
+            trackers(part.report_to)
+    if rlvr is not None and rlvr.steps:
+        rlvr.check(processes=processes())
+
+
+def _check_attention(part: MemoryConfig, where: str) -> None:
+    if part.attention == "flash_attention_2":
+        raise ConfigError(
+            f"{where}.attention",
+            "flash_attention_2 takes no mask, and a pack needs one",
+            "use sdpa or flex_attention, or engine=verl",
+        )

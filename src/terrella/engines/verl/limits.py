@@ -1,0 +1,68 @@
+"""What verl does not have, refused by name before anything starts. verl need not be installed.
+
+check_run(EngineConfig(engine="verl"), rlvr=RlvrConfig(algorithm="ppo"))  # ConfigError
+"""
+
+from __future__ import annotations
+
+from terrella.core.errors import ConfigError
+from terrella.core.tokens import History
+from terrella.engines.configs import EngineConfig, RlvrConfig, changed_fields, training_parts
+from terrella.engines.verl.verl_keys import check
+
+INSTEAD = {
+    "memory": "verl.server_memory",
+    "tensor_parallel": "verl.tensor_parallel",
+    "devices": "verl.devices",
+    "sleep": "verl.actor_rollout_ref.rollout.free_cache_engine",
+    "max_num_seqs": "verl.actor_rollout_ref.rollout.max_num_seqs",
+    "arguments": "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.OPTION",
+}
+"""Settings of a server of ours, and those of verl's servers. dtype, logprobs and max_model_len are
+the same for both."""
+
+
+def check_run(
+    config: EngineConfig, *, rlvr: RlvrConfig | None = None, history: History = "sampled"
+) -> None:
+    """Refuse a run from its settings alone."""
+    if config.sampler == "auto":
+        _check_servers(config)
+    for where, part in training_parts(config, rlvr):
+        if part.top_layers:
+            raise ConfigError(
+                f"{where}.top_layers", "verl trains all layers", "set 0, or use engine=trl"
+            )
+    if rlvr is not None and rlvr.steps:
+        check(rlvr)
+        check_history(history)
+        check_recording(getattr(config, "record_every", 0))
+
+
+def check_history(history: History) -> None:
+    """Refuse turns with prompts of their own."""
+    if history != "sampled":
+        raise ConfigError(
+            "history",
+            f"history={history} gives each turn a prompt of its own; an episode of verl's is one "
+            "sequence",
+            "use engine=trl or engine=tinker, or set history=sampled",
+        )
+
+
+def check_recording(record_every: int) -> None:
+    if record_every:
+        raise ConfigError(
+            "record_every", "tokens are kept by engine=trl and tinker only", "set record_every=0"
+        )
+
+
+def _check_servers(config: EngineConfig) -> None:
+    """Refuse settings of a server that is not started: verl starts its own."""
+    for name, default in changed_fields(config.vllm).items():
+        if name in INSTEAD:
+            raise ConfigError(
+                f"vllm.{name}",
+                "with sampler=auto the servers are verl's, which do not read it",
+                f"set {INSTEAD[name]}, and vllm.{name}={default}",
+            )

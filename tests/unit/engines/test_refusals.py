@@ -1,0 +1,120 @@
+"""Settings that an engine cannot run are refused when it is made, before anything is trained."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
+pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
+
+from terrella.core.errors import ConfigError, EngineError
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig, VllmConfig
+from terrella.engines.engine import make_engine
+from terrella.pipelines.rlvr import Rlvr
+from terrella.show.progress import make_progress
+from terrella.worlds.counter import Counter
+
+TINKER = EngineConfig(engine="tinker", tinker=TinkerConfig(url="http://127.0.0.1:1"))
+PLAIN = RlvrConfig()
+
+
+def refused(config: EngineConfig, tmp_path: Any, **settings: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as error:
+        make_engine(config, work=tmp_path, **settings)
+    return error.value
+
+
+@pytest.mark.parametrize("engine", ["trl", "verl", "tinker"])
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rlvr": RlvrConfig(save_every=3, updates=2)}, "save_every"),
+        ({"rlvr": RlvrConfig(schedule="async", staleness=0)}, "staleness"),
+        ({"rlvr": PLAIN, "temperature": 0.0}, "temperature"),
+        ({"rlvr": RlvrConfig(algorithm="rloo"), "history": "actions"}, "algorithm"),
+    ],
+)
+def test_every_engine_refuses_rl_that_cannot_be_run(engine, settings, named, tmp_path):
+    config = TINKER.replace(engine=engine)
+    assert refused(config, tmp_path, **settings).where == named
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rlvr": RlvrConfig(algorithm="ppo")}, "rlvr.critic"),
+        ({"rlvr": RlvrConfig(steps=3, updates=2)}, "rlvr.steps"),
+        ({"rlvr": RlvrConfig(top_layers=2)}, "rlvr.top_layers"),
+        ({"rlvr": PLAIN, "history": "actions"}, "history"),
+    ],
+)
+def test_verl_refuses_whether_it_is_installed_or_not(settings, named, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = EngineConfig(engine="verl")
+    assert refused(config, tmp_path, **settings).where == named
+    with pytest.raises(EngineError, match="not installed"):
+        make_engine(config, work=tmp_path, rlvr=PLAIN)
+
+
+def test_trl_knows_its_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert refused(EngineConfig(), tmp_path, rlvr=PLAIN).where == "groups"
+    make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(steps=0))  # no RL
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rlvr": RlvrConfig(attention="flash_attention_2")}, "rlvr.attention"),
+        ({"rlvr": RlvrConfig(report_to=("no-such",))}, "report_to"),
+        ({"rlvr": RlvrConfig(updates=2, save_every=3)}, "save_every"),
+        ({"warmup": SftConfig(top_layers=2), "engine": "verl"}, "warmup.top_layers"),
+        ({"record_every": 5, "engine": "verl"}, "record_every"),
+    ],
+)
+def test_a_pipeline_refuses_before_it_warms_up(changes, named, tmp_path):
+    config = Rlvr.Config(world=Counter.Config(), model="tiny-0.3m", out=tmp_path / "run", **changes)
+    with make_progress() as progress, pytest.raises(ConfigError) as error:
+        config.build().run(progress)
+    assert error.value.where == named
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["spec.json"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "instead"),
+    [
+        ({"memory": 0.3}, "verl.server_memory"),
+        ({"tensor_parallel": 2}, "verl.tensor_parallel"),
+        ({"devices": (1,)}, "verl.devices"),
+        ({"sleep": True}, "free_cache_engine"),
+        ({"max_num_seqs": 8}, "rollout.max_num_seqs"),
+        ({"arguments": ("--enforce-eager",)}, "engine_kwargs"),
+    ],
+)
+def test_settings_of_a_server_that_verl_does_not_start_name_its_own(
+    changes, instead, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    config = EngineConfig(engine="verl", vllm=VllmConfig(**changes))
+    error = refused(config, tmp_path)
+    assert error.where == f"vllm.{next(iter(changes))}" and instead in error.remedy
+    with pytest.raises(EngineError, match="not installed"):  # such a server is ours
+        make_engine(config.replace(sampler="vllm"), work=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"sampler": "vllm"}, "sampler"),
+        ({"sampler": "local"}, "sampler"),
+        ({"vllm": VllmConfig(max_model_len=512, memory=0.3)}, "vllm.memory"),
+    ],
+)
+def test_an_endpoint_needs_no_sampler_of_ours(changes, named, tmp_path):
+    error = refused(TINKER.replace(**changes), tmp_path)
+    assert error.where == named
+    if "vllm" in changes:
+        assert "--set vllm.max_model_len=4096" in error.remedy

@@ -54,9 +54,10 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, logits_MV: Tensor, targets_M: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies = [], []
-        for logits, targets in zip(logits_MV.split(CHUNK), targets_M.split(CHUNK), strict=True):
-            scores = torch.log_softmax(scaled(logits, temperature), dim=-1)
-            logprobs.append(_at(scores, targets))
+        for first in range(0, len(logits_MV), CHUNK):
+            part = slice(first, first + CHUNK)
+            scores = torch.log_softmax(scaled(logits_MV[part], temperature), dim=-1)
+            logprobs.append(_at(scores, targets_M[part]))
             entropies.append(_entropy(scores))
         entropy = torch.cat(entropies)
         ctx.save_for_backward(logits_MV, targets_M)

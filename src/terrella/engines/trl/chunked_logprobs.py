@@ -36,6 +36,10 @@ def scaled(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1.0 else logits / temperature
 
 
+def _chunks(count: int) -> list[slice]:
+    return [slice(first, first + CHUNK) for first in range(0, count, CHUNK)]
+
+
 def _entropy(scores: Tensor) -> Tensor:
     # Finite, because a token that is never written adds 0, and 0 * -inf is nan.
     finite = scores.clamp(min=torch.finfo(scores.dtype).min)
@@ -54,9 +58,9 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, logits_MV: Tensor, targets_M: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies = [], []
-        for logits, targets in zip(logits_MV.split(CHUNK), targets_M.split(CHUNK), strict=True):
-            scores = torch.log_softmax(scaled(logits, temperature), dim=-1)
-            logprobs.append(_at(scores, targets))
+        for part in _chunks(len(logits_MV)):
+            scores = torch.log_softmax(scaled(logits_MV[part], temperature), dim=-1)
+            logprobs.append(_at(scores, targets_M[part]))
             entropies.append(_entropy(scores))
         entropy = torch.cat(entropies)
         ctx.save_for_backward(logits_MV, targets_M)
@@ -69,8 +73,7 @@ class _Chunked(torch.autograd.Function):
         logits_MV, targets_M = ctx.saved_tensors
         gradient_M, temperature = gradients[0], ctx.temperature
         gradient_MV = torch.empty_like(logits_MV)
-        for first in range(0, len(logits_MV), CHUNK):
-            part = slice(first, first + CHUNK)
+        for part in _chunks(len(logits_MV)):
             weight = gradient_M[part, None] / temperature
             # That of a log-softmax at the target: 1 there, minus the probabilities everywhere.
             scores = torch.log_softmax(scaled(logits_MV[part], temperature), dim=-1)

@@ -80,11 +80,7 @@ def _children(
     branch: ImaginedBranch, action: str, distribution: PredictiveDistribution
 ) -> list[ImaginedBranch]:
     """One branch per prediction; the mass of samples that could not be parsed is lost."""
-    chances = (
-        distribution.readable * distribution.chances / distribution.chances.sum()
-        if distribution.predictions
-        else distribution.chances
-    )
+    chances = distribution.shares
     children = []
     for predicted, chance in zip(distribution.predictions, chances, strict=True):
         step = Transition(

@@ -114,6 +114,8 @@ class Collect(Configurable):
         self.seconds = 0.0
         self.losses = 0
         """Workers that died."""
+        self._fruitless: list[Path] = []
+        """Parts with episodes that broke, without those that a manifest lists."""
 
     def run(self, progress: Progress) -> dict[str, Any]:
         """Play what is missing and write the manifest; a store that is whole is left as it is."""
@@ -188,6 +190,7 @@ class Collect(Configurable):
     ) -> Iterator[Part]:
         """The parts of the store in order: those that exist, and those that are played now."""
         self._refuse_to_shrink(existing, self.config.episodes or MAX_EPISODES)
+        self._fruitless.clear()
         progress.phase("collect", self.config.transitions or self.config.episodes)
         missing = (chunk for chunk in self._chunks() if chunk not in existing)
         with contextlib.closing(self._play_parts(missing, spec_hash, progress)) as played:
@@ -197,12 +200,14 @@ class Collect(Configurable):
                 else:
                     part = next(played)
                 self.done += part.counts
+                if part.name not in listed and _is_fruitless(part.counts):
+                    self._fruitless.append(self.config.out / part.name)
                 yield part
                 if chunk not in existing:
                     self._report(progress, self.done.episodes, self.done.transitions)
                 if self.config.transitions and self.done.transitions >= self.config.transitions:
                     break
-        _refuse_broken(self.done, str(self.config.out))
+        self._refuse_broken(self.done)
         self._refuse_to_shrink(existing, self.done.episodes)
 
     def _play_parts(
@@ -223,7 +228,7 @@ class Collect(Configurable):
                 counts = describe_part(data).counts
                 for total in (counts, self.done + counts):
                     if total.episodes >= LOOK_AFTER:
-                        _refuse_broken(total, str(self.config.out))
+                        self._refuse_broken(total)
                 part = store.write_part(self.config.out, self._trimmed(data, counts, spec_hash))
                 self.played += part.counts.transitions
                 yield part
@@ -262,6 +267,18 @@ class Collect(Configurable):
             end = part.first + describe_part(trimmed).counts.episodes
             self._refuse_to_shrink({(part.first, part.first + part.counts.episodes): path}, end)
         return part
+
+    def _refuse_broken(self, counts: EpisodeCounts) -> None:
+        """Stop if most episodes broke; those that did are not kept, so that they are played again.
+
+        Parts that a manifest lists stay.
+        """
+        try:
+            _refuse_broken(counts, str(self.config.out))
+        except StoreError:
+            for path in self._fruitless:
+                path.unlink(missing_ok=True)
+            raise
 
     def _refuse_to_shrink(self, existing: Mapping[tuple[int, int], Path], wanted: int) -> None:
         end = max((last for _, last in existing), default=0)
@@ -326,13 +343,20 @@ def _known_manifest(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _is_fruitless(counts: EpisodeCounts) -> bool:
+    return counts.broken > 0 or not counts.transitions
+
+
 def _refuse_broken(counts: EpisodeCounts, where: str) -> None:
     if counts.broken * 2 > counts.episodes:
         what = (
             f"{counts.broken} of {counts.episodes} episodes broke; the first: {counts.first_error}"
         )
         raise StoreError(
-            where, what, "try `terrella check` and `terrella play` on this world and policy"
+            where,
+            what,
+            "try `terrella check` and `terrella play` on this world and policy; when it is mended, "
+            "the same command plays these episodes again",
         )
     if counts.episodes >= LOOK_AFTER and not counts.transitions:
         raise StoreError(

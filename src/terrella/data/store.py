@@ -48,6 +48,7 @@ from terrella.data.schema import VERSION, table_to_episodes
 
 logger = logging.getLogger("terrella")
 AGAIN = "run the same `terrella collect` again: only what is damaged is collected again"
+NOT_A_STORE = "is not an episode store"
 
 # --- writing --------------------------------------------------------------------------------------
 
@@ -191,9 +192,7 @@ def read_store_manifest(folder: Path) -> dict[str, Any]:
     if isinstance(manifest, dict) and SEAL in manifest:
         manifest = read_sealed(path, remedy)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise StoreError(
-            str(folder), "is not an episode store", "open a folder written by `terrella collect`"
-        )
+        raise StoreError(str(folder), NOT_A_STORE, "open a folder written by `terrella collect`")
     check_version(str(folder), manifest.get("schema"))
     return dict(read_sealed(path, remedy))
 

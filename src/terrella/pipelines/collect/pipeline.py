@@ -159,6 +159,17 @@ class Collect(Configurable):
         ]
         return rows + ([("workers lost", f"{self.losses}")] if self.losses else [])
 
+    def masked_line(self) -> str:
+        """How many episodes are masked, and why; empty if none is."""
+        masked = {cause: n for cause, n in self.done.masked.items() if n}
+        if not masked:
+            return ""
+        causes = ", ".join(f"{n:,} {cause}" for cause, n in sorted(masked.items()))
+        why = causes if len(masked) > 1 else next(iter(masked))
+        if self.done.first_error:
+            why += f"; the first: {self.done.first_error.splitlines()[0]}"
+        return f"masked: {sum(masked.values()):,} ({why})"
+
     # --- spec, target and chunks ------------------------------------------------------------------
 
     @functools.cached_property
@@ -324,6 +335,8 @@ def run(config: Collect.Config, progress: Progress | None = None) -> dict[str, A
         manifest = collect.run(display)
     # After the display has left the terminal.
     show_metrics(f"collected into {config.out}", collect.summary())
+    if line := collect.masked_line():
+        logger.warning(line)
     return manifest
 
 
@@ -337,8 +350,10 @@ def _known_manifest(folder: Path) -> dict[str, Any]:
     try:
         return store.read_store_manifest(folder)
     except StoreError as error:
+        if error.what == store.NOT_A_STORE:
+            raise StoreError(error.where, error.what, "choose another --out") from error
         if error.where != str(folder / MANIFEST) or not (folder / SPEC).exists():
-            raise  # not an episode store, or of another version
+            raise  # of another version
         logger.warning("%s: %s: it is written again", folder / MANIFEST, error.what)
         return {}
 

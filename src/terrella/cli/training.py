@@ -217,18 +217,20 @@ def reproduce(
 
     config = recipe_config(recipe, (Reproduce.Config,), "reproduce", None, ())
     config = config.quick() if quick else config
-    config = config.replace(seeds=seeds or config.seeds, at_once=jobs, out=out or config.out)
+    seeds = config.seeds if seeds is None else seeds
+    config = config.replace(seeds=seeds, at_once=jobs, out=out or config.out)
     config = config.with_overrides(assignments, named_parts())
     only_with_dry_run(on, dry_run)
+    job = None if only is None else Reproduce(config).find_job(only)
     if dry_run:
-        dry_run_config(config, on)
+        dry_run_config(job or config, on)
         return
     if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
-    comparison = Reproduce(config)
-    if only is not None:
-        run_pipeline(comparison.find_job(only))
+    if job is not None:
+        run_pipeline(job)
         return
+    comparison = Reproduce(config)
     processes = None
     if not table and (devices > 1 or os.environ.get("NODES", "1") != "1"):
         launch = Launch.from_environment(max(devices, 1))

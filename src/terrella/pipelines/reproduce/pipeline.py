@@ -88,6 +88,11 @@ class Reproduce(Configurable):
         """Jobs that run at the same time, one core each."""
         out: Local[Path] = Path("runs/reproduce")
 
+        def __post_init__(self) -> None:
+            for option, value in (("--seeds", self.seeds), ("--jobs", self.at_once)):
+                if value < 1:
+                    raise ConfigError(f"{option} {value}", "is below 1", f"give {option} 1 or more")
+
         def quick(self) -> Reproduce.Config:
             """The first arms with one seed: a check of the direction.
 

@@ -147,8 +147,8 @@ def _write_job(
     file = Path("runs") / f"{job.name}.{scheduler}{SUFFIX[scheduler]}"
     if dry_run:
         sys.stdout.write(text)
-    else:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
-        console.print(f"wrote {escape(str(file))}")
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
+    console.print(f"wrote {escape(str(file))}")
     console.print(f"submit it: {escape(submit_command(scheduler, job, file))}", soft_wrap=True)  # type: ignore[arg-type]

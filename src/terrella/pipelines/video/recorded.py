@@ -24,6 +24,8 @@ def recorded_model(
     stores: Sequence[Path] = (),
 ) -> VideoModel.Config:
     """`recorded` is the config in the manifest of the run in `folder`."""
+    if str(recorded.get("class", "")).rpartition(":")[2] != VideoModel.__name__:
+        raise not_a_video_model(folder)
     if videos is None or not videos.exists():
         trained_with = recorded.get("videos", {}).get("out")
         raise ConfigError(
@@ -34,5 +36,11 @@ def recorded_model(
     here = {"out": folder, "videos.out": videos, "videos.stores": tuple(stores)}
     config = load(recorded, here=here)
     if not isinstance(config, VideoModel.Config):
-        raise ConfigError(str(folder), "its manifest is not that of a video model")
+        raise not_a_video_model(folder)
     return config
+
+
+def not_a_video_model(folder: Path) -> ConfigError:
+    return ConfigError(
+        str(folder), "is not the run of a video model", "name the folder of a trained video model"
+    )

@@ -9,6 +9,7 @@ no connections.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -101,7 +102,9 @@ class View(Configurable):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.run: Run = replace(read_run(config.run), given_world=config.world)
+        run = read_run(config.run)
+        _refuse_another_world(run, config.world)
+        self.run: Run = replace(run, given_world=config.world)
         self.live = False
         """Whether the page will have a server behind it."""
         self.shown: dict[int, Episode] = {}
@@ -167,7 +170,7 @@ class View(Configurable):
             for (number, episode, extras), computed in zip(batch, analyzed, strict=True):
                 self.shown[number] = episode
                 builder.add(episode, number, extras or computed)
-        if not builder.episodes and not builder.curves:
+        if not builder.episodes and not builder.curves and not _only_step(self.run):
             raise ConfigError(
                 str(self.config.run), "holds neither episodes nor a curve", "collect or train first"
             )
@@ -263,6 +266,15 @@ def _curves(run: Run) -> list[dict[str, Any]]:
     return [*curves, *pass_curves(run)]
 
 
+def _only_step(run: Run) -> str:
+    """The metrics of a run with one step, which is no curve; empty for any other run."""
+    if len(run.curve) != 1:
+        return ""
+    (row,) = run.curve
+    known = [name for name in CURVES if isinstance(row.get(name), int | float)]
+    return ", ".join(f"{name} {row[name]:.4g}" for name in known)
+
+
 def _about(run: Run) -> list[tuple[str, str]]:
     """Summarise a run as rows of a table."""
     rows = [("kind", run.kind), ("folder", str(run.folder))]
@@ -282,9 +294,27 @@ def _about(run: Run) -> list[tuple[str, str]]:
         refused = f"NOT CERTIFIED: {'; '.join(run.certificate.reasons)}"
         rows.append(("certificate", horizon if run.certificate.certified else refused))
     rows += about_evaluation(run)
+    if only := _only_step(run):
+        rows.append(("the only step", only))
     if run.world is None and run.kind != "evaluation":
         rows.append(("world", f"no counterfactuals: {_why_no_world(run)}"))
     return [*rows, ("config", json.dumps(run.config, indent=1))]
+
+
+def _refuse_another_world(run: Run, given: World.Config | None) -> None:
+    """The episodes of one world cannot be played on in another."""
+    world = run.config.get("world")
+    recorded = str(world.get("class", "")) if isinstance(world, Mapping) else ""
+    if given is None or not recorded or given.owner.__name__ == recorded.rpartition(":")[2]:
+        return
+    there = recorded.rpartition(":")[2]
+    with contextlib.suppress(TerrellaError):
+        there = run.load_world().owner.name or there
+    raise ConfigError(
+        str(run.folder),
+        f"is of {there}, not {given.owner.name or given.owner.__name__}",
+        f"use --world {there}, or leave --world out",
+    )
 
 
 def _why_no_world(run: Run) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
@@ -22,12 +25,15 @@ from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
 from terrella.show.progress import show_metrics
 from terrella.show.tables import interval_text
+from terrella.trust.certificate import Certificate
 from terrella.trust.horizon import mean_row
-from terrella.world_models.certified import load_certified_model
+from terrella.world_models.certified import CERTIFICATE, load_certified_model
 from terrella.world_models.planner import Planner
 
 DRAWS = 4
 """Seeds that are drawn for each instance: several seeds may give the same one."""
+MAX_SAMPLES = 256
+"""Most samples per query that are taken over from a certificate: its folder may be anybody's."""
 
 
 class Plan(Configurable):
@@ -40,13 +46,16 @@ class Plan(Configurable):
         world: World.Config
         folder: Local[Path]
         planner: Planner.Config = field(default_factory=lambda: Planner.Config(depth=8))
-        samples: int = 1
-        """Samples per query.
+        samples: int = 0
+        """Samples per query; 0 is as many as the certificate was measured with, or 1 without one.
 
         1 follows the most likely result, which is enough in a deterministic world.
         """
         instances: int = 40
         seed: int = 0
+
+        def __post_init__(self) -> None:
+            check_least(self, samples=0, instances=1)
 
     config: Config
 
@@ -54,7 +63,7 @@ class Plan(Configurable):
         """Measure the success of the planner, random play and the expert."""
         config = self.config
         certified_model = load_certified_model(
-            config.folder, config.samples, config.world, engine=config.engine_settings
+            config.folder, self.samples, config.world, engine=config.engine_settings
         )
         risk_estimator = certified_model.risk_estimator
         planner = Planner(config.planner, risk_estimator)
@@ -68,6 +77,22 @@ class Plan(Configurable):
         if config.world.build().has_expert:
             metrics["expert"] = self._success(Expert.Config().build())
         return metrics
+
+    @property
+    def samples(self) -> int:
+        """Samples per query: a certificate only holds for the number that it was measured with."""
+        path = self.config.folder / CERTIFICATE
+        if self.config.samples or not path.exists():
+            return self.config.samples or 1
+        about = Certificate.load(path).sections.get("about")
+        found = about.get("samples") if isinstance(about, Mapping) else None
+        if type(found) is not int or not 1 <= found <= MAX_SAMPLES:
+            raise ConfigError(
+                str(path),
+                f"says {ascii(found)[:40]} samples per query, and 1 to {MAX_SAMPLES} are possible",
+                "certify again, or give a number: --set samples=8",
+            )
+        return found
 
     def _success(self, policy: Policy) -> dict[str, Any]:
         evaluation = evaluate_policy(

@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import enum
 import logging
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,8 +50,17 @@ def dump(config: Configurable.Config) -> dict[str, Any]:
     """The config as plain JSON values, with the class that owns it."""
     cls = type(config)
     named: type[Any] = getattr(cls, "owner", cls)  # engine settings have no owner
-    values = {f.name: _dump_value(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    values = {f.name: _dump_field(config, f.name) for f in dataclasses.fields(config)}
     return {"class": class_name(named), **values}
+
+
+def _dump_field(config: Configurable.Config, name: str) -> Any:
+    value = getattr(config, name)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(
+            name, f"is {value}, which a file cannot hold", f"set {name} to a finite number"
+        )
+    return _dump_value(value)
 
 
 def _dump_value(value: Any) -> Any:
@@ -298,11 +308,22 @@ def _override_one(config: C, keys: list[str], text: str, where: str, named: Name
             return cast(C, config.open_key(".".join(keys), text))
         raise ConfigError(where, f"unknown key {name!r}", known_names(name, hints))
     if not rest:
-        return config.replace(**{name: _parse_field(text, hints[name], where, named)})
+        return _with_field(config, name, _parse_field(text, hints[name], where, named), where)
     current = getattr(config, name)
     if isinstance(current, Configurable.Config):
         return config.replace(**{name: _override_one(current, rest, text, where, named)})
     raise ConfigError(where, f"{name!r} has no fields of its own")
+
+
+def _with_field(config: C, name: str, value: Any, where: str) -> C:
+    """The config with one field changed; if the config refuses it, the whole path is named."""
+    try:
+        return config.replace(**{name: value})
+    except ConfigError as error:
+        if error.where != name:
+            raise
+        remedy = error.remedy.replace(f"set {name}", f"set {where}")
+        raise ConfigError(where, error.what, remedy) from error
 
 
 def _parse_field(text: str, hint: Any, where: str, named: Named) -> Any:
@@ -345,7 +366,10 @@ def _parse(text: str, hint: Any, where: str) -> Any:
         kinds = [args[0]] * len(items) if args[-1] is Ellipsis else list(args)
         _expect(len(kinds) == len(items), text, where, f"{len(kinds)} values")
         return tuple(_parse(item, kind, where) for item, kind in zip(items, kinds, strict=True))
-    return _convert(_read_scalar(text, hint), hint, where, _OWN)
+    value = _convert(_read_scalar(text, hint), hint, where, _OWN)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(where, f"expected a finite number, got {text!r}", "set a number")
+    return value
 
 
 def _read_scalar(text: str, hint: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
+from terrella.core.bounds import check_above_zero, check_least, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
@@ -65,6 +66,10 @@ class MemoryConfig(Configurable.Config):
     lora_alpha: int = 0
     """Adapters are scaled by alpha / rank; 0 is twice the rank."""
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be trained with."""
+        check_least(self, pack_tokens=1, lora_rank=0, top_layers=0, lora_alpha=0)
+
     @property
     def alpha(self) -> int:
         """The alpha of adapters, 0 without any."""
@@ -95,6 +100,11 @@ class SftConfig(MemoryConfig):
     """Optimiser steps between checkpoints; 0 saves none."""
     report_to: Local[tuple[str, ...]] = ()
     """Trackers of transformers, such as `tensorboard`; on verl the loggers of verl."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, epochs=1, batch_size=1, warmup_steps=0, max_grad_norm=0, save_every=0)
+        check_above_zero(self, "learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +180,25 @@ class RlvrConfig(MemoryConfig):
     """Optimiser steps between checkpoints; 0 saves none."""
     report_to: Local[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant; what depends on two of them is in `check`."""
+        super().__post_init__()
+        check_least(self, steps=0, groups=1, group_size=1, updates=1, refill=0)
+        check_least(self, clip_low=0, clip_high=0, kl=0, value_coefficient=0, value_clip=0)
+        check_least(self, world_loss=0, warmup_steps=0, max_grad_norm=0, save_every=0)
+        check_least(self, importance_cap=0)
+        check_above_zero(self, "learning_rate", "keep_share", "keep_top_p")
+        check_above_zero(self, "mismatch_limit", "hang_limit")
+        check_share(self, "keep_share", "keep_top_p", "gamma", "lam")
+
     def check(self, *, processes: int) -> None:
         """Refuse what cannot be run, before anything is loaded."""
+        if self.group_size < 2 and self.algorithm != "ppo" and not self.world_loss:
+            raise ConfigError(
+                "group_size",
+                f"{self.algorithm} compares the episodes of a task, and there is only one",
+                "set group_size=2 or more, or algorithm=ppo",
+            )
         if self.groups % processes:
             raise ConfigError(
                 "groups", f"{self.groups} tasks cannot be shared by {processes} processes"

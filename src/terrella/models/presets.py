@@ -8,6 +8,7 @@ model, tokenizer = load_model("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16, device=
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ from terrella.models.quiet import without_bars
 MAX_POSITIONS = 8192
 HUB_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What is downloaded of a model: weights of one format, configs and tokenizer."""
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+"""Errors of this machine's disk; they say themselves what to do."""
 
 
 def load_model(
@@ -132,17 +135,31 @@ def _reading(name: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ConfigError(str(name), "there is no such model folder", "check the path")
     if not is_folder:
         check_model_name(str(name))
-    refuse_code(name)
-    check_model(name)
+    if is_folder:
+        refuse_code(name)
+        check_model(name)
     try:
+        if not is_folder:
+            refuse_code(name)
         yield str(name), {"local_files_only": is_folder}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        if not is_folder:
+        if not is_folder and getattr(error, "errno", None) in DISK:
             raise
-        first_line = str(error).strip().partition("\n")[0][:300]
-        raise ConfigError(
-            str(name), f"holds no model that can be read: {first_line}", "check the folder"
-        ) from error
+        first_line = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise _unreadable(name, is_folder, first_line) from error
+
+
+def _unreadable(name: str | Path, is_folder: bool, why: str) -> ConfigError:
+    if not is_folder:
+        return ConfigError(
+            str(name),
+            f"cannot be loaded from the hub: {why}",
+            "check the name, the network and HF_TOKEN, or give the folder of a model",
+        )
+    inner = Path(name) / "model"
+    is_run = (inner / "config.json").exists()
+    remedy = f"it is the folder of a run: --set model={inner}" if is_run else "check the folder"
+    return ConfigError(str(name), f"holds no model that can be read: {why}", remedy)
 
 
 def _bundled(name: str | Path) -> str | Path:

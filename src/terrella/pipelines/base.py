@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder
@@ -80,12 +81,31 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         return []
 
 
+LEAST = {
+    "turn_tokens": 1,
+    "episode_tokens": 1,
+    "context_tokens": 0,
+    "max_turns": 1,
+    "max_actions": 1,
+    "transitions": 1,
+    "warmup_examples": 0,
+    "format_examples": 0,
+    "record_every": 0,
+}
+"""The least values of settings that several pipelines have."""
+
+
 class ModelPipeline(Pipeline[Result]):
     """A pipeline that trains or samples a model: it has `self.engine` while it runs."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(EngineConfig, Pipeline.Config):
         """The engine's settings beside those of every pipeline."""
+
+        def __post_init__(self) -> None:
+            """Refuse numbers that many pipelines have and none can run with."""
+            own = {name: least for name, least in LEAST.items() if hasattr(self, name)}
+            check_least(self, **own)
 
     config: Config
     engine: Engine

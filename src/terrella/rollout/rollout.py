@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.judge import judge_steps, mean_verdict
@@ -61,6 +62,11 @@ class Rollout(Configurable):
         """What an agent sees of earlier turns."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
+
+        def __post_init__(self) -> None:
+            """Refuse episodes in which nothing can be said."""
+            check_least(self, max_turns=1, max_actions=1, turn_tokens=1, episode_tokens=1)
+            check_least(self, context_tokens=0)
 
         @property
         def max_model_tokens(self) -> int:

@@ -25,6 +25,12 @@ STYLE = (
 Rows = list[tuple[str, str]]
 
 
+def remove_report(folder: Path) -> None:
+    """Delete the page and the picture of an earlier certificate."""
+    for name in ("certificate.png", "certificate.html"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def write_report(certificate: Certificate, folder: Path) -> Path:
     """Write `certificate.png` and `certificate.html` into a folder; return the page."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,13 +36,18 @@ def draw(sections: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def figure(sections: Mapping[str, Any]) -> Any:
-    """Draw all sections as panels of one matplotlib figure."""
+def require_plots() -> Any:
+    """The `Figure` of matplotlib; the error names the extra that it needs."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("plots", "the plots of a certificate") from error
-    drawing = Figure(figsize=(13, 7.8), layout="constrained")
+    return Figure
+
+
+def figure(sections: Mapping[str, Any]) -> Any:
+    """Draw all sections as panels of one matplotlib figure."""
+    drawing = require_plots()(figsize=(13, 7.8), layout="constrained")
     verdict = "\n".join(textwrap.wrap(Certificate(sections).headline, TITLE_COLUMNS))
     drawing.suptitle(verdict, fontsize=15, fontweight="bold")
     panels: tuple[Panel, ...] = (

@@ -36,6 +36,9 @@ logger = logging.getLogger("terrella")
 CERTIFICATE = "certificate/certificate.json"
 MODEL, DATA = "model", "data"
 """Folders that a certificate holds for, beside it."""
+HOW_TO_CERTIFY = (
+    "make it: terrella train-world-model RECIPE --out FOLDER, then terrella certify FOLDER"
+)
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,8 @@ def load_certified_model(
     `world` is the one that will be imagined, with the length of its episodes. It is None only if
     none will be: the certificate is then not compared with it.
     """
+    if not folder.is_dir():
+        raise ConfigError(str(folder), "there is no such folder", HOW_TO_CERTIFY)
     stamp = certified_stamp(folder)
     certificate = cached_certificate(folder, stamp, samples, world_key(world))
     model, data = _load(folder, stamp, samples, cache_limit, engine)

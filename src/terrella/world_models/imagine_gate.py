@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,17 +23,20 @@ from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Observation
 from terrella.core.world import StateWorld, Step, World
-from terrella.trust.certificate import Trust
+from terrella.trust.certificate import Certificate, Trust
 from terrella.trust.gate import Gate, audit_error
 from terrella.trust.predictive import certain
 from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import (
+    HOW_TO_CERTIFY,
     CertifiedModel,
     cached_certificate,
     certified_stamp,
     world_key,
 )
 from terrella.world_models.imagine import ImaginedWorld
+
+logger = logging.getLogger("terrella")
 
 WorldStep = tuple[Observation, float, bool, bool, dict[str, Any]]
 """What `World.step` returns."""
@@ -48,7 +52,26 @@ def load_gate(folder: Path, samples: int, config: Gate.Config, world: World.Conf
 
 @cache  # none is dropped: a gate that has closed must not be made anew
 def _load_gate(folder: Path, stamp: object, samples: int, world: str, config: Gate.Config) -> Gate:
-    return Gate(config, cached_certificate(folder, stamp, samples, world))
+    certificate = cached_certificate(folder, stamp, samples, world)
+    if certificate is None or not certificate.certified:
+        why, remedy = _why_closed(folder, certificate)
+        logger.warning(
+            "%s: the gate is closed, and every step is taken in the real world: %s; %s",
+            folder,
+            why,
+            remedy,
+        )
+    return Gate(config, certificate)
+
+
+def _why_closed(folder: Path, certificate: Certificate | None) -> tuple[str, str]:
+    """Why nothing may be imagined, and what to do."""
+    if certificate is not None:
+        reasons = "; ".join(certificate.reasons) or "the certificate gives no reason"
+        return f"not certified: {reasons}", "train on more data, or certify again"
+    if not folder.is_dir():
+        return "there is no such folder", HOW_TO_CERTIFY
+    return "there is no certificate", f"make one: terrella certify {folder}"
 
 
 class GatedWorld(ImaginedWorld):

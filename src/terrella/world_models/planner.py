@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from terrella.core.bounds import check_least, check_share
 from terrella.core.config import Configurable
 from terrella.core.errors import PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
@@ -63,6 +64,11 @@ class Planner(Configurable):
         discount: float = 0.98
         """Below 1, so that earlier rewards are preferred."""
         risk_weight: float = 0.0
+
+        def __post_init__(self) -> None:
+            """Refuse a search that looks at nothing."""
+            check_least(self, depth=1, width=1, most_states=1)
+            check_share(self, "discount")
 
     config: Config
 

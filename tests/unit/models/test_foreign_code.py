@@ -68,3 +68,23 @@ def test_nobody_is_asked_whether_to_run_code(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match="names code that would be run: auto_map"):
             load(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_that_cannot_be_loaded_is_named_with_a_remedy(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
+    from terrella.models import presets
+
+    def offline(*_, **__):
+        raise OSError("We couldn't connect to the hub.\nMore.")
+
+    monkeypatch.setattr(presets, "refuse_code", lambda name: None)
+    monkeypatch.setattr(presets.AutoConfig, "from_pretrained", offline)
+    with pytest.raises(ConfigError, match="cannot be loaded from the hub: We couldn't") as error:
+        presets.load_config("owner/no-such-model")
+    assert "HF_TOKEN" in error.value.remedy and "More" not in error.value.what
+    with pytest.raises(ConfigError, match="check the folder"):
+        presets.load_config(tmp_path)
+    (tmp_path / "model").mkdir()
+    folder_with(tmp_path / "model", config=LLAMA)
+    with pytest.raises(ConfigError, match=f"--set model={tmp_path / 'model'}"):
+        presets.load_config(tmp_path)

@@ -1,12 +1,14 @@
 """A section of a certificate says how far it is, not only that it has begun."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.config import override
+from terrella.core.errors import ConfigError, MissingExtraError, PolicyError
 from terrella.core.types import Split
 from terrella.pipelines.certify.pipeline import Certify, _measure_all
 from terrella.pipelines.certify.records import CertifyConfig, Evidence
@@ -136,3 +138,32 @@ def test_fewer_than_no_episodes_are_refused(tmp_path, name):
     config = Certify.Config(world=Counter.Config(), folder=tmp_path, **{name: -1})
     with pytest.raises(ConfigError, match=f"{name}.*is no number of episodes"):
         Certify(config).run(SilentProgress())
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    ["level=0", "level=1", "level=1.5", "samples=0", "held_out=0", "depth=0", "step_error=2"],
+)
+def test_numbers_that_measure_nothing_are_refused_by_name(assignment):
+    config = Certify.Config(world=Counter.Config(), folder=Path("unused"))
+    with pytest.raises(ConfigError) as error:
+        override(config, [assignment])
+    assert error.value.where == assignment.partition("=")[0]
+
+
+def test_a_missing_extra_is_named_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match="plots"):
+        Certify(Certify.Config(world=Counter.Config(), folder=tmp_path)).run(SilentProgress())
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_page_of_an_earlier_verdict_stays_beside_a_new_one(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the extra: pip install 'terrella[plots]'")
+    certify = Certify(Certify.Config(world=Counter.Config(), folder=tmp_path))
+    monkeypatch.setattr(certify, "measure", lambda progress: {"certified": False})
+    certify.report_folder.mkdir()
+    (certify.report_folder / "certificate.html").write_text("CERTIFIED")
+    with pytest.raises(KeyError):  # the page cannot be drawn
+        certify.run(SilentProgress())
+    assert [path.name for path in certify.report_folder.iterdir()] == ["certificate.json"]

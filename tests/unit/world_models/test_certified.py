@@ -14,11 +14,12 @@ from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
 from terrella.trust.certificate import Certificate, Trust
+from terrella.trust.gate import Gate
 from terrella.trust.truth import TrueModel
 from terrella.world_models import certified
 from terrella.world_models.certified import load_certified_model
 from terrella.world_models.imagine import ImaginedWorld, imagine
-from terrella.world_models.imagine_gate import gated
+from terrella.world_models.imagine_gate import gated, load_gate
 from terrella.worlds.counter import Counter
 
 
@@ -122,3 +123,24 @@ def test_the_verdict_is_the_certificates_and_without_one_nothing_is_trusted():
     model = certified_model_of(exact, Certificate(sections))
     verdicts = [model.verdict(risk, depth) for risk, depth in ((0.1, 2), (0.2, 1), (0.0, 3))]
     assert verdicts == [Trust.TRUSTED, Trust.TOO_RISKY, Trust.TOO_DEEP]
+
+
+def test_a_gate_that_opens_closed_says_why_once(certified_folder, tmp_path, caplog):
+    def said(folder, **world):
+        caplog.clear()
+        for _ in range(2):
+            load_gate(folder, 8, Gate.Config(), Counter.Config(goals=50, **world))
+        lines = [line for line in caplog.messages if "the gate is closed" in line]
+        return lines[0] if len(lines) == 1 else lines
+
+    assert said(certified_folder) == []
+    assert "max_steps" in said(certified_folder, max_steps=500)  # the certificate is void
+    path = certified_folder / certified.CERTIFICATE
+    sections = {**Certificate.load(path).sections, "certified": False, "reasons": ["too thin"]}
+    Certificate(sections).save(path)
+    assert "not certified: too thin" in said(certified_folder)
+    path.unlink()
+    assert f"terrella certify {certified_folder}" in said(certified_folder)
+    assert "train-world-model" in said(tmp_path / "none")
+    with pytest.raises(ConfigError, match="train-world-model"):
+        load_certified_model(tmp_path / "none", 8, None)

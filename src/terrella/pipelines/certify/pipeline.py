@@ -26,7 +26,8 @@ from terrella.pipelines.certify.sections import Sections
 from terrella.pipelines.certify.verdict import rejection_reasons
 from terrella.pipelines.certify.watch import section_sizes
 from terrella.policies.basic import Expert, Mixture, Random, require_policy
-from terrella.show.certificate import write_report
+from terrella.show.certificate import remove_report, write_report
+from terrella.show.certificate_plots import require_plots
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
@@ -64,9 +65,11 @@ class Certify(Configurable):
                 raise ConfigError(
                     name, f"{count} is no number of episodes", f"set {name}=0 to skip"
                 )
+        require_plots()  # not after an hour of measuring
         with locked(self.config.folder):
             subfolder(self.config.folder, self.report_folder.name)
             certificate = Certificate(self.measure(progress))
+            remove_report(self.report_folder)  # a page never shows another verdict than the file
             certificate.save(self.config.folder / CERTIFICATE)
             write_report(certificate, self.report_folder)
         return certificate

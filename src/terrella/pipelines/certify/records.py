@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from terrella.core.bounds import check_above_zero, check_least, check_share
 from terrella.core.config import Configurable, Local
+from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
 from terrella.core.world import World
@@ -66,6 +68,17 @@ class CertifyConfig(EngineConfig):
     least_episodes: int = 10
     """Fewest episodes with which any horizon is safe."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers with which nothing can be measured."""
+        check_above_zero(self, "level")
+        if self.level >= 1:
+            raise ConfigError(
+                "level", f"is {self.level}, and no set holds every result", "set level below 1"
+            )
+        check_share(self, "step_error", "horizon_error")
+        check_least(self, samples=1, calibration=1, held_out=1, horizon_episodes=1)
+        check_least(self, depth=1, plan_depth=1, least=1, least_episodes=1)
 
     @property
     def under(self) -> tuple[Configurable.Config, ...]:

@@ -124,6 +124,7 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         out: Path = Path("runs/web_plan")
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if not self.depths or min(self.depths) < 0 or self.instances < 1:
                 raise ConfigError("web_plan", "needs depths >= 0 and at least one instance")
 

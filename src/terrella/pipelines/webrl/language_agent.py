@@ -18,6 +18,7 @@ from typing import Literal
 
 from terrella.codecs.chat_template import ChatTemplate, user
 from terrella.codecs.web_prompt import WebCodec, WebCodecConfig
+from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Learner
@@ -60,6 +61,9 @@ class LanguageAgentConfig(Configurable.Config):
     judge: LearnerConfig = field(default_factory=LearnerConfig)
     env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
     """write: where worlds are stepped."""
+
+    def __post_init__(self) -> None:
+        check_least(self, turn_tokens=1)
 
 
 class LanguageLearner:

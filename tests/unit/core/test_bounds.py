@@ -1,0 +1,61 @@
+"""Numbers of training configs that cannot be meant are refused by name, when they are set."""
+
+import math
+
+import pytest
+
+from terrella.core.config import dump, override
+from terrella.core.errors import ConfigError
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.pipelines.rlvr import Rlvr
+from terrella.worlds.counter import Counter
+
+RLVR = Rlvr.Config(world=Counter.Config())
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "rlvr.steps=-5",
+        "rlvr.groups=0",
+        "rlvr.group_size=0",
+        "rlvr.learning_rate=nan",
+        "rlvr.learning_rate=0",
+        "rlvr.learning_rate=-1e-4",
+        "rlvr.warmup_steps=-1",
+        "rlvr.updates=0",
+        "rlvr.keep_share=0",
+        "rlvr.gamma=1.5",
+        "warmup.epochs=0",
+        "warmup.batch_size=0",
+        "warmup.learning_rate=inf",
+        "warmup.pack_tokens=0",
+        "turn_tokens=0",
+        "max_turns=0",
+        "warmup_examples=-1",
+    ],
+)
+def test_the_key_is_named_as_it_was_set(assignment):
+    with pytest.raises(ConfigError) as error:
+        override(RLVR, [assignment])
+    assert error.value.where == assignment.partition("=")[0]
+    assert error.value.remedy
+
+
+def test_no_rl_and_settings_that_are_left_open_are_allowed():
+    RlvrConfig(steps=0, clip_high=None, refill=None)
+    override(RLVR, ["rlvr.steps=0", "rlvr.kl=0", "rlvr.max_grad_norm=0"])
+
+
+def test_one_episode_is_no_group_but_a_critic_needs_none():
+    with pytest.raises(ConfigError, match="only one"):
+        RlvrConfig(group_size=1).check(processes=1)
+    RlvrConfig(group_size=1, algorithm="ppo").check(processes=1)
+    override(RLVR, ["rlvr.group_size=1", "rlvr.algorithm=ppo"])  # in any order
+
+
+def test_a_number_that_json_has_not_is_named_when_it_is_written():
+    with pytest.raises(ConfigError, match="correct_fraction"):
+        dump(RLVR.replace(correct_fraction=math.nan))
+    with pytest.raises(ConfigError, match="learning_rate"):
+        SftConfig(learning_rate=math.nan)

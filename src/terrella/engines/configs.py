@@ -5,10 +5,8 @@ RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, fields
+from typing import Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
 from terrella.core.bounds import check_above_zero, check_least, check_share
@@ -17,8 +15,6 @@ from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
 from terrella.engines.vllm.server import VllmServer
 from terrella.models.configs import FrameTokenizerConfig
-
-logger = logging.getLogger("terrella")
 
 LARGEST_MODEL = 500_000_000
 """Parameters of the largest model that engines sample in-process.
@@ -31,17 +27,6 @@ Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
 Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
 """auto: the model's own, sdpa unless its folder says otherwise. flash_attention_2 is verl's only:
 it takes no mask, and TRL's packs need one."""
-
-
-def warmup_within(asked: int, steps: int) -> int:
-    """The warm-up of a run of so many steps: as asked, or a tenth of a run that would be all of it.
-
-    The first step of a warm-up has the learning rate 0: a run of one step would learn nothing.
-    """
-    if asked < steps or not asked:
-        return asked
-    logger.warning("warmup_steps=%d, but there are %d steps: set to %d", asked, steps, steps // 10)
-    return steps // 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,36 +390,3 @@ class EngineConfig(Configurable.Config):
         return EngineConfig(
             **{each.name: getattr(self, each.name) for each in fields(EngineConfig)}
         )
-
-
-def training_parts(
-    config: EngineConfig, rlvr: RlvrConfig | None = None
-) -> Iterator[tuple[str, SftConfig | RlvrConfig]]:
-    """The settings of SFT and RL inside a pipeline's config, with the paths that `--set` takes.
-
-    `rlvr` is the RL of a config that does not hold it. RL of no steps is left out.
-    """
-    found = dict(_parts(config))
-    if rlvr is not None:
-        found.setdefault("rlvr", rlvr)
-    for where, part in found.items():
-        if not isinstance(part, RlvrConfig) or part.steps:
-            yield where, part
-
-
-def _parts(config: Any, path: str = "") -> Iterator[tuple[str, SftConfig | RlvrConfig]]:
-    if isinstance(config, SftConfig | RlvrConfig):
-        yield path, config
-    elif isinstance(config, Configurable.Config):
-        for each in fields(config):
-            inner = f"{path}.{each.name}" if path else each.name
-            yield from _parts(getattr(config, each.name), inner)
-
-
-def changed_fields(config: Configurable.Config) -> dict[str, Any]:
-    """The fields that differ from their default, with that default."""
-    defaults = {
-        each.name: each.default if each.default_factory is MISSING else each.default_factory()
-        for each in fields(config)
-    }
-    return {name: value for name, value in defaults.items() if getattr(config, name) != value}

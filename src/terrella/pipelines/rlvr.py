@@ -25,10 +25,9 @@ from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, start_model
-from terrella.engines.interface import Engine, Model
+from terrella.engines.interface import Model
 from terrella.evals.baselines import baselines
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.curve import step_values
 from terrella.pipelines.validation import Validation, check_count, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
@@ -384,44 +383,3 @@ def _vocabulary(config: World.Config) -> tuple[str, ...]:
     world: World = config.build()
     world.reset(seed=0)
     return world.vocabulary()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RlPart:
-    """RL as one part of a longer pipeline: metrics on validation tasks, and the reward by step."""
-
-    before: Metric
-    after: Metric
-    reward: list[float | None]
-    """None for a step whose verdicts were all masked."""
-
-
-def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
-    run: RunFolder,
-    engine: Engine,
-    start: Path,
-    source: EpisodeSource,
-    config: RlvrConfig,
-    *,
-    seed: int,
-    evaluate_on: int,
-    phase: str = "rlvr",
-) -> RlPart:
-    """RLVR from the model in `start` to `rl/model` in the run's folder; done once."""
-    trained = run / "rl" / "model"
-
-    def train() -> list[float | None]:
-        result = engine.rlvr(
-            start, source, config, trained, seed=seed, progress=run.progress, phase=phase
-        )
-        if run.is_main:
-            write_json_lines(run / "curve.jsonl", result.curve)
-        return step_values(result.curve, "reward")
-
-    def measure(model: Path) -> Metric:
-        return validate(engine, source, model, count=evaluate_on, seed=seed).metric
-
-    before = run.part("rl/before", Metric, lambda: measure(start))
-    reward = run.part("rl/reward", list[float | None], train, collective=True)
-    after = run.part("rl/after", Metric, lambda: measure(trained))
-    return RlPart(before=before, after=after, reward=reward)

@@ -25,7 +25,7 @@ from terrella.engines.interface import Curve
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.curve import groups_played
-from terrella.pipelines.rlvr import RlPart, rl_finetune
+from terrella.pipelines.rl_part import RlPart, rl_finetune
 from terrella.pipelines.store_examples import Scenes, prediction_examples
 from terrella.pipelines.validation import check_count
 from terrella.policies.basic import Mixture

@@ -18,9 +18,10 @@ from torch.utils.data import BatchSampler
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
-from terrella.engines.configs import RlvrConfig, SftConfig, warmup_within
+from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
+from terrella.engines.training_parts import warmup_within
 from terrella.engines.trl import sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode

@@ -61,7 +61,7 @@ def job(**changes: Any) -> Any:
     ],
 )
 def test_settings_that_verl_does_not_support_are_refused(changes: dict[str, Any]):
-    from terrella.engines.verl.verl_keys import check
+    from terrella.engines.verl.limits import check
 
     with pytest.raises(ConfigError, match=r"critic|steps"):
         check(job(**changes).rlvr)
@@ -78,7 +78,7 @@ def test_a_temperature_without_ratios_is_refused_as_on_trl(temperature: float, t
 
 
 def test_the_maths_of_the_trl_engine_is_accepted():
-    from terrella.engines.verl.verl_keys import check
+    from terrella.engines.verl.limits import check
 
     check(job(refill=2, keep_share=0.25, keep_top_p=0.9, world_loss=0.5, credit="turn").rlvr)
 

@@ -14,7 +14,7 @@ from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.interface import RlvrRun
 from terrella.pipelines import rlvr
 from terrella.pipelines.curve import groups_played, known_mean, step_values
-from terrella.pipelines.rlvr import rl_finetune
+from terrella.pipelines.rl_part import rl_finetune
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.rollout.tasks import PredictionTasks
 from terrella.show.progress import SilentProgress

@@ -29,7 +29,8 @@ from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.evals.agents import Evaluate
 from terrella.evals.results import TestScores
 from terrella.pipelines import world_model
-from terrella.pipelines.rlvr import RlPart, Rlvr
+from terrella.pipelines.rl_part import RlPart
+from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.spa import pipeline as spa
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.spa.self_play import SelfPlay
@@ -214,8 +215,8 @@ def behind_a_gate(folder, monkeypatch):
         "about": {"step_error": 0.03},
     }
     model = certified_model_of(TrueModel(counter.build()), Certificate(sections))
-    for module in (imagine, imagine_gate):
-        monkeypatch.setattr(module, "load_certified_model", lambda *_, **__: model)
+    monkeypatch.setattr(imagine, "load_certified_model", lambda *_, **__: model)
+    monkeypatch.setattr(imagine_gate, "cached_certificate", lambda *_: model.certificate)
     return imagine_gate.GatedWorld.Config(world=counter, folder=folder, max_steps=3)
 
 

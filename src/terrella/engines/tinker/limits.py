@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec, RolloutCodec
-from terrella.engines.configs import (
-    EngineConfig,
-    RlvrConfig,
-    SftConfig,
-    TinkerConfig,
-    changed_fields,
-    training_parts,
-)
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig
+from terrella.engines.training_parts import changed_fields, training_parts
 
 
 def check_run(

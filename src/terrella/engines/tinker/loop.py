@@ -28,7 +28,7 @@ from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.losses import LossInputs, importance_weights, k3, policy_loss
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.budget import EnvStepBudget
-from terrella.engines.configs import RlvrConfig, warmup_within
+from terrella.engines.configs import RlvrConfig
 from terrella.engines.tinker.rows import PaddedRows
 from terrella.engines.tinker.sampler import TinkerSampler
 from terrella.engines.tinker.sft import Show
@@ -38,6 +38,7 @@ from terrella.engines.tinker.trainer import (
     adapter_logprobs,
     constant_rate,
 )
+from terrella.engines.training_parts import warmup_within
 from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
     batch_facts,

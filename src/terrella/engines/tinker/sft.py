@@ -15,9 +15,10 @@ from torch import Tensor
 from terrella.algos.named_losses import WEIGHT
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import SftConfig, warmup_within
+from terrella.engines.configs import SftConfig
 from terrella.engines.interface import Examples
 from terrella.engines.tinker.trainer import AdapterTrainer, SavedProgress, cosine_rate
+from terrella.engines.training_parts import warmup_within
 
 Show = Callable[[int, dict[str, float]], None]
 """Called with the number of finished steps and their metrics."""

@@ -19,7 +19,8 @@ from trl import GRPOConfig
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
-from terrella.engines.configs import MemoryConfig, RlvrConfig, warmup_within
+from terrella.engines.configs import MemoryConfig, RlvrConfig
+from terrella.engines.training_parts import warmup_within
 
 OWN_PACKAGES = ("aim", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Trackers whose name in transformers is also that of their package."""

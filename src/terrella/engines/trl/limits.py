@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
-from terrella.engines.configs import EngineConfig, MemoryConfig, RlvrConfig, training_parts
+from terrella.engines.configs import EngineConfig, MemoryConfig, RlvrConfig
+from terrella.engines.training_parts import training_parts
 
 
 def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None) -> None:

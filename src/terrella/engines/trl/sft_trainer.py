@@ -24,7 +24,8 @@ from terrella.algos.named_losses import WEIGHT
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.core.tokens import TrainExample
-from terrella.engines.configs import SftConfig, warmup_within
+from terrella.engines.configs import SftConfig
+from terrella.engines.training_parts import warmup_within
 from terrella.engines.trl.arguments import adapters, freeze_below, precision_and_memory, trackers
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, target_indices, token_logprobs

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
-from terrella.engines.configs import EngineConfig, RlvrConfig, changed_fields, training_parts
-from terrella.engines.verl.verl_keys import check
+from terrella.engines.configs import EngineConfig, RlvrConfig
+from terrella.engines.training_parts import changed_fields, training_parts
 
 INSTEAD = {
     "memory": "verl.server_memory",
@@ -37,6 +37,30 @@ def check_run(
         check(rlvr)
         check_history(history)
         check_recording(getattr(config, "record_every", 0))
+
+
+def check(rlvr: RlvrConfig) -> None:
+    """Refuse settings that verl does not have, or that mean something else there."""
+    rlvr.check(processes=1)
+    if rlvr.algorithm == "ppo":
+        _check_critic(rlvr)
+    if rlvr.steps % rlvr.updates:
+        raise ConfigError(
+            "rlvr.steps", f"{rlvr.steps} is not a multiple of updates = {rlvr.updates}"
+        )
+
+
+def _check_critic(rlvr: RlvrConfig) -> None:
+    if rlvr.critic == "shared":
+        raise ConfigError(
+            "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
+        )
+    if rlvr.lora_rank:
+        raise ConfigError(
+            "rlvr.lora_rank",
+            "verl's critic has no adapters, all of its weights would be trained",
+            "use rlvr.lora_rank=0, a group estimator or engine=trl",
+        )
 
 
 def check_history(history: History) -> None:

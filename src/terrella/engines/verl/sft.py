@@ -24,7 +24,8 @@ from terrella.core.files import read_json_lines
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import TrainExample
 from terrella.data.train_examples import read_examples, write_examples
-from terrella.engines.configs import SftConfig, VerlConfig, warmup_within
+from terrella.engines.configs import SftConfig, VerlConfig
+from terrella.engines.training_parts import warmup_within
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.verl_keys import gradient_limit, sft_keys
 

@@ -20,8 +20,8 @@ from terrella.engines.configs import (
     RlvrConfig,
     SftConfig,
     VerlConfig,
-    warmup_within,
 )
+from terrella.engines.training_parts import warmup_within
 from terrella.engines.verl.compose import ACTOR
 from terrella.models.foreign_code import refuse_code
 from terrella.rollout.rollout import Rollout
@@ -67,30 +67,6 @@ class Job:
     def longest(self) -> int:
         """The length of the longest sequence, in tokens."""
         return min(self.verl.prompt_tokens + self.rollout.episode_tokens, self.positions)
-
-
-def check(rlvr: Any) -> None:
-    """Refuse settings that verl does not have, or that mean something else there."""
-    rlvr.check(processes=1)
-    if rlvr.algorithm == "ppo":
-        _check_critic(rlvr)
-    if rlvr.steps % rlvr.updates:
-        raise ConfigError(
-            "rlvr.steps", f"{rlvr.steps} is not a multiple of updates = {rlvr.updates}"
-        )
-
-
-def _check_critic(rlvr: Any) -> None:
-    if rlvr.critic == "shared":
-        raise ConfigError(
-            "rlvr.critic", "verl's critic is a separate model", "use rlvr.critic=separate"
-        )
-    if rlvr.lora_rank:
-        raise ConfigError(
-            "rlvr.lora_rank",
-            "verl's critic has no adapters, all of its weights would be trained",
-            "use rlvr.lora_rank=0, a group estimator or engine=trl",
-        )
 
 
 def verl_keys(job: Job) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, VerlConfig
 from terrella.engines.verl.checkpoint_export import export_checkpoint
 from terrella.engines.verl.compose import compose
+from terrella.engines.verl.limits import check
 from terrella.engines.verl.rollout_spec import RolloutSpec
-from terrella.engines.verl.verl_keys import Job, check, device_count, verl_keys
+from terrella.engines.verl.verl_keys import Job, device_count, verl_keys
 from terrella.rollout.source import EpisodeSource
 
 logger = logging.getLogger("terrella")

@@ -23,6 +23,8 @@ from verl.utils import model as verl_models
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from terrella.models.foreign_code import SAFE
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -68,7 +70,8 @@ def load_value_model(
 ) -> nn.Module:
     """A model with a value head, which starts at zero unless the folder has one.
 
-    The attention is the config's; verl's own function asks for flash attention.
+    The attention is the config's; verl's own function asks for flash attention. Code of the folder
+    is never run, whatever verl asks for.
     """
     from transformers import AutoModelForTokenClassification
 
@@ -76,8 +79,8 @@ def load_value_model(
         local_path,
         dtype=torch_dtype,
         config=model_config,
-        trust_remote_code=trust_remote_code,
         output_loading_info=True,
+        **SAFE,
     )
     with torch.no_grad():
         for name in loaded["missing_keys"]:

@@ -34,7 +34,7 @@ from terrella.evals.text_games import (
 )
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.curve import groups_played, groups_refilled, known_mean, step_values
-from terrella.pipelines.rlvr import rl_finetune
+from terrella.pipelines.rl_part import rl_finetune
 from terrella.pipelines.text_games.examples import bundle_examples, bundles
 from terrella.pipelines.text_games.reasoning import reasoned_examples, teacher_questions
 from terrella.pipelines.text_games.rounds import fit_in_rounds

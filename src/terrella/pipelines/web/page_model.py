@@ -27,7 +27,7 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
 from terrella.models.names import TINY
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.rlvr import RlPart, rl_finetune
+from terrella.pipelines.rl_part import RlPart, rl_finetune
 from terrella.pipelines.validation import check_count
 from terrella.pipelines.web.page_scores import (
     PageRow,

@@ -12,7 +12,7 @@ from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.interface import RlvrRun
-from terrella.pipelines import rlvr
+from terrella.pipelines import rl_part
 from terrella.pipelines.curve import groups_played, known_mean, step_values
 from terrella.pipelines.rl_part import rl_finetune
 from terrella.pipelines.world_model import TrainWorldModel
@@ -38,7 +38,7 @@ def test_a_masked_batch_has_no_reward_and_a_reused_one_is_not_counted_again():
 def test_a_run_with_a_masked_step_finishes(tmp_path, monkeypatch):
     engine = SimpleNamespace(rlvr=lambda *_, **__: RlvrRun(CURVE, 4))
     metric = SimpleNamespace(metric=Metric.of([1.0]))
-    monkeypatch.setattr(rlvr, "validate", lambda *_, **__: metric)
+    monkeypatch.setattr(rl_part, "validate", lambda *_, **__: metric)
     config = TrainWorldModel.Config(world=Counter.Config(), out=tmp_path / "run")
     for _ in range(2):  # the second start reads what the first wrote
         with RunFolder(config.out, config, progress=SilentProgress()) as run:

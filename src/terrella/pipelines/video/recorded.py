@@ -24,7 +24,7 @@ def recorded_model(
     stores: Sequence[Path] = (),
 ) -> VideoModel.Config:
     """`recorded` is the config in the manifest of the run in `folder`."""
-    if str(recorded.get("class", "")).rpartition(":")[2] != VideoModel.__name__:
+    if "videos" not in recorded:
         raise not_a_video_model(folder)
     if videos is None or not videos.exists():
         trained_with = recorded.get("videos", {}).get("out")

@@ -69,7 +69,8 @@ def tiny_lake_model() -> Rlvr.Config:
 @recipe(
     hardware="2 CPU cores",
     time="5 min",
-    expect="see results/engine.json (random play beside it)",
+    expect="see results/engine.json (random play beside it); on one fresh seed it ended at 0.75, "
+    "below the bar of 0.85 (results/jobs/teaching)",
 )
 def tiny_lake_agent() -> Rlvr.Config:
     """An agent on frozen_lake 3x3 (no slip, five steps). Two cores, about five minutes."""

@@ -18,6 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +191,7 @@ class Gate(Configurable):
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             self.save()
 
-    @property
+    @cached_property
     def _certificate_sha256(self) -> str:
         return content_sha256(self.certificate.sections) if self.certificate else ""
 

@@ -114,7 +114,7 @@ class Collect(Configurable):
         self.seconds = 0.0
         self.losses = 0
         """Workers that died."""
-        self._fruitless: list[Path] = []
+        self._broken_parts: list[Path] = []
         """Parts with episodes that broke, without those that a manifest lists."""
 
     def run(self, progress: Progress) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Collect(Configurable):
     ) -> Iterator[Part]:
         """The parts of the store in order: those that exist, and those that are played now."""
         self._refuse_to_shrink(existing, self.config.episodes or MAX_EPISODES)
-        self._fruitless.clear()
+        self._broken_parts.clear()
         progress.phase("collect", self.config.transitions or self.config.episodes)
         missing = (chunk for chunk in self._chunks() if chunk not in existing)
         with contextlib.closing(self._play_parts(missing, spec_hash, progress)) as played:
@@ -211,8 +211,8 @@ class Collect(Configurable):
                 else:
                     part = next(played)
                 self.done += part.counts
-                if part.name not in listed and _is_fruitless(part.counts):
-                    self._fruitless.append(self.config.out / part.name)
+                if part.name not in listed and _has_broken(part.counts):
+                    self._broken_parts.append(self.config.out / part.name)
                 yield part
                 if chunk not in existing:
                     self._report(progress, self.done.episodes, self.done.transitions)
@@ -287,7 +287,7 @@ class Collect(Configurable):
         try:
             _refuse_broken(counts, str(self.config.out))
         except StoreError:
-            for path in self._fruitless:
+            for path in self._broken_parts:
                 path.unlink(missing_ok=True)
             raise
 
@@ -358,7 +358,7 @@ def _known_manifest(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _is_fruitless(counts: EpisodeCounts) -> bool:
+def _has_broken(counts: EpisodeCounts) -> bool:
     return counts.broken > 0 or not counts.transitions
 
 

@@ -125,6 +125,12 @@ class EpisodeStore:
         Raises StoreError if it is incomplete, not an episode store, or of another version.
         """
         folder = Path(folder)
+        if not folder.exists():
+            raise StoreError(
+                str(folder),
+                "there is no such folder",
+                f"check the path, or collect it: terrella collect WORLD --out {folder}",
+            )
         if not (folder / MANIFEST).exists():
             if (folder / SPEC).exists() or (folder / OLD_SPEC).exists():
                 raise StoreError(

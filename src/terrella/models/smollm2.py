@@ -6,6 +6,7 @@ folder = smollm2_folder()    # a Hugging Face folder; about 30 s the first time
 from __future__ import annotations
 
 import importlib.util
+import logging
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from terrella.models.cache import cache_folder
 from terrella.models.foreign_code import SAFE
 from terrella.models.quiet import without_bars
 
+logger = logging.getLogger("terrella")
+
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -26,6 +29,7 @@ def smollm2_folder() -> Path:
     target = cache_folder() / "smollm2-135m-instruct"
     if not (target / "model.safetensors").exists():
         source = _gguf_folder()
+        logger.warning("SmolLM2 is converted once, which takes about 30 s: %s", target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             fresh = Path(scratch) / target.name

@@ -249,10 +249,6 @@ class Rlvr(ModelPipeline[RlvrResult]):
     def codec_config(self, world: OtherWorld) -> CodecConfig:
         return CodecConfig(max_actions=world.max_actions, thinking=self.config.thinking)
 
-    def episode_source(self) -> EpisodeSource:
-        """Where training episodes come from."""
-        return self._mixed(self.worlds())
-
     def validation_source(self) -> EpisodeSource:
         """The same tasks in the real worlds: what an agent has learned counts there."""
         return self._mixed(self.real_worlds())

@@ -326,6 +326,8 @@ def test_the_same_episodes_give_the_same_bytes(tmp_path):
 def test_a_store_without_manifest_is_not_opened(tmp_path):
     with pytest.raises(StoreError, match="check the path"):
         EpisodeStore.open(tmp_path)
+    with pytest.raises(StoreError, match=r"no such folder\n.*terrella collect WORLD --out"):
+        EpisodeStore.open(tmp_path / "nowhere")
     spec = check_spec(tmp_path, {"seed": 1})
     store.write_part(tmp_path, encode_part([episode()], 0, spec))
     with pytest.raises(StoreError, match=r"not finished.*\n.*resumes"):

@@ -21,7 +21,7 @@ COUNTER = Counter.Config(goals=3)
 
 def sources():
     spa = find_recipe("spa_frozen_lake")().arms["spa"]
-    yield "rlvr", Rlvr(find_recipe("tiny_lake_model")()).episode_source()
+    yield "rlvr", Rlvr(find_recipe("tiny_lake_model")()).validation_source()
     yield "spa", Spa(spa).episode_source()
     yield "video", VideoModel(find_recipe("video_quick")()).episode_source()
     yield (
@@ -37,7 +37,7 @@ def test_a_source_survives_json(name, source, tmp_path):
 
 
 def test_a_rebuilt_source_asks_the_same_tasks_and_another_split_asks_others():
-    source = Rlvr(find_recipe("tiny_lake_model")()).episode_source()
+    source = Rlvr(find_recipe("tiny_lake_model")()).validation_source()
     again = rebuild(dump(source))
     for number in (0, 7, 100):
         assert source.tasks.make()(number) == again.tasks.make()(number)
@@ -59,7 +59,7 @@ def test_reward_shaping_and_the_codec_of_a_method_travel_with_it():
     with source.make_rollout(character_tokenizer(())) as rollout:
         assert rollout.codec.form == config.form
         assert rollout.shaping.config == config.reward_shaping
-    assert type(Rlvr(find_recipe("tiny_counter")()).episode_source().codec) is CodecConfig
+    assert type(Rlvr(find_recipe("tiny_counter")()).validation_source().codec) is CodecConfig
 
 
 def test_recorded_pages_are_read_from_their_store():

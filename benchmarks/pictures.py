@@ -3,6 +3,8 @@
 python benchmarks/pictures.py
 """
 
+import statistics
+
 import common
 import matplotlib as mpl
 
@@ -16,40 +18,35 @@ SMOOTH = 10
 """Steps that one point of a reward curve averages over."""
 
 
-def engine_curves():
-    """Reward by step of the tiny recipes, one line per seed.
+def teaching_curves():
+    """Reward by step of the recipes that teach, one line per fresh seed.
 
     Dots are the held-out reward before and after; the dotted line is the baseline without a model.
     """
-    recipes = common.read_results("engine")["curves"]["recipes"]
+    recipes = common.read_rows("teaching")["recipes"]
     figure, axes = plt.subplots(
         1, len(recipes), figsize=(4.2 * len(recipes), 3.2), sharey=True, squeeze=False
     )
     for axis, (name, seeds) in zip(axes[0], recipes.items(), strict=True):
-        for (seed, run), colour in zip(seeds.items(), COLOURS, strict=False):
-            draw_run(axis, run, colour, f"seed {seed}")
-        baselines = run["baselines"]
-        axis.axhline(
-            baselines.get("random_exact", baselines.get("no_change")),
-            color="0.5",
-            linestyle=":",
-            label="random" if "random" in baselines else "no change",
-        )
-        axis.set(title=name, xlabel="RLVR step", ylim=(0, 1.02))
+        for run in seeds.values():
+            draw_run(axis, run)
+        axis.axhline(run["baseline"], color="0.3", linestyle=":", label="without a model")
+        axis.set(title=f"{name}, {len(seeds)} seeds", xlabel="RLVR step", ylim=(0, 1.02))
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8, loc="lower right")
     axes[0][0].set_ylabel(f"reward (mean of {SMOOTH} steps)")
     figure.tight_layout()
-    figure.savefig(common.PICTURES / "engine_curves.png", dpi=110)
+    figure.savefig(common.PICTURES / "teaching_curves.png", dpi=110)
 
 
-def draw_run(axis, run, colour, label):
+def draw_run(axis, run):
     curve = run["curve"]
     means = [sum(curve[i : i + SMOOTH]) / SMOOTH for i in range(len(curve) - SMOOTH + 1)]
-    axis.plot(range(SMOOTH // 2, SMOOTH // 2 + len(means)), means, color=colour, label=label)
-    for step, held_out in ((0, run["before"]), (len(curve), run["after"])):
-        spread = [[held_out["mean"] - held_out["low"]], [held_out["high"] - held_out["mean"]]]
-        axis.errorbar([step], [held_out["mean"]], spread, fmt="o", color=colour, markersize=4)
+    steps = range(SMOOTH // 2, SMOOTH // 2 + len(means))
+    axis.plot(steps, means, color=COLOURS[0], linewidth=1, alpha=0.6)
+    for step, part in ((0, "before"), (len(curve), "after")):
+        held_out = statistics.fmean(run[part].values())
+        axis.plot([step], [held_out], "o", color=COLOURS[1], markersize=4)
 
 
 def spa_arms():
@@ -135,7 +132,7 @@ def certificate_lake():
 
 if __name__ == "__main__":
     common.PICTURES.mkdir(parents=True, exist_ok=True)
-    engine_curves()
+    teaching_curves()
     spa_arms()
     draw_plan()
     certificate_lake()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 import engine_rows
-from common import interval, mean_row
+from common import interval, mean_row, read_results
 
 from terrella.core.claims import decide, threshold
 
@@ -46,9 +46,11 @@ def foundation(record):
 
 def engine(record):
     """One row per recipe (all its seeds), then the comparisons with the bare engine."""
+    fresh = read_results("teaching").get("recipes", {})
     rows = [
         (f"`terrella rlvr {name}`, held-out reward", curve_cell(seeds))
         for name, seeds in curves(record)
+        if name not in fresh  # more seeds, and the recipe as it is now
     ]
     for part, what in (
         ("ratio", "GRPO step, bare engine / ours"),
@@ -73,8 +75,10 @@ def teaching(record):
     for name, recipe in record["recipes"].items():
         held = sum(seed["held"] for seed in recipe["seeds"].values())
         cell = f"{held} of {counted(recipe['seeds'], 'seed')}; after {spread(recipe['after'])}"
-        seconds = max(seed["seconds"] for seed in recipe["seeds"].values())
-        rows.append((f"`terrella rlvr {name}`: {record['bar']}", f"{cell}; at most {seconds} s"))
+        seconds = [seed["seconds"] for seed in recipe["seeds"].values() if seed["seconds"]]
+        if seconds:
+            cell += f"; at most {max(seconds)} s"
+        rows.append((f"`terrella rlvr {name}`: {record['bar']}", cell))
     return rows
 
 

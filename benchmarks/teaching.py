@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/teaching.py [RECIPE ...] [--seeds 10] [--runs runs/teaching]
 The bar was stated before: after RLVR at least 0.85 on distinct validation instances, and the last
-tenth of the curve above what needs no model. Seeds are 1000, 1001, ...: no recipe was tuned on
-them. The same command resumes, seed by seed. About five minutes a seed on two quiet cores, so two
+tenth of the curve above what needs no model. Seeds are 2000, 2001, ...: no recipe was tuned on
+them (1000 to 1007 showed that two recipes failed, and are spent). The same command resumes, seed by seed. About five minutes a seed on two quiet cores, so two
 and a half hours for all.
 """
 
@@ -20,7 +20,7 @@ from terrella.core.files import read_json_lines
 from terrella.core.run_folder import read_manifest, read_part
 
 RECIPES = ("tiny_counter", "tiny_lake_model", "tiny_lake_agent")
-FIRST_SEED = 1000
+FIRST_SEED = 2000
 LEAST_SEEDS = 10
 LEAST_AFTER = 0.85
 BAR = f"after >= {LEAST_AFTER:g} and the curve above its baseline, every seed"

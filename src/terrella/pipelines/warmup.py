@@ -3,7 +3,7 @@
 RLVR can push up only answers that are right now and then, and different ones for the same question.
 So a fifth of the warm-up answers are right (the expert's action, what really came next) and the
 others are random: the model learns the format, what can happen, and a slight leaning that RLVR then
-sharpens. `learn_world` also fits what the agent saw.
+sharpens. `learn_world` also fits what the world showed, and how episodes end.
     rows = warmup_examples(world_config, codec, ask="action", count=2000, seed=0)
 """
 
@@ -85,7 +85,9 @@ def _doubtful_play(
     while True:
         action = policy.act(run.moment)
         run.advance(action)
-        reply, forced = codec.answer_action([action]), _next_turn(run, codec)
+        reply = codec.answer_action([action])
+        # How an episode ends is what an agent most needs to foresee.
+        forced = () if run.over and not learn_world else codec.world_turn(run.situation)
         ids += [*reply, *forced]
         mask += [*sft_targets(codec, reply), *[learn_world] * len(forced)]
         if run.over:
@@ -105,10 +107,6 @@ def _doubtful_turns(
         reply = codec.answer_action([action])
         yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
         run.advance(action)
-
-
-def _next_turn(run: EpisodeRun, codec: Codec) -> tuple[int, ...]:
-    return () if run.over else codec.world_turn(run.situation)
 
 
 def _doubtful_answers(

@@ -1,0 +1,44 @@
+"""Warm-up rows: what a model from scratch is shown before RLVR."""
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra: pip install 'terrella[train]'")
+
+from terrella.codecs.choose import CodecConfig
+from terrella.models.characters import character_tokenizer
+from terrella.pipelines.warmup import warmup_examples
+from terrella.worlds.frozen_lake import FrozenLake
+
+LAKE = FrozenLake.Config(size=3, max_steps=5)
+
+
+def rows(*, learn_world):
+    tokenizer = character_tokenizer(("Up", "Down", "Left", "Right"))
+    examples = warmup_examples(
+        LAKE,
+        CodecConfig().make(tokenizer),
+        ask="action",
+        count=200,
+        seed=0,
+        learn_world=learn_world,
+    )
+    return tokenizer, examples
+
+
+def test_an_agent_that_learns_the_world_is_shown_how_episodes_end():
+    tokenizer, examples = rows(learn_world=True)
+    fitted = [
+        tokenizer.decode(
+            [token for token, fit in zip(row.completion_ids, row.mask, strict=True) if fit]
+        )
+        for row in examples
+    ]
+    falls, arrivals = (sum(mark in text for text in fitted) for mark in "X√")
+    assert falls > 20 and arrivals > 20 and falls + arrivals <= len(examples)
+
+
+def test_otherwise_only_its_replies_are_fitted_and_an_episode_ends_with_one():
+    tokenizer, examples = rows(learn_world=False)
+    for row in examples:
+        text = tokenizer.decode(row.completion_ids)
+        assert "X" not in text and "√" not in text and row.mask[-1]

@@ -147,8 +147,10 @@ def web_policy():
 LAKE = "frozen_lake 3x3, firm ice"
 FIRST_CLAIMS = {
     "tiny_counter": lambda: teaching("tiny_counter", f"counter, 10 goals, {TINY}, 120 GRPO steps"),
-    "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 150 GRPO steps"),
-    "tiny_lake_agent": lambda: teaching("tiny_lake_agent", f"{LAKE}, {TINY}, 350 GRPO steps"),
+    "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 100 GRPO steps"),
+    "tiny_lake_agent": lambda: teaching(
+        "tiny_lake_agent", f"{LAKE}, 10% holes, {TINY}, 120 GRPO steps"
+    ),
     "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
     "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),
     "sokoban_model": lambda: coverage("sokoban", f"sokoban 6x6, {TINY}, 24,000 env steps"),

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/teaching.py [RECIPE ...] [--seeds 10] [--runs runs/teaching]
 The bar was stated before: after RLVR at least 0.85 on distinct validation instances, and the last
 tenth of the curve above what needs no model. Seeds are 2000, 2001, ...: no recipe was tuned on
-them (1000 to 1007 showed that two recipes failed, and are spent). The same command resumes, seed by seed. About five minutes a seed on two quiet cores, so two
-and a half hours for all.
+them (1000 to 1007 showed that two recipes failed, and are spent). The same command resumes, seed by
+seed. At most five minutes a seed on two quiet cores, so two hours for all.
 """
 
 import argparse

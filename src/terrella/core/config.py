@@ -54,6 +54,15 @@ def dump(config: Configurable.Config) -> dict[str, Any]:
     return {"class": class_name(named), **values}
 
 
+def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a dumped config by their dotted name, as `--set` spells it."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        found |= leaves(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return found
+
+
 def _dump_field(config: Configurable.Config, name: str) -> Any:
     value = getattr(config, name)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,9 +1,9 @@
 """Models of 0.3M parameters made from scratch: a rising curve on two CPU cores in minutes.
 
 What each reached on ten fresh seeds stands in results/teaching.json (`python
-benchmarks/teaching.py`). Both agents first fit what the world shows (`learn_world`): without it a model this small
-never tells one state from another, and RLVR ends in the same action everywhere. A slight KL keeps
-the counter from doing the same.
+benchmarks/teaching.py`). Both agents first fit what the world shows (`learn_world`): without it a
+model this small never tells one state from another, and RLVR ends in the same action everywhere. A
+slight KL keeps them from doing the same.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def tiny_lake_model() -> Rlvr.Config:
 def tiny_lake_agent() -> Rlvr.Config:
     """An agent on frozen_lake 3x3 (no slip, few holes). Two cores, about five minutes.
 
-    With the usual rate of holes (0.2) a model this small ends between 0.73 and 0.79: it does not
-    find the paths of three and four steps.
+    With the usual rate of holes (0.2) a model this small does not find the paths of three and four
+    steps, and ends near 0.75 (docs/design/0002-engine.md).
     """
     return Rlvr.Config(
         world=FrozenLake.Config(size=3, hole_rate=0.1, max_steps=8),

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from terrella.core.config import leaves
 from terrella.core.errors import ConfigError
 from terrella.core.metric import Metric
 from terrella.show.runs import Run, read_json, read_run
@@ -291,21 +292,15 @@ def _add_table(data: ReportData, name: str, table: Mapping[str, Any]) -> None:
 # --- configs --------------------------------------------------------------------------------------
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return every leaf of a config by its dotted name, as `--set` spells it."""
-    leaves: dict[str, str] = {}
-    for key, value in config.items():
-        name = f"{prefix}.{key}" if prefix else key
-        leaves |= flat(value, name) if isinstance(value, Mapping) else {name: json.dumps(value)}
-    return leaves
-
-
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
     """Return the keys in which configs differ, with the value in each config.
 
     A key that a config does not have is an empty cell.
     """
-    leaves = {name: flat(config) for name, config in configs.items()}
-    keys = dict.fromkeys(key for each in leaves.values() for key in each)
-    rows = [(key, [leaves[name].get(key, "") for name in configs]) for key in keys]
+    texts = {
+        name: {key: json.dumps(value) for key, value in leaves(config).items()}
+        for name, config in configs.items()
+    }
+    keys = dict.fromkeys(key for each in texts.values() for key in each)
+    rows = [(key, [texts[name].get(key, "") for name in configs]) for key in keys]
     return [(key, cells) for key, cells in rows if len(set(cells)) > 1 and key != "out"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from terrella.core.config import leaves
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_sealed, write_sealed
 from terrella.trust.risk import RiskModel
@@ -143,7 +144,7 @@ def _other_world(measured: Any, world: Mapping[str, Any]) -> tuple[str, ...]:
     """Why a certificate of the `measured` world does not hold in this one; empty if it does."""
     if not isinstance(measured, Mapping):
         return ("the certificate does not say which world it was measured in: certify again",)
-    there, here = _fields(measured), _fields(world)
+    there, here = leaves(measured), leaves(world)
     names = [
         name
         for name in dict.fromkeys((*there, *here))
@@ -161,17 +162,6 @@ def _other_world(measured: Any, world: Mapping[str, Any]) -> tuple[str, ...]:
         f"it was measured in a world with other settings: {differing}: set them as there, or "
         "certify for this world",
     )
-
-
-def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a dumped config by their path, as `--set` writes it."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            found |= _fields(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def _short(sha256: str | None) -> str:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.protocols import Progress
-from terrella.core.run_folder import Manifest, RunFolder
+from terrella.core.run_folder import MANIFEST, Manifest, RunFolder
 from terrella.engines.configs import EngineConfig
 from terrella.engines.engine import make_engine
 from terrella.engines.interface import Engine
@@ -49,6 +49,8 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
 
     def run(self, progress: Progress) -> Result:
         """Run what is missing and return the result; a finished folder only returns it."""
+        if not (self.config.out / MANIFEST).exists():
+            self.check_inputs()
         with RunFolder(
             self.config.out,
             self.config,
@@ -67,6 +69,9 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
     def is_finished(self, manifest: Manifest) -> bool:
         """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
         return True
+
+    def check_inputs(self) -> None:
+        """Refuse data that cannot be read, before the run has a folder: nothing to check here."""
 
     def resources(self, run: RunFolder) -> contextlib.AbstractContextManager[object]:
         """What `train` uses and must be closed at its end: nothing here."""

@@ -10,9 +10,11 @@ import tests.support.quiet_trl  # noqa: F401  before anything imports trl
 
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.outcome import OutcomeCodec
+from terrella.core.errors import StoreError
 from terrella.core.types import Split, Transition, Tree
 from terrella.models.characters import character_tokenizer
-from terrella.pipelines.web.page_model import RecordedTasks
+from terrella.pipelines.web.agent import WebPolicy
+from terrella.pipelines.web.page_model import PageModel, RecordedTasks
 from terrella.pipelines.web.page_scores import baseline_scores, page_scores
 from terrella.pipelines.web.page_steps import (
     CHANGE_TOKENS,
@@ -21,6 +23,8 @@ from terrella.pipelines.web.page_steps import (
     change_examples,
     changes_of,
 )
+from terrella.recipes import find_recipe
+from terrella.show.progress import SilentProgress
 from terrella.verify.tree_diff import TreeDiff
 from terrella.world_models.planner_web import PageReplies
 
@@ -92,6 +96,16 @@ def test_an_imagined_page_can_be_asked_about_again():
         replies.read_observation(codec.answer_observation(Tree("^[9] focused")), like=Tree(PAGE))
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pipeline"), [("page_model", PageModel), ("web_policy", WebPolicy)]
+)
+def test_recordings_that_are_not_there_are_named_and_leave_no_folder(recipe, pipeline, tmp_path):
+    config = find_recipe(recipe)().replace(train=tmp_path / "nowhere", out=tmp_path / "run")
+    with pytest.raises(StoreError, match=r"nowhere: there is no such folder\n.*terrella collect"):
+        pipeline(config).run(SilentProgress())
+    assert not any(tmp_path.iterdir())
 
 
 def break_on(monkeypatch, *spoiled):

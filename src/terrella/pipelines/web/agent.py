@@ -60,6 +60,9 @@ class WebPolicy(ModelPipeline[WebPolicyResult]):
     config: Config
     result_type = WebPolicyResult
 
+    def check_inputs(self) -> None:
+        EpisodeStore.open(self.config.train)
+
     def train(self, run: RunFolder) -> WebPolicyResult:
         config = self.config
         vocabulary: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Transition
 from terrella.core.world import World
+from terrella.data.store import EpisodeStore
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
@@ -116,6 +117,10 @@ class PageModel(ModelPipeline[PageModelResult]):
         super().__init__(config)
         if config.rlvr.steps:
             check_count(config.evaluate_on)
+
+    def check_inputs(self) -> None:
+        for store in (self.config.train, self.config.test):
+            EpisodeStore.open(store)
 
     def train(self, run: RunFolder) -> PageModelResult:
         config = self.config

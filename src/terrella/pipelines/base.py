@@ -50,7 +50,7 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
     def run(self, progress: Progress) -> Result:
         """Run what is missing and return the result; a finished folder only returns it."""
         if not (self.config.out / MANIFEST).exists():
-            self.check_inputs()
+            self.preflight()
         with RunFolder(
             self.config.out,
             self.config,
@@ -70,8 +70,8 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
         return True
 
-    def check_inputs(self) -> None:
-        """Refuse data that cannot be read, before the run has a folder: nothing to check here."""
+    def preflight(self) -> None:
+        """Refuse what cannot run, before the run has a folder: the next try may use its name."""
 
     def resources(self, run: RunFolder) -> contextlib.AbstractContextManager[object]:
         """What `train` uses and must be closed at its end: nothing here."""
@@ -117,18 +117,33 @@ class ModelPipeline(Pipeline[Result]):
     masks_tokens: ClassVar[bool] = False
     """Samples under a mask of allowed ids; engines without one refuse the pipeline."""
 
+    @property
+    def needs_engine(self) -> bool:
+        """Whether a model is trained or sampled here, and not by an endpoint."""
+        return True
+
+    def preflight(self) -> None:
+        if self.needs_engine:
+            self._make_engine()  # which refuses settings that it cannot run, and starts nothing
+
     @contextlib.contextmanager
-    def resources(self, run: RunFolder) -> Iterator[Engine]:
-        with make_engine(
+    def resources(self, run: RunFolder) -> Iterator[None]:
+        if not self.needs_engine:
+            yield
+            return
+        with self._make_engine() as self.engine:
+            yield
+
+    def _make_engine(self) -> Engine:
+        return make_engine(
             self.config,
-            work=run / "engine",
+            work=self.config.out / "engine",
             rlvr=getattr(self.config, "rlvr", None),
             temperature=getattr(self.config, "temperature", 1.0),
             history=getattr(self.config, "history", "sampled"),
             masks_tokens=self.masks_tokens,
             model=_named_model(self.config),
-        ) as self.engine:
-            yield self.engine
+        )
 
 
 def _named_model(config: EngineConfig) -> str | None:

@@ -19,7 +19,7 @@ from tests.support.made_models import certified_model_of
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
 from terrella.core.config import Configurable
-from terrella.core.errors import StoreError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked, write_json_lines
 from terrella.core.integrity import read_sealed
 from terrella.core.metric import Metric
@@ -287,6 +287,7 @@ def test_two_processes_do_not_train_in_one_folder(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Rlvr, "warm_model", began)
     monkeypatch.setattr(TrainWorldModel, "collect", began)
     monkeypatch.setattr(TextGameModel, "base", began)
+    monkeypatch.setattr(page_model.PageModel, "preflight", lambda self: None)  # there are no pages
     monkeypatch.setattr(page_model.PageModel, "start", began)
     monkeypatch.setattr(TrainTokenizer, "run", began)
     config = stages(tmp_path / "run")[name]
@@ -331,6 +332,15 @@ def test_only_the_first_process_of_a_run_takes_the_lock_and_the_others_come_in_a
         pytest.fail("another spec was accepted")
     with locked(tmp_path / "run"):  # a refused run does not keep the lock
         pass
+
+
+def test_a_run_that_is_refused_leaves_no_folder_for_the_next_try_to_meet(tmp_path):
+    config = Rlvr.Config(
+        world=Counter.Config(), rlvr=RlvrConfig(group_size=1), out=tmp_path / "run"
+    )
+    with pytest.raises(ConfigError, match="group_size=2 or more"):
+        Rlvr(config).run(SilentProgress())
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.timeout(120)

@@ -131,14 +131,9 @@ class Evaluation(ModelPipeline[Result]):
         "endpoint.key_variable",
     )
 
-    @contextlib.contextmanager
-    def resources(self, run: RunFolder) -> Iterator[Any]:
-        """The engine; an endpoint needs none."""
-        if self.config.endpoint is not None:
-            yield None
-            return
-        with super().resources(run) as engine:
-            yield engine
+    @property
+    def needs_engine(self) -> bool:
+        return self.config.endpoint is None
 
     def is_finished(self, manifest: Manifest) -> bool:
         """A finished evaluation is of the model that is there now, or is refused."""

@@ -60,7 +60,8 @@ class WebPolicy(ModelPipeline[WebPolicyResult]):
     config: Config
     result_type = WebPolicyResult
 
-    def check_inputs(self) -> None:
+    def preflight(self) -> None:
+        super().preflight()
         EpisodeStore.open(self.config.train)
 
     def train(self, run: RunFolder) -> WebPolicyResult:

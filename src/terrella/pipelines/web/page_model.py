@@ -118,7 +118,8 @@ class PageModel(ModelPipeline[PageModelResult]):
         if config.rlvr.steps:
             check_count(config.evaluate_on)
 
-    def check_inputs(self) -> None:
+    def preflight(self) -> None:
+        super().preflight()
         for store in (self.config.train, self.config.test):
             EpisodeStore.open(store)
 

@@ -132,18 +132,10 @@ class WebPlan(ModelPipeline[WebPlanResult]):
     result_type = WebPlanResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "concurrency")
 
-    @contextlib.contextmanager
-    def resources(self, run: RunFolder) -> Iterator[Any]:
-        """The engine, where a model is sampled here."""
-        config = self.config
-        if all(
-            is_address(name) or name in NO_MODEL
-            for name in (config.proposer, config.page_model, config.value)
-        ):
-            yield None
-            return
-        with super().resources(run) as engine:
-            yield engine
+    @property
+    def needs_engine(self) -> bool:
+        names = (self.config.proposer, self.config.page_model, self.config.value)
+        return not all(is_address(name) or name in NO_MODEL for name in names)
 
     def train(self, run: RunFolder) -> WebPlanResult:
         models = self.check_models(run)

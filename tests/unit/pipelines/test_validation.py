@@ -95,7 +95,7 @@ def test_agent_baselines_are_those_of_the_models_own_tasks(monkeypatch):
 
     monkeypatch.setattr(Rlvr, "_baselines", counted)
     Rlvr(mixed).baselines()
-    tasks = Rlvr(mixed).episode_source().on(Split.VALIDATION).tasks.make()
+    tasks = Rlvr(mixed).validation_source().on(Split.VALIDATION).tasks.make()
     assert asked == Counted(tasks(index).world for index in range(20))
 
 
@@ -132,7 +132,7 @@ def test_an_agent_behind_a_gate_is_measured_in_the_real_world():
     behind = GatedWorld.Config(world=counter, folder=Path("no/such/model"), max_steps=8)
     pipeline = Rlvr(find_recipe("tiny_counter")().replace(world=behind, evaluate_on=16))
     real = counter.replace(max_steps=8)
-    assert pipeline.episode_source().rollout.world == behind
+    assert [each.world for each in pipeline.worlds().values()] == [behind]
     assert pipeline.validation_source().rollout.world == real
     assert pipeline.baselines() == Rlvr(pipeline.config.replace(world=real)).baselines()
     assert 16 < pipeline.baselines().steps <= 2 * 16 * 8

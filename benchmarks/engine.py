@@ -1,6 +1,6 @@
 """Measures the TRL engine and writes results/engine.json, part by part.
 
-    python benchmarks/engine.py curves ratio prefix interleaving sizes kills
+    python benchmarks/engine.py ratio prefix interleaving sizes kills
 Any subset can be named; without names all parts are measured. `bare` is the same model in the same
 process: Hugging Face `generate` on the same prompts for the same number of tokens, then TRL's own
 GRPO loss, backward and optimiser step on the same tokens.
@@ -17,56 +17,8 @@ from pathlib import Path
 
 import common
 
-SEEDS = (0, 1, 2)
-RECIPES = ("tiny_lake_model", "tiny_counter", "tiny_lake_agent")
 THREADS = 2
 """Threads of torch in comparisons with the bare engine."""
-
-
-# --- curves: the real command, three seeds --------------------------------------------------------
-
-
-def curves():
-    """`terrella rlvr RECIPE` for three recipes and three seeds.
-
-    Reward before, after, and the wall time.
-    """
-    runs = common.read_results("engine").get("curves", {}).get("recipes", {})
-    for recipe in RECIPES:
-        for seed in SEEDS:
-            if str(seed) in runs.get(recipe, {}):
-                continue
-            runs.setdefault(recipe, {})[str(seed)] = train_recipe(recipe, seed)
-            yield {"recipes": runs}
-
-
-def train_recipe(recipe, seed):
-    from terrella.core.files import read_json_lines
-    from terrella.core.run_folder import read_manifest
-
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "run")
-        arguments = [recipe, *common.settings(f"seed={seed}"), "--out", out]
-        with common.Timer() as timer:
-            subprocess.run(
-                common.terrella("rlvr", *arguments),
-                check=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd=common.ROOT,
-            )
-        metrics = read_manifest(out).metrics
-        curve = [row["reward"] for row in read_json_lines(out / "curve.jsonl")]
-    tenth = max(1, len(curve) // 10)
-    return {
-        "seconds": round(timer.seconds),
-        "before": metrics["before"],
-        "after": metrics["after"],
-        "baselines": metrics["baselines"],
-        "first_tenth": statistics.fmean(curve[:tenth]),
-        "last_tenth": statistics.fmean(curve[-tenth:]),
-        "curve": [round(value, 3) for value in curve],
-    }
 
 
 # --- our step against the bare engine -------------------------------------------------------------
@@ -343,7 +295,7 @@ def kills():
 
 
 KILLS = 50
-PARTS = {f.__name__: f for f in (curves, ratio, prefix, interleaving, sizes, kills)}
+PARTS = {f.__name__: f for f in (ratio, prefix, interleaving, sizes, kills)}
 
 
 def main():

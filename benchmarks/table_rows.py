@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 import engine_rows
-from common import interval, mean_row, read_results
+from common import interval, mean_row
 
 from terrella.core.claims import decide, threshold
 
@@ -45,13 +45,8 @@ def foundation(record):
 
 
 def engine(record):
-    """One row per recipe (all its seeds), then the comparisons with the bare engine."""
-    fresh = read_results("teaching").get("recipes", {})
-    rows = [
-        (f"`terrella rlvr {name}`, held-out reward", curve_cell(seeds))
-        for name, seeds in curves(record)
-        if name not in fresh  # more seeds, and the recipe as it is now
-    ]
+    """The comparisons with the bare engine."""
+    rows = []
     for part, what in (
         ("ratio", "GRPO step, bare engine / ours"),
         ("prefix", "the same, long shared prompt"),
@@ -90,20 +85,6 @@ def shape_size(shape):
 def shape_cell(shape):
     bare = f"{shape['bare_generate_s']} + {shape['bare_train_s']} s"
     return f"{shape['ratio']} x ({bare} / {shape['our_step_s']} s)"
-
-
-def curves(record):
-    return record.get("curves", {}).get("recipes", {}).items()
-
-
-def curve_cell(seeds):
-    runs = list(seeds.values())
-    before, after = (
-        ", ".join(f"{run[part]['mean']:.2f}" for run in runs) for part in ("before", "after")
-    )
-    seconds = max(run["seconds"] for run in runs)
-    drawn = f"{runs[0]['after']['n']} tasks, instances repeated"
-    return f"{before} -> {after} (seeds {', '.join(seeds)}; {drawn}; at most {seconds} s)"
 
 
 def verl(record):

@@ -2,7 +2,7 @@
 
 Takes run folders and the JSON files in `results/`. A report, a card and a test read the same
 numbers from here.
-    data = load_report_data([Path("runs/a-0"), Path("runs/a-1"), Path("results/engine.json")])
+    data = load_report_data([Path("runs/a-0"), Path("runs/a-1"), Path("results/spa_sokoban.json")])
     data.groups[0].after.mean
 """
 
@@ -248,11 +248,7 @@ def _add_results(data: ReportData, path: Path, stem: str) -> None:
     record = read_json(path)
     if not isinstance(record, dict):
         record = {}
-    if "recipes" in record.get("curves", {}):
-        for name, seeds in record["curves"]["recipes"].items():
-            runs = tuple(_recorded_run(int(seed), row) for seed, row in sorted(seeds.items()))
-            data.groups.append(SeedGroup(name, runs))
-    elif "arms" in record and "claims" in record:
+    if "arms" in record and "claims" in record:
         _add_table(data, stem, record)
     elif _holds_certificates(record):
         for name, sections in record["models"].items():
@@ -261,23 +257,12 @@ def _add_results(data: ReportData, path: Path, stem: str) -> None:
         raise ConfigError(
             str(path),
             "holds nothing that a report can show",
-            "name a run's folder, or a file of results with curves, arms or certificates",
+            "name a run's folder, or a file of results with arms or certificates",
         )
 
 
 def _holds_certificates(record: Mapping[str, Any]) -> bool:
     return "models" in record and all("certified" in model for model in record["models"].values())
-
-
-def _recorded_run(seed: int, row: Mapping[str, Any]) -> TrainingRun:
-    return TrainingRun(
-        seed=seed,
-        before=row["before"],
-        after=row["after"],
-        baselines=row["baselines"],
-        curve=row["curve"],
-        cost={"hours": row["seconds"] / 3600},
-    )
 
 
 def _add_table(data: ReportData, name: str, table: Mapping[str, Any]) -> None:

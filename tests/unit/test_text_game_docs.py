@@ -35,11 +35,17 @@ def test_baselines_on_the_page_are_those_measured():
 def test_the_figures_of_smollm2_are_those_measured():
     found = json.loads((ROOT / "results/bytesized32_smollm2.json").read_text("utf-8"))["arms"]
     for told, name in {"SFT, 200 states": "sft", "then RLVR, 20 steps, `exact`": "exact"}.items():
-        (line,) = re.findall(rf"^\| {told} \|(.*)\|$", PAGE, re.MULTILINE)
-        shares, unreadable = line.split("|")
-        means = [100 * found[name][kind]["mean"] for kind in ("unchanged", "changed", "overall")]
-        assert [float(share) for share in shares.split("/")] == pytest.approx(means, abs=0.051)
-        assert float(unreadable) == pytest.approx(100 * found[name]["invalid"][0], abs=0.051)
+        arm = found[name]
+        for seed in range(arm["seeds"]):
+            (line,) = re.findall(rf"^\| {told}, seed {seed} \|(.*)\|$", PAGE, re.MULTILINE)
+            shares, unreadable = line.split("|")
+            measured = [
+                100 * arm[kind]["per_seed"][seed] for kind in ("unchanged", "changed", "overall")
+            ]
+            assert [float(share) for share in shares.split("/")] == pytest.approx(
+                measured, abs=0.051
+            )
+            assert float(unreadable) == pytest.approx(100 * arm["invalid"][seed], abs=0.051)
 
 
 def test_the_faults_of_the_published_reward_are_those_measured():

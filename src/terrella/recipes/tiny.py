@@ -50,7 +50,7 @@ def tiny_counter() -> Rlvr.Config:
 @recipe(
     hardware="1 CPU core",
     time="2 min",
-    expect="ten fresh seeds in results/teaching.json; no change 0.23",
+    expect="exact predictions 0.43 to 0.57 -> 0.85 to 0.98 (ten fresh seeds); no change 0.25",
 )
 def tiny_lake_model() -> Rlvr.Config:
     """A world model of frozen_lake 3x3 (no slip): what comes after this? One core, two minutes."""

@@ -167,7 +167,7 @@ NOT_RUN = {
     "tiny_lake_agent": "two seeds, in docs/recipes.md; its ten fresh seeds are not run",
     "tiny_mixed": "one seed, in docs/recipes.md",
     "gated_lake_agent": "not measured yet",
-    "bytesized32_smollm2": "SFT on two seeds, RLVR on one, in docs/text_games.md",
+    "bytesized32_smollm2": "two seeds, undecided, in docs/text_games.md",
     "textworld_smollm2": "not measured yet",
     "spa_smollm2_lake": "being measured",
     "smollm2_counter_model": "one seed, in docs/real_model.md",

@@ -69,8 +69,14 @@ def teaching(record):
     rows = []
     for name, recipe in record["recipes"].items():
         held = sum(seed["held"] for seed in recipe["seeds"].values())
-        cell = f"{held} of {counted(recipe['seeds'], 'seed')}; after {spread(recipe['after'])}"
-        seconds = [seed["seconds"] for seed in recipe["seeds"].values() if seed["seconds"]]
+        seeds = recipe["seeds"].values()
+        cell = f"{held} of {counted(seeds, 'seed')}; after {spread(recipe['after'])}"
+        if len(seeds) > 1:
+            cell += f", the worst {min(seed['after'] for seed in seeds):.3f}"
+        least = min(seed["n"] for seed in seeds)
+        highest = max(seed["baseline"] for seed in seeds)
+        cell += f"; n >= {least}; without a model at most {highest:.3f}"
+        seconds = [seed["seconds"] for seed in seeds if seed["seconds"]]
         if seconds:
             cell += f"; at most {max(seconds)} s"
         rows.append((f"`terrella rlvr {name}`: {record['bar']}", cell))

@@ -12,6 +12,10 @@ from terrella.core.errors import ConfigError
         ({"jobs": 0}, "--jobs 0: is below 1"),
         ({"seeds": 0}, "--seeds 0: is below 1"),
         ({"only": "foo"}, "foo: no such job"),
+        (
+            {"assignments": ["arms.spa.rlvr.group_size=1"]},
+            "group_size of the arm spa: grpo compares",
+        ),
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])

@@ -27,6 +27,7 @@ def test_the_tiny_recipes_are_there(name):
 def test_a_recipe_builds_survives_disk_and_has_a_reader(recipe):
     config = recipe()
     assert rebuild(dump(config)) == config
+    config.build().check_settings()
     assert recipe.__doc__ and re.search("core|GPU", recipe.__doc__)  # says the hardware
     for part in config.arms.values() if isinstance(config, Reproduce.Config) else [config]:
         try:

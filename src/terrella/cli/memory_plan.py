@@ -19,8 +19,9 @@ def only_with_dry_run(on: str | None, dry_run: bool) -> None:
 
 
 def dry_run_config(config: Configurable.Config, on: str | None) -> None:
-    """Print the config; with hardware, also its memory plan. Refuses what does not fit."""
+    """Print the config; with hardware, also its memory plan. Refuses what cannot run."""
     print_config(config)
+    config.build().check_settings()
     if on is not None:
         show_plan(config, on)
 

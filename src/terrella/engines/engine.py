@@ -25,6 +25,38 @@ from terrella.engines.interface import Curve, Engine, Model
 from terrella.models.names import SMOLLM2, TINY
 
 
+def check_settings(
+    config: EngineConfig,
+    *,
+    rlvr: RlvrConfig | None = None,
+    temperature: float = 1.0,
+    history: History = "sampled",
+    masks_tokens: bool = False,
+) -> None:
+    """Refuse settings that the engine cannot run. The engine itself need not be installed.
+
+    `rlvr`, `temperature` and `history` are those of the RL that the run will do, if any.
+    `masks_tokens` says that the run samples under a mask of allowed ids, which not every engine
+    can.
+    """
+    if rlvr is not None and rlvr.steps:
+        rlvr.check_rollout(temperature=temperature, history=history)
+    if config.engine == "tinker":
+        from terrella.engines.tinker import limits as tinker_limits
+
+        tinker_limits.check_run(
+            config, rlvr=rlvr, temperature=temperature, masks_tokens=masks_tokens
+        )
+    elif config.engine == "verl":
+        from terrella.engines.verl import limits as verl_limits
+
+        verl_limits.check_run(config, rlvr=rlvr, history=history)
+    else:
+        from terrella.engines.trl import limits as trl_limits
+
+        trl_limits.check_run(config, rlvr=rlvr)
+
+
 def make_engine(
     config: EngineConfig,
     *,
@@ -35,34 +67,24 @@ def make_engine(
     masks_tokens: bool = False,
     model: str | None = None,
 ) -> Engine:
-    """The engine of a run. `work` is the folder for logs of servers; nothing is started yet.
+    """The engine of a run, after `check_settings`. Nothing is started yet.
 
-    Settings that the engine cannot run are refused here, before anything is trained. `rlvr`,
-    `temperature` and `history` are those of the RL that the run will do, if any: a server that
-    samples for a trainer computes in its precision and leaves it memory. `masks_tokens` says that
-    the run samples under a mask of allowed ids, which not every engine can. `model` is the one
-    that RL begins with.
+    `work` is the folder for logs of servers. A server that samples for a trainer computes in the
+    precision of `rlvr` and leaves it memory. `model` is the one that RL begins with.
     """
-    if rlvr is not None and rlvr.steps:
-        rlvr.check_rollout(temperature=temperature, history=history)
+    check_settings(
+        config, rlvr=rlvr, temperature=temperature, history=history, masks_tokens=masks_tokens
+    )
     if config.engine == "tinker":
-        from terrella.engines.tinker import limits as tinker_limits
         from terrella.engines.tinker.tinker_engine import TinkerEngine
 
-        tinker_limits.check_run(
-            config, rlvr=rlvr, temperature=temperature, masks_tokens=masks_tokens
-        )
         return TinkerEngine(config, work)
     if config.engine == "verl":
-        from terrella.engines.verl import limits as verl_limits
         from terrella.engines.verl.verl_engine import VerlEngine
 
-        verl_limits.check_run(config, rlvr=rlvr, history=history)
         return VerlEngine(config, work)
-    from terrella.engines.trl import limits as trl_limits
     from terrella.engines.trl.trl_engine import TrlEngine
 
-    trl_limits.check_run(config, rlvr=rlvr)
     return TrlEngine(config, work, rlvr=rlvr, temperature=temperature, model=model)
 
 

@@ -21,7 +21,7 @@ from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import MANIFEST, Manifest, RunFolder
 from terrella.engines.configs import EngineConfig
-from terrella.engines.engine import make_engine
+from terrella.engines.engine import check_settings, make_engine
 from terrella.engines.interface import Engine
 from terrella.engines.ranks import barrier
 from terrella.show.progress import make_progress, show_metrics
@@ -70,8 +70,15 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
         return True
 
+    def check_settings(self) -> None:
+        """Refuse settings that cannot run. `--dry-run` asks this, too, so nothing is opened."""
+
     def preflight(self) -> None:
-        """Refuse what cannot run, before the run has a folder: the next try may use its name."""
+        """Refuse what cannot run here, before the run has a folder: the next try may use its name.
+
+        Overrides call this one first.
+        """
+        self.check_settings()
 
     def resources(self, run: RunFolder) -> contextlib.AbstractContextManager[object]:
         """What `train` uses and must be closed at its end: nothing here."""
@@ -122,9 +129,14 @@ class ModelPipeline(Pipeline[Result]):
         """Whether a model is trained or sampled here, and not by an endpoint."""
         return True
 
-    def preflight(self) -> None:
+    def check_settings(self) -> None:
         if self.needs_engine:
-            self._make_engine()  # which refuses settings that it cannot run, and starts nothing
+            check_settings(self.config, **self._episodes())
+
+    def preflight(self) -> None:
+        super().preflight()
+        if self.needs_engine:
+            self._make_engine()  # which looks for its packages, and starts nothing
 
     @contextlib.contextmanager
     def resources(self, run: RunFolder) -> Iterator[None]:
@@ -138,12 +150,18 @@ class ModelPipeline(Pipeline[Result]):
         return make_engine(
             self.config,
             work=self.config.out / "engine",
-            rlvr=getattr(self.config, "rlvr", None),
-            temperature=getattr(self.config, "temperature", 1.0),
-            history=getattr(self.config, "history", "sampled"),
-            masks_tokens=self.masks_tokens,
             model=_named_model(self.config),
+            **self._episodes(),
         )
+
+    def _episodes(self) -> dict[str, Any]:
+        """What an engine must know of the episodes that the run trains on."""
+        return {
+            "rlvr": getattr(self.config, "rlvr", None),
+            "temperature": getattr(self.config, "temperature", 1.0),
+            "history": getattr(self.config, "history", "sampled"),
+            "masks_tokens": self.masks_tokens,
+        }
 
 
 def _named_model(config: EngineConfig) -> str | None:

@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[trai
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
+from terrella.cli.memory_plan import dry_run_config
 from terrella.core.errors import ConfigError, EngineError
 from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig, VllmConfig
 from terrella.engines.engine import make_engine
@@ -81,6 +82,9 @@ def test_a_pipeline_refuses_before_it_warms_up(changes, named, tmp_path):
         config.build().run(progress)
     assert error.value.where == named
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError) as dry:
+        dry_run_config(config, None)
+    assert dry.value.where == named
 
 
 @pytest.mark.parametrize(

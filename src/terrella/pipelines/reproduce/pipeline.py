@@ -120,8 +120,18 @@ class Reproduce(Configurable):
 
         With several nodes, each of them calls this; the first one locks the folder and writes.
         """
+        self.check_settings()
         with locked(self.config.out) if is_first_node() else contextlib.nullcontext():
             return self._run_jobs(log, processes)
+
+    def check_settings(self) -> None:
+        """Refuse an arm that cannot run now, and not when its turn comes."""
+        for name, arm in self.config.arms.items():
+            try:
+                arm.build().check_settings()
+            except ConfigError as error:
+                where = f"{error.where} of the arm {name}"
+                raise ConfigError(where, error.what, error.remedy) from error
 
     def _run_jobs(
         self, log: Callable[[str], None], processes: JobProcesses | None

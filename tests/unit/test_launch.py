@@ -519,3 +519,10 @@ def test_a_verl_node_starts_a_real_ray_runs_the_command_and_leaves_nothing_behin
     assert "reaches every node" in done.stdout and '"engine": "verl"' in done.stdout
     left = subprocess.run(["pgrep", "-f", f"127.0.0.1:{port}"], capture_output=True, text=True)
     assert left.stdout == ""
+
+
+@pytest.mark.parametrize("on", [(), ("--on", "slurm")])
+def test_settings_that_the_devices_cannot_run_are_refused_before_any_process_starts(on, tmp_path):
+    code, shown, error = launched("tiny_counter", "--devices", "3", *on, cwd=tmp_path)
+    assert code == 2 and "groups: 32 tasks cannot be shared by 3 processes" in error, shown
+    assert "Traceback" not in error and not list(tmp_path.iterdir())

@@ -51,6 +51,8 @@ def launch(
     from terrella.commands.launch import SCHEDULERS
 
     config = _config(recipe, out, jobs, assignments)
+    # Here, because an error of a launched process comes with torchrun's own report.
+    config.build().check_settings(ranks=devices * nodes)
     scheduler = on if on in SCHEDULERS else None
     if on is not None and scheduler is None:
         if not dry_run:

@@ -32,12 +32,13 @@ def check_settings(
     temperature: float = 1.0,
     history: History = "sampled",
     masks_tokens: bool = False,
+    ranks: int = 0,
 ) -> None:
     """Refuse settings that the engine cannot run. The engine itself need not be installed.
 
     `rlvr`, `temperature` and `history` are those of the RL that the run will do, if any.
     `masks_tokens` says that the run samples under a mask of allowed ids, which not every engine
-    can.
+    can. `ranks` is the number of processes that will train; 0 is that of this launch.
     """
     if rlvr is not None and rlvr.steps:
         rlvr.check_rollout(temperature=temperature, history=history)
@@ -54,7 +55,7 @@ def check_settings(
     else:
         from terrella.engines.trl import limits as trl_limits
 
-        trl_limits.check_run(config, rlvr=rlvr)
+        trl_limits.check_run(config, rlvr=rlvr, ranks=ranks)
 
 
 def make_engine(

@@ -11,8 +11,8 @@ from terrella.engines.configs import EngineConfig, MemoryConfig, RlvrConfig
 from terrella.engines.training_parts import training_parts
 
 
-def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None) -> None:
-    """Refuse a run from its settings alone."""
+def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None, ranks: int = 0) -> None:
+    """Refuse a run from its settings alone; `ranks` as in `engines.engine.check_settings`."""
     for where, part in training_parts(config, rlvr):
         _check_attention(part, where)
         if part.report_to:
@@ -20,7 +20,7 @@ def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None) -> None:
 
             trackers(part.report_to)
     if rlvr is not None and rlvr.steps:
-        rlvr.check(processes=processes())
+        rlvr.check(processes=ranks or processes())
 
 
 def _check_attention(part: MemoryConfig, where: str) -> None:

@@ -124,11 +124,11 @@ class Reproduce(Configurable):
         with locked(self.config.out) if is_first_node() else contextlib.nullcontext():
             return self._run_jobs(log, processes)
 
-    def check_settings(self) -> None:
-        """Refuse an arm that cannot run now, and not when its turn comes."""
+    def check_settings(self, *, ranks: int = 0) -> None:
+        """Refuse an arm that cannot run now, and not when its turn comes. Jobs share the ranks."""
         for name, arm in self.config.arms.items():
             try:
-                arm.build().check_settings()
+                arm.build().check_settings(ranks=ranks // self.config.at_once)
             except ConfigError as error:
                 where = f"{error.where} of the arm {name}"
                 raise ConfigError(where, error.what, error.remedy) from error

@@ -169,12 +169,16 @@ class RunFolder:
             yield folder
 
     def finish(self, result: Any) -> Manifest:
-        """Write the manifest. From now on the run is whole."""
+        """Write the manifest. From now on the run is whole.
+
+        It does not say where the run and its caches were: it may be uploaded.
+        """
         files = result_files(self.path) if self.is_main else {}
+        folders = [name for name in self.ignored if isinstance(getattr(self.config, name, 0), Path)]
         self.manifest = Manifest(
             format=FORMAT,
             schema=SCHEMA,
-            config=dump(self.config),
+            config=run_spec(self.config, folders)["config"],
             metrics=plain(result),
             versions=installed_versions(),
             seconds=round(time.perf_counter() - self._started, 3),

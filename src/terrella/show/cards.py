@@ -123,6 +123,4 @@ def _front_matter(**fields: object) -> list[str]:
 
 
 def _config(run: Run) -> list[str]:
-    # The output path says something about the author's machine and nothing about the run.
-    public = {key: value for key, value in run.config.items() if key != "out"}
-    return ["## Config", "", "```json", json.dumps(public, indent=1), "```", ""]
+    return ["## Config", "", "```json", json.dumps(run.config, indent=1), "```", ""]

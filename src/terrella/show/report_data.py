@@ -23,7 +23,7 @@ from terrella.core.metric import Metric
 from terrella.show.runs import Run, read_json, read_run
 from terrella.trust.certificate import Certificate
 
-IGNORED_KEYS = ("seed", "out", "base_cache")
+IGNORED_KEYS = ("seed", "base_cache")
 """Config keys in which the runs of one group may differ."""
 LONGEST_LIST = 8
 """Lists with more items than this are data, not metrics."""
@@ -288,4 +288,4 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> list[tuple[s
     }
     keys = dict.fromkeys(key for each in texts.values() for key in each)
     rows = [(key, [texts[name].get(key, "") for name in configs]) for key in keys]
-    return [(key, cells) for key, cells in rows if len(set(cells)) > 1 and key != "out"]
+    return [(key, cells) for key, cells in rows if len(set(cells)) > 1]

@@ -149,6 +149,7 @@ def test_finished_practice_is_not_the_result_of_another_config_and_can_be_contin
     config = small_practice(tmp_path)
     first = WebRl(config).run(SilentProgress())
     manifest = (config.out / "manifest.json").read_text()
+    assert str(tmp_path) not in manifest  # it may be uploaded
     elsewhere = config.replace(base_cache=tmp_path / "elsewhere")
     assert WebRl(elsewhere).run(SilentProgress()) == first
     assert (config.out / "manifest.json").read_text() == manifest

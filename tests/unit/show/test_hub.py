@@ -220,7 +220,6 @@ def test_a_model_card_shows_what_was_measured_and_that_there_is_no_certificate(t
     config = {
         "class": "terrella.pipelines.rlvr:Rlvr",
         "ask": "observation",
-        "out": "/home/somebody",
         "world": {"class": "a:B"},
     }
     metric = {"mean": 0.9, "low": 0.85, "high": 0.95, "n": 256}
@@ -233,4 +232,4 @@ def test_a_model_card_shows_what_was_measured_and_that_there_is_no_certificate(t
     text = card(read_run(tmp_path))
     assert "| after training | 0.900 [0.850, 0.950] | 256 |" in text
     assert "| baseline: no_change | 0.000 |" in text
-    assert "there is no certificate" in text and "/home/somebody" not in text
+    assert "there is no certificate" in text

@@ -144,7 +144,6 @@ def trained(folder, seed, reward, **rlvr):
     config = {
         "class": "terrella.pipelines.rlvr:Rlvr",
         "seed": seed,
-        "out": str(folder),
         "ask": "action",
         "rlvr": {"groups": 2, "group_size": 4, "learning_rate": 1e-3, **rlvr},
     }

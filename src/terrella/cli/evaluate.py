@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from tyro.conf import EnumChoicesFromValues, Positional, arg
 
-from terrella.cli.app import Assignments, app, console, print_config, with_overrides
+from terrella.cli.app import Assignments, app, console, with_overrides
+from terrella.cli.memory_plan import dry_run_config
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 
@@ -130,7 +131,7 @@ def evaluate(
     rest = [each for each in assignments if not each.startswith("world.")]
     config = with_overrides(config, rest).settled()
     if dry_run:
-        print_config(config)
+        dry_run_config(config)
         return
     _run(config)
 

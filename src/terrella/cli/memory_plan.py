@@ -18,7 +18,7 @@ def only_with_dry_run(on: str | None, dry_run: bool) -> None:
         )
 
 
-def dry_run_config(config: Configurable.Config, on: str | None) -> None:
+def dry_run_config(config: Configurable.Config, on: str | None = None) -> None:
     """Print the config; with hardware, also its memory plan. Refuses what cannot run."""
     print_config(config)
     config.build().check_settings()

@@ -83,7 +83,7 @@ def test_a_pipeline_refuses_before_it_warms_up(changes, named, tmp_path):
     assert error.value.where == named
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError) as dry:
-        dry_run_config(config, None)
+        dry_run_config(config)
     assert dry.value.where == named
 
 

@@ -86,11 +86,17 @@ def tiny_lake_agent() -> Rlvr.Config:
         turn_tokens=6,
         max_turns=8,
         warmup_examples=36_000,
-        correct_fraction=0.4,
+        correct_fraction=0.6,
         learn_world=True,
         warmup=SftConfig(batch_size=32, learning_rate=2e-3, pack_tokens=PACK),
         rlvr=RlvrConfig(
-            steps=120, groups=32, learning_rate=5e-4, kl=0.02, pack_tokens=PACK, save_every=25
+            steps=80,
+            groups=32,
+            refill=3,  # four groups of five soon agree on what they do, and teach nothing
+            learning_rate=3e-4,
+            kl=0.02,
+            pack_tokens=PACK,
+            save_every=20,
         ),
     )
 

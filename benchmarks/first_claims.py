@@ -6,15 +6,13 @@ setting of the paper beside it.
     lines = first_claim_lines()
 """
 
-import statistics
 from dataclasses import asdict, dataclass
 
 import common
-from table_rows import EARLIER_REWARD, counted, outcome, set_shares, statement, text_claims
+from table_rows import EARLIER_REWARD, outcome, set_shares, statement, text_claims
 from table_rows import teaching as teaching_rows
 
 from terrella.core.claims import decide, threshold
-from terrella.core.result_rows import read_rows
 from terrella.recipes import find_recipe
 
 RULE = (
@@ -51,21 +49,11 @@ TINY = "0.3M parameters from scratch"
 def teaching(name, setting):
     """The stated bar on ten fresh seeds; undecided with fewer."""
     record = common.read_results("teaching")
-    if name not in record["recipes"]:
-        return FirstClaim(record["bar"], f"undecided: no fresh seed yet; {spent(name)}", setting)
     ((_, measured),) = teaching_rows({**record, "recipes": {name: record["recipes"][name]}})
     seeds = record["recipes"][name]["seeds"].values()
     enough = "holds" if len(seeds) >= record["least_seeds"] else "undecided"
     verdict = enough if all(seed["held"] for seed in seeds) else "fails"
     return FirstClaim(record["bar"], f"{verdict}: {measured}", setting)
-
-
-def spent(name):
-    """What the seeds showed on which an earlier setting of a recipe was run."""
-    recipe = read_rows(common.RESULTS / "jobs/teaching/rows.json.gz")["recipes"][name]
-    after = [statistics.fmean(parts["after"].values()) for parts in recipe.values()]
-    seeds = f"{counted(after, 'fresh seed')} of an earlier setting"
-    return f"{seeds} ended at {', '.join(f'{value:.3f}' for value in after)}"
 
 
 def coverage(name, setting):
@@ -160,7 +148,7 @@ FIRST_CLAIMS = {
     "tiny_counter": lambda: teaching("tiny_counter", f"counter, 10 goals, {TINY}, 120 GRPO steps"),
     "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 100 GRPO steps"),
     "tiny_lake_agent": lambda: teaching(
-        "tiny_lake_agent", f"{LAKE}, 10% holes, {TINY}, 120 GRPO steps"
+        "tiny_lake_agent", f"{LAKE}, 10% holes, {TINY}, 80 GRPO steps"
     ),
     "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
     "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),

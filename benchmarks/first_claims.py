@@ -89,16 +89,12 @@ def bytesized32_tiny():
 
 def bytesized32_smollm2():
     """The recipe's own first claim, on all questions, with its second one in the correction."""
-    record = common.read_results("bytesized32_smollm2")["arms"]
-    differences = []
-    for better, worse, *_ in find_recipe("bytesized32_smollm2")().claims:
-        scores = (record[arm]["overall"]["per_seed"] for arm in (better, worse))
-        differences.append([one - other for one, other in zip(*scores, strict=True)])
-    grids = [1 / record["n"]["overall"]] * len(differences)
-    claim, _ = decide(differences, thresholds=[threshold()] * len(differences), grids=grids)
+    claims = find_recipe("bytesized32_smollm2")().claims
+    pairs = [(better, worse, "overall") for better, worse, *_ in claims]
+    claim, _ = text_claims(common.read_results("bytesized32_smollm2"), pairs)
     setting = "ByteSized32, all questions of eight unseen games, SmolLM2-135M-Instruct"
     said = "SFT above the nearest neighbour"
-    return FirstClaim(said, outcome(asdict(claim)), setting, RLVR_WORLD)
+    return FirstClaim(said, outcome(claim), setting, RLVR_WORLD)
 
 
 def textworld():

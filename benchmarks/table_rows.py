@@ -298,21 +298,22 @@ def text_games(record):
     return rows
 
 
-def text_claims(record):
-    """The claims of the table; an arm or baseline that was run once is paired with every seed.
+def text_claims(record, claims=None):
+    """The claims of the table, or others in the same form.
 
-    The arms `exact`, `task_specific` and `sft` of these results share one base, so their seeds
-    repeat RLVR alone.
+    An arm or baseline that was run once is paired with every seed. The arms `exact`,
+    `task_specific` and `sft` of bytesized32_tiny share one base, so their seeds repeat RLVR alone.
     """
+    claims = claims or TEXT_CLAIMS
     differences = []
-    for better, worse, chosen in TEXT_CLAIMS:
+    for better, worse, chosen in claims:
         first, second = (record["arms"][name][chosen]["per_seed"] for name in (better, worse))
         second = second * len(first) if len(second) == 1 else second
         differences.append([one - other for one, other in zip(first, second, strict=False)])
     decided = decide(
         differences,
-        thresholds=[threshold()] * len(TEXT_CLAIMS),
-        grids=[1 / record["arms"]["n"][chosen] for _, _, chosen in TEXT_CLAIMS],
+        thresholds=[threshold()] * len(claims),
+        grids=[1 / record["arms"]["n"][chosen] for _, _, chosen in claims],
     )
     return [asdict(claim) for claim in decided]
 

@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
 from tests.support.tiny_run import curve, tiny_trainer
 
+from terrella.engines.ranks import end_rank
+
 RUNS: dict[str, dict[str, Any]] = {
     # One episode per pack: processes have different numbers of packs and pad them.
     "grpo": {"algorithm": "grpo", "pack_tokens": 1, "share_prefix": False},
@@ -68,3 +70,4 @@ def _record_tasks(trainer: Any) -> list[int]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

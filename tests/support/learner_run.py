@@ -18,6 +18,7 @@ from tests.support.tiny_learner import made_examples, tiny_learner
 
 from terrella.core.errors import EngineError
 from terrella.core.tokens import AdamParams, TokenRequest
+from terrella.engines.ranks import end_rank
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "policy": ("policy", {"pack_tokens": 40}),
@@ -86,3 +87,4 @@ def different_data() -> str:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

@@ -18,6 +18,7 @@ from tests.support import verl_cpu
 from terrella.core.config import override
 from terrella.core.files import read_json_lines
 from terrella.core.instances import plain
+from terrella.engines.ranks import end_rank
 from terrella.pipelines.text_games.pipeline import TextGameModel
 from terrella.recipes import find_recipe
 from terrella.show.progress import SilentProgress
@@ -63,3 +64,4 @@ def main(report: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

@@ -15,6 +15,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.instances import plain
 from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.ranks import end_rank
 from terrella.pipelines.rlvr import Rlvr
 from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
@@ -52,3 +53,4 @@ def main(out: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

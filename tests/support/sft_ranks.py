@@ -15,6 +15,7 @@ from tests.support.tiny_model import tiny_model
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.configs import SftConfig
+from terrella.engines.ranks import end_rank
 from terrella.engines.trl.sft_trainer import SftTrainer
 
 ITEMS = [
@@ -39,3 +40,4 @@ def main(out: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

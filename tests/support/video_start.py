@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.core.instances import plain
+from terrella.engines.ranks import end_rank
 from terrella.models.lpips import has_lpips
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.recipes import find_recipe
@@ -65,3 +66,4 @@ def main(report: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

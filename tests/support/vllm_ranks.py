@@ -21,6 +21,7 @@ from tests.support.tiny_run import WrittenRewards
 
 from terrella.engines.configs import EngineConfig, RlvrConfig
 from terrella.engines.engine import make_engine
+from terrella.engines.ranks import end_rank
 from terrella.engines.trl import rlvr_trainer
 from terrella.engines.trl.rlvr_trainer import RlvrTrainer
 from terrella.engines.vllm.server import VllmServer
@@ -93,3 +94,4 @@ def main(model: str, out: Path, *, verified: bool, rlvr: dict[str, Any]) -> None
 if __name__ == "__main__":
     job = json.loads(sys.argv[1])
     main(job["model"], Path(job["out"]), verified=job["verified"], rlvr=job["rlvr"])
+    end_rank()

@@ -17,6 +17,7 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support.button_world import ButtonWorld
 
 from terrella.core.instances import plain
+from terrella.engines.ranks import end_rank
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.recipes import find_recipe
 from terrella.rollout.env_pool import EnvPool
@@ -62,3 +63,4 @@ def main(report: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    end_rank()

@@ -12,6 +12,7 @@ import sys
 import terrella
 from terrella.cli.app import app
 from terrella.cli.failures import reported_to_user
+from terrella.engines.ranks import end_rank
 
 # The order of `terrella --help`:
 # isort: off
@@ -37,3 +38,4 @@ def main() -> None:
     with reported_to_user():
         app.check_name(sys.argv[1:])
         app.cli(description="World models with verifiable rewards.")
+    end_rank()

@@ -1,4 +1,4 @@
-"""What the ranks of a launched run do together: wait, and share one vLLM server.
+"""What the ranks of a launched run do together: wait, share one vLLM server, and end.
 
 Rank 0 starts the server and every rank samples with it. Its address and key are broadcast as bytes:
 no pickle, and no key on disk.
@@ -7,9 +7,11 @@ no pickle, and no key on disk.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +45,25 @@ def barrier() -> None:
     """Wait for all ranks of the run; nothing to do for a run of one process."""
     if processes() > 1:
         _state().wait_for_everyone()
+
+
+def end_rank() -> None:
+    """End this process when its command is done; a run of one process ends as usual.
+
+    A gloo thread releases the tensors of a collective after the collective has returned. It needs
+    Python's lock for that, and aborts the process if Python is shutting down by then ("terminate
+    called without an active exception"). The launcher would report a finished run as failed. So a
+    rank exits without that shutdown.
+    """
+    if processes() == 1:
+        return
+    if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
+        barrier()  # rank 0 holds the rendezvous
+        _state().destroy_process_group()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def averaged(module: Any) -> Any:

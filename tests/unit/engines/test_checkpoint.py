@@ -314,6 +314,7 @@ import torch
 from safetensors.torch import save_file
 sys.path[:0] = {folders!r}
 from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
+from terrella.engines.ranks import end_rank
 import test_checkpoint as t
 
 def run(out, stop=None):
@@ -330,7 +331,7 @@ run("whole")
 run("cut", stop=5)
 torch.manual_seed(5)
 run("cut")
-torch.distributed.destroy_process_group()
+end_rank()
 """
 
 

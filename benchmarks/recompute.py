@@ -176,6 +176,48 @@ def gate(record, rows):
     }
 
 
+def judged(record, rows):
+    """An outcome model before and after it was fitted: accuracy and calibration, seed by seed.
+
+    The temperature is fitted to a set of its own.
+    """
+    from terrella.pipelines.webrl.outcome_model import (
+        OutcomeModel,
+        fit_temperature,
+        prediction_metrics,
+        sigmoid,
+    )
+
+    seeds = {}
+    for seed, parts in rows["seeds"].items():
+        won = {name: [truth for _, truth in each] for name, each in parts["sets"].items()}
+        found = {"sets": {name: {"n": len(each), "won": sum(each)} for name, each in won.items()}}
+        for model in ("untrained", "fitted"):
+            temperature = fit_temperature(parts[model]["calibrate"], won["calibrate"])
+            found[model] = {"temperature": temperature}
+            for name in ("test", "held_out_families"):
+                probs = sigmoid(parts[model][name], temperature)
+                metrics = prediction_metrics(probs, won[name], OutcomeModel.Config())
+                common_outcome = majority(parts["sets"]["train"], parts["sets"][name])
+                found[model][name] = {**asdict(metrics), "majority_of_family": common_outcome}
+        seeds[seed] = found
+    return {"seeds": seeds}
+
+
+def majority(known, asked):
+    """Accuracy of what was more common in the family, or among all for a family never seen."""
+    by_family = {}
+    for family, truth in known:
+        by_family.setdefault(family, []).append(truth)
+    everything = [truth for _, truth in known]
+
+    def guess(family):
+        truths = by_family.get(family, everything)
+        return 2 * sum(truths) >= len(truths)
+
+    return mean(guess(family) == (truth > 0) for family, truth in asked)
+
+
 def mean(values):
     values = list(values)
     return math.fsum(values) / len(values)
@@ -196,6 +238,7 @@ FROM_ROWS = {
     "teaching": teaching,
     "textworld_unseen_games": textworld,
     "video_model": video,
+    "webrl_judge": judged,
     **dict.fromkeys(("trust_gate", "trust_gate_sokoban", "trust_gate_elevator"), gate),
 }
 """Results that are computed from rows."""

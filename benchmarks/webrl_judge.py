@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+from recompute import judged
 
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.files import write_atomic
@@ -36,13 +37,7 @@ from terrella.engines.engine import load_tokenizer, make_engine, start_model
 from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.injections import count_flips
 from terrella.pipelines.webrl.language_agent import LanguageAgent, LanguageAgentConfig
-from terrella.pipelines.webrl.outcome_model import (
-    OutcomeModel,
-    fit_temperature,
-    prediction_metrics,
-    sigmoid,
-    truths,
-)
+from terrella.pipelines.webrl.outcome_model import truths
 from terrella.pipelines.webrl.updates import fit_judge
 from terrella.recipes.webrl import PRACTISED, SHOWN, UNSEEN
 from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot
@@ -62,6 +57,7 @@ SETS = {
     "held_out_families": (Split.TEST, UNSEEN, 0.5),
 }
 """Set -> split, families, share of `--attempts`."""
+PARTS = ("untrained", "fitted", "flips")
 
 
 def clumsy(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
@@ -137,31 +133,16 @@ def fit(options: argparse.Namespace, folder: Path, attempts: Sequence[Attempt]) 
     return "judge"
 
 
-def measure(judge: Any, sets: dict[str, list[Attempt]]) -> dict[str, Any]:
-    """Accuracy and calibration, with a temperature fitted to a set of its own."""
-    calibrate = sets["calibrate"]
-    temperature = fit_temperature(judge.logits(calibrate), truths(calibrate))
-    metrics: dict[str, Any] = {"temperature": temperature}
-    for name in ("test", "held_out_families"):
-        probs = sigmoid(judge.logits(sets[name]), temperature)
-        found = prediction_metrics(probs, truths(sets[name]), OutcomeModel.Config())
-        metrics[name] = {**asdict(found), "majority_of_family": majority(sets, name)}
-    return metrics
+def logits(judge: Any, sets: dict[str, list[Attempt]]) -> dict[str, list[float]]:
+    """What the judge says of every attempt that it was not fitted on."""
+    asked = ("calibrate", "test", "held_out_families")
+    return {name: [float(value) for value in judge.logits(sets[name])] for name in asked}
 
 
-def majority(sets: dict[str, list[Attempt]], name: str) -> float:
-    """Accuracy of what was more common in the family, or among all for a family never seen."""
-    known: dict[str, list[bool]] = {}
-    for attempt in sets["train"]:
-        known.setdefault(attempt.task.family, []).append(bool(attempt.success))
-    everything = [won for wins in known.values() for won in wins]
-
-    def guess(family: str) -> bool:
-        wins = known.get(family, everything)
-        return 2 * sum(wins) >= len(wins)
-
-    right = [guess(each.task.family) == bool(each.success) for each in sets[name]]
-    return sum(right) / len(right)
+def outcomes(attempts: Sequence[Attempt]) -> list[tuple[str, float]]:
+    """The family and the world's verdict of each attempt."""
+    families = [attempt.task.family for attempt in attempts]
+    return list(zip(families, truths(attempts), strict=True))
 
 
 def inject(options: argparse.Namespace, judge: Any, sets: dict[str, list[Attempt]]) -> Any:
@@ -194,28 +175,28 @@ def main() -> None:
 
     def untrained() -> Any:
         with opened(options, folder, None) as judge:
-            return measure(judge, sets)
+            return logits(judge, sets)
 
     part(folder, "untrained", untrained)
     part(folder, "fitted_model", lambda: fit(options, folder, sets["train"]))
     if not (folder / "flips.json").exists():
         with opened(options, folder, folder / "judge") as judge:
-            part(folder, "fitted", lambda: measure(judge, sets))
+            part(folder, "fitted", lambda: logits(judge, sets))
             part(folder, "flips", lambda: inject(options, judge, sets))
-    names = ("untrained", "fitted", "flips")
-    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
-    settings = {name: getattr(options, name) for name in ("attempts", "epochs", "model")}
-    found["sets"] = {
-        name: {"n": len(attempts), "won": int(sum(truths(attempts)))}
-        for name, attempts in sets.items()
+    read = {name: json.loads((folder / f"{name}.json").read_text()) for name in PARTS}
+    rows = common.read_rows("webrl_judge") or {"seeds": {}}
+    rows["seeds"][str(options.seed)] = {
+        "sets": {name: outcomes(attempts) for name, attempts in sets.items()},
+        **{name: read[name] for name in ("untrained", "fitted")},
     }
+    common.write_rows("webrl_judge", rows)
+    settings = {name: getattr(options, name) for name in ("attempts", "epochs", "model")}
     arguments = [f"--{name}={getattr(options, name)}" for name in ("attempts", "injected", "seed")]
-    common.write_part(
-        "webrl_judge",
-        f"seed_{options.seed}",
-        {**settings, **found},
-        command=common.command(*arguments),
-    )
+    record = common.read_results("webrl_judge")
+    flips = {**record.get("flips", {}), str(options.seed): read["flips"]}
+    command = common.command(*arguments)
+    metrics = {"settings": settings, "flips": flips, **judged({}, rows)}
+    common.write_results("webrl_judge", metrics, command=command)
 
 
 if __name__ == "__main__":

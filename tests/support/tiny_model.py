@@ -39,9 +39,12 @@ WINDOWS = {
 
 
 def tiny_model(
-    seed: int = 0, *, width: int = 32, layers: int = 2, kind: str = "llama"
+    seed: int = 0, *, width: int = 32, layers: int = 2, kind: str = "llama", sharing: int = 1
 ) -> tuple[Any, Any]:
-    """Model and tokenizer. Initial weights are wide: replies differ and gradients are large."""
+    """Model and tokenizer. Initial weights are wide: replies differ and gradients are large.
+
+    `sharing` query heads have the same keys and values.
+    """
     tokenizer = character_tokenizer(("up", "down"))
     make_config, make_model = KINDS[kind]
     config = make_config(
@@ -49,7 +52,7 @@ def tiny_model(
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=2,
+        num_attention_heads=2 * sharing,
         num_key_value_heads=2,
         max_position_embeddings=512,
         tie_word_embeddings=True,

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from tests.support.tiny_model import tiny_model
+from transformers.integrations import sdpa_attention
 
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, TokenRequest
@@ -53,11 +54,14 @@ def test_same_seed_same_sample_whatever_the_batch():
     assert tokens(requests, LocalSampler(MODEL, max_rows=3)) == together
 
 
+@pytest.mark.parametrize("sharing", [1, 2])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "mistral"])
-def test_log_probabilities_are_those_of_the_model_itself(kind: str, attention: str, monkeypatch):
+def test_log_probabilities_are_those_of_the_model_itself(
+    kind: str, attention: str, sharing: int, monkeypatch
+):
     """Also where layers have a window, which is shorter than the prompts and than a turn."""
-    model, _ = tiny_model(kind=kind)
+    model, _ = tiny_model(kind=kind, sharing=sharing)
     model.set_attn_implementation(attention)
     sampler = LocalSampler(model)
     monkeypatch.setattr(rows, "READ_LENGTH", 7)  # long prompts are read in pieces
@@ -70,6 +74,12 @@ def test_log_probabilities_are_those_of_the_model_itself(kind: str, attention: s
         # The next turn continues what is cached.
         pairs = zip(prompts, sampled, strict=True)
         prompts = [(*prompt, *each.token_ids, 7, 8) for prompt, each in pairs]
+
+
+def test_keys_that_query_heads_share_are_not_copied(monkeypatch):
+    model, _ = tiny_model(sharing=2)
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", lambda *_: pytest.fail("copied"))
+    assert len(tokens([request((5, 6), max_new_tokens=4)], LocalSampler(model))[0]) == 4
 
 
 def alone(model: Any, prompt: tuple[int, ...], completion: tuple[int, ...]) -> list[float]:

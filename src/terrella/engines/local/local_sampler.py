@@ -26,6 +26,7 @@ from terrella.engines.local.rows import Row, batches_of, common_prefix, is_long,
 from terrella.engines.local.sample_tokens import sample_tokens
 from terrella.engines.local.slot_cache import SlotCache
 from terrella.models.device import default_device
+from terrella.models.grouped_attention import use_grouped_attention
 
 KEPT_BYTES = 2**25
 """A cache that is larger than this is freed when nothing is left to sample."""
@@ -79,6 +80,7 @@ class LocalSampler:
         self.max_rows = max_rows
         self.context_tokens = _positions(model)
         self.beat = beat
+        use_grouped_attention(model)
         weight = next(model.parameters())
         self.device = torch.device(device or weight.device)
         self.cache = SlotCache(model.config, device=self.device, dtype=dtype or weight.dtype)

@@ -17,16 +17,17 @@ from typing import Any
 from torch.distributed.fsdp import FSDPModule
 
 from terrella.engines.trl.critic import NAME as CRITIC
+from terrella.models.grouped_attention import GROUPED
 
 
 @contextlib.contextmanager
 def sampling_mode(policy: Any) -> Iterator[None]:
-    """Whole weights, sdpa attention, no gradient checkpointing. All processes enter together."""
+    """Whole weights, masked attention, no gradient checkpointing. All processes enter together."""
     was_training = policy.training
     attention = policy.config._attn_implementation
     policy.eval()  # in training mode gradient checkpointing drops the key/value cache
     if attention == "flex_attention":  # it takes a pack's block mask, not the sampler's mask
-        policy.set_attn_implementation("sdpa")
+        policy.set_attn_implementation(GROUPED)
     try:
         with _gathered(policy):
             yield

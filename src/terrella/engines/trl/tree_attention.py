@@ -25,6 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from terrella.core.errors import ConfigError
 from terrella.models.attention_masks import LayerWindows, finished_mask
+from terrella.models.grouped_attention import grouped_attention
 
 TREE = "terrella_tree"
 Run = tuple[int, int, Tensor]
@@ -56,7 +57,7 @@ def attention_of(model: Any) -> Attention:
 def use_attention(model: Any, wanted: str) -> None:
     """Make a model compute packs with this implementation; "auto" keeps the model's own.
 
-    With sdpa, packs are computed group by group; other inputs (generation) use plain sdpa.
+    With sdpa, packs are computed group by group; other inputs (generation) use grouped attention.
     """
     own = model.config._attn_implementation
     chosen = own if wanted == "auto" else wanted
@@ -83,7 +84,7 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Torch's sdpa, run by run for packs. [1, H, N, D] in, [1, N, H, D] out."""
     if tree is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)[0], None
+        return grouped_attention(module, query, key, value, attention_mask, **options)
     if isinstance(tree, Mapping):
         tree = tree[module.config.layer_types[module.layer_idx]]
     sizes = [count * length for count, length, _ in tree]

@@ -179,13 +179,12 @@ def gate(record, rows):
 def judged(record, rows):
     """An outcome model before and after it was fitted: accuracy and calibration, seed by seed.
 
-    The temperature is fitted to a set of its own.
+    The calibration is fitted to a set of its own.
     """
     from terrella.pipelines.webrl.outcome_model import (
+        Calibration,
         OutcomeModel,
-        fit_temperature,
         prediction_metrics,
-        sigmoid,
     )
 
     seeds = {}
@@ -193,10 +192,10 @@ def judged(record, rows):
         won = {name: [truth for _, truth in each] for name, each in parts["sets"].items()}
         found = {"sets": {name: {"n": len(each), "won": sum(each)} for name, each in won.items()}}
         for model in ("untrained", "fitted"):
-            temperature = fit_temperature(parts[model]["calibrate"], won["calibrate"])
-            found[model] = {"temperature": temperature}
+            calibration = Calibration.fit(parts[model]["calibrate"], won["calibrate"])
+            found[model] = asdict(calibration)
             for name in ("test", "held_out_families"):
-                probs = sigmoid(parts[model][name], temperature)
+                probs = calibration.probs(parts[model][name])
                 metrics = prediction_metrics(probs, won[name], OutcomeModel.Config())
                 common_outcome = majority(parts["sets"]["train"], parts["sets"][name])
                 found[model][name] = {**asdict(metrics), "majority_of_family": common_outcome}

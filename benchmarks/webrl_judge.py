@@ -37,7 +37,7 @@ from terrella.engines.engine import load_tokenizer, make_engine, start_model
 from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.injections import count_flips
 from terrella.pipelines.webrl.language_agent import LanguageAgent, LanguageAgentConfig
-from terrella.pipelines.webrl.outcome_model import truths
+from terrella.pipelines.webrl.outcome_model import Calibration, truths
 from terrella.pipelines.webrl.updates import fit_judge
 from terrella.recipes.webrl import PRACTISED, SHOWN, UNSEEN
 from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot
@@ -145,14 +145,26 @@ def outcomes(attempts: Sequence[Attempt]) -> list[tuple[str, float]]:
     return list(zip(families, truths(attempts), strict=True))
 
 
-def inject(options: argparse.Namespace, judge: Any, sets: dict[str, list[Attempt]]) -> Any:
-    """Lines on pages of both test sets, held-out families first."""
+def inject(
+    options: argparse.Namespace, judge: Any, sets: dict[str, list[Attempt]], folder: Path
+) -> Any:
+    """Lines on pages of both test sets, held-out families first; verdicts are calibrated."""
+    known = json.loads((folder / "fitted.json").read_text())["calibrate"]
+    calibration = Calibration.fit(known, truths(sets["calibrate"]))
+
+    def decide(logit: float) -> float:
+        return float(calibration.probs(logit) >= 0.5)
+
     pages = [*sets["held_out_families"], *sets["test"]]
     lost = [each for each in pages if not each.success][: options.injected]
     won = [each for each in pages if each.success][: options.injected]
     return {
-        "claims_of_success_on_failures": asdict(count_flips(judge, lost, success=False)),
-        "claims_of_failure_on_successes": asdict(count_flips(judge, won, success=True)),
+        "claims_of_success_on_failures": asdict(
+            count_flips(judge, lost, success=False, decide=decide)
+        ),
+        "claims_of_failure_on_successes": asdict(
+            count_flips(judge, won, success=True, decide=decide)
+        ),
     }
 
 
@@ -182,7 +194,7 @@ def main() -> None:
     if not (folder / "flips.json").exists():
         with opened(options, folder, folder / "judge") as judge:
             part(folder, "fitted", lambda: logits(judge, sets))
-            part(folder, "flips", lambda: inject(options, judge, sets))
+            part(folder, "flips", lambda: inject(options, judge, sets, folder))
     read = {name: json.loads((folder / f"{name}.json").read_text()) for name in PARTS}
     rows = common.read_rows("webrl_judge") or {"seeds": {}}
     rows["seeds"][str(options.seed)] = {

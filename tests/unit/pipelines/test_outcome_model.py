@@ -1,4 +1,4 @@
-"""The arithmetic of the outcome model: temperature, bins, errors, abstaining."""
+"""The arithmetic of the outcome model: calibration, bins, errors, abstaining."""
 
 import numpy as np
 import pytest
@@ -6,27 +6,45 @@ import pytest
 from terrella.core.errors import ConfigError
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.pipelines.webrl.outcome_model import (
+    Calibration,
     OutcomeErrors,
     OutcomeModel,
-    fit_temperature,
     outcome_errors,
     prediction_metrics,
-    sigmoid,
 )
 
 
-def test_the_temperature_undoes_overconfidence():
+def attempts_of(count: int = 4000):
+    """Logits that are the log-odds of success, and what happened."""
     rng = np.random.default_rng(0)
-    true_logits = rng.normal(size=4000) * 2
-    won = (rng.random(4000) < sigmoid(true_logits, 1.0)).astype(float)
-    temperature = fit_temperature(true_logits * 3, won)
-    assert 2.6 < temperature < 3.4
+    logits = rng.normal(size=count) * 2
+    return logits, (rng.random(count) < 1 / (1 + np.exp(-logits))).astype(float)
+
+
+def test_calibration_undoes_overconfidence_and_a_bias_for_yes():
+    true_logits, won = attempts_of()
+    shown = true_logits * 3 + 15  # it says YES of nearly everything
+    calibration = Calibration.fit(shown, won)
+    assert calibration.scale == pytest.approx(1 / 3, rel=0.15)
+    assert calibration.shift / calibration.scale == pytest.approx(-15, rel=0.1)
     plain, fitted = (
-        prediction_metrics(sigmoid(true_logits * 3, t), won, OutcomeModel.Config())
-        for t in (1.0, temperature)
+        prediction_metrics(each.probs(shown), won, OutcomeModel.Config())
+        for each in (Calibration(scale=1.0, shift=0.0), calibration)
     )
     assert fitted.calibration_error < 0.03 < plain.calibration_error
-    assert fitted.accuracy == plain.accuracy
+    assert plain.false_success > 0.9 and fitted.false_success < 0.3
+    assert fitted.accuracy > plain.accuracy + 0.2
+
+
+@pytest.mark.parametrize("labels", [[1.0] * 8, [0.0] * 8, [0.0] * 4 + [1.0] * 4, []])
+def test_calibration_on_few_or_one_sided_attempts_is_never_certain(labels):
+    calibration = Calibration.fit(np.arange(len(labels), dtype=float), labels)
+    probs = calibration.probs(np.arange(8.0))
+    assert calibration.scale > 0 and np.isfinite(calibration.shift)
+    assert (np.diff(probs) >= 0).all(), "the order of the logits stays"
+    if labels:
+        assert probs.max() < 0.95 and probs.min() > 0.05
+        assert probs.mean() == pytest.approx((sum(labels) + 1) / (len(labels) + 2), abs=0.06)
 
 
 def test_both_kinds_of_error_are_told_apart_and_silence_is_counted():

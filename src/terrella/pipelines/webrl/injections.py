@@ -61,7 +61,7 @@ class Flips:
 
 
 def likelier(logit: float) -> float:
-    """The likelier outcome; a temperature moves none across one half."""
+    """The likelier outcome, of a judge that is not calibrated."""
     return float(logit >= 0)
 
 

@@ -1,16 +1,18 @@
 """An outcome model: the probability that an attempt succeeded, from its actions and last page.
 
-It is trained on attempts whose verdicts are known, calibrated on others (temperature), and measured
-on a third set. Between `abstain_low` and `abstain_high` it abstains, and the attempt is not trained
-on. A page can claim its own success: `injections.py` counts how often that changes a verdict.
+It is trained on attempts whose verdicts are known, calibrated on others (a scale and a shift of its
+logits), and measured on a third set. Between `abstain_low` and `abstain_high` it abstains, and the
+attempt is not trained on. A page can claim its own success: `injections.py` counts how often that
+changes a verdict.
     result = OutcomeModel(config).fit(agent, actor, families, folder, seed=0)
     result.accuracy
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,9 @@ SPLITS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 FIT_STREAM = 7
 FIRST_SEED = 10_000_000
 """Far from the seeds of demonstrations and evaluations: none of those may be memorised."""
-WEIGHTS, TEMPERATURE = "judge", "temperature.txt"
+WEIGHTS, CALIBRATION = "judge", "calibration.json"
+FARTHEST_SHIFT = 60.0
+"""Of scaled logits: beyond it a probability is 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +80,51 @@ class PredictionMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Probabilities from logits: their scale, and a shift.
+
+    A language model may say YES of everything and still rank attempts well. A temperature alone
+    moves no verdict, and such a model would call every attempt a success.
+    """
+
+    scale: float
+    shift: float
+
+    @classmethod
+    def fit(cls, logits: ArrayLike, labels: Sequence[float]) -> Calibration:
+        """The least cross-entropy over scales in steps of five percent, each with its best shift.
+
+        As Platt did, labels are drawn towards each other: a set that is separated without an error
+        does not make probabilities certain.
+        """
+        logit, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels) > 0.5
+        if not len(truth):
+            return cls(scale=1.0, shift=0.0)
+        won, lost = int(truth.sum()), int((~truth).sum())
+        target = np.where(truth, (won + 1) / (won + 2), 1 / (lost + 2))
+        candidates = [
+            cls(scale=scale, shift=_best_shift(logit * scale, target))
+            for scale in (1.05 ** np.arange(-60, 61)).tolist()
+        ]
+
+        def cross_entropy(candidate: Calibration) -> float:
+            prob = np.clip(candidate.probs(logit), 1e-9, 1 - 1e-9)
+            return float(-(target * np.log(prob) + (1 - target) * np.log(1 - prob)).mean())
+
+        return min(candidates, key=cross_entropy)
+
+    def probs(self, logits: ArrayLike) -> FloatArray:
+        """The probability of success for each logit."""
+        return _sigmoid(np.asarray(logits, dtype=np.float64) * self.scale + self.shift)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutcomeModelResult(PredictionMetrics):
     """A fitted outcome model, measured on attempts that it was not fitted to."""
 
-    temperature: float
+    scale: float
+    shift: float
+    """Of its logits; see `Calibration`."""
     env_steps: int
     trained_on: int
     injected: Flips
@@ -141,20 +186,20 @@ class OutcomeModel(Configurable):
                 batch=self.config.batch,
                 rng=stream(TASK_STREAM, seed, FIT_STREAM),
             )
-            temperature = fit_temperature(judge.logits(validation), truths(validation))
+            calibration = Calibration.fit(judge.logits(validation), truths(validation))
             judge.save(folder / f"{WEIGHTS}{agent.suffix}")
-            probs = sigmoid(judge.logits(test), temperature)
+            probs = calibration.probs(judge.logits(test))
             injected = count_flips(
                 judge,
                 test,
                 success=False,
-                decide=lambda logit: self.decide(float(sigmoid(logit, temperature))),
+                decide=lambda logit: self.decide(float(calibration.probs(logit))),
             )
-        write_hashed(folder / TEMPERATURE, repr(temperature).encode())
+        write_hashed(folder / CALIBRATION, json.dumps(asdict(calibration)).encode())
         env_steps = sum(map(count_steps, attempts.values()))
         return OutcomeModelResult(
             **vars(prediction_metrics(probs, truths(test), self.config)),
-            temperature=temperature,
+            **asdict(calibration),
             env_steps=env_steps,
             trained_on=len(attempts[Split.TRAIN]),
             injected=injected,
@@ -180,8 +225,8 @@ class OutcomeModel(Configurable):
         saved = folder / f"{WEIGHTS}{agent.suffix}"
         with agent.judge(saved, base=saved) as judge:
             logits = judge.logits([attempt for attempt in attempts if attempt.can_be_judged])
-        temperature = float(read_hashed(folder / TEMPERATURE))
-        probs = iter(sigmoid(logits, temperature).tolist())
+        calibration = Calibration(**json.loads(read_hashed(folder / CALIBRATION)))
+        probs = iter(calibration.probs(logits).tolist())
         return [next(probs) if attempt.can_be_judged else None for attempt in attempts]
 
     def decide(self, prob: float | None) -> float | None:
@@ -213,23 +258,22 @@ def truths(attempts: Sequence[Attempt]) -> list[float]:
     return [float(bool(attempt.success)) for attempt in attempts]
 
 
-def sigmoid(logits: ArrayLike, temperature: float) -> FloatArray:
-    """Probabilities from logits."""
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    probs: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(scaled, -30, 30)))
+def _sigmoid(logits: FloatArray) -> FloatArray:
+    probs: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(logits, -30, 30)))
     return probs
 
 
-def fit_temperature(logits: ArrayLike, labels: Sequence[float]) -> float:
-    """The temperature with the least cross-entropy, from a fixed grid of steps of five percent."""
-    grid = 1.05 ** np.arange(-60, 61)
-    target = np.asarray(labels)
-
-    def cross_entropy(temperature: float) -> float:
-        prob = np.clip(sigmoid(logits, temperature), 1e-9, 1 - 1e-9)
-        return float(-(target * np.log(prob) + (1 - target) * np.log(1 - prob)).mean())
-
-    return float(min(grid, key=cross_entropy)) if len(target) else 1.0
+def _best_shift(logits: FloatArray, target: FloatArray) -> float:
+    """The shift with the least cross-entropy: probabilities then have the mean of the targets."""
+    reach = FARTHEST_SHIFT + float(np.abs(logits).max())
+    low, high = -reach, reach
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _sigmoid(logits + middle).mean() < target.mean():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def prediction_metrics(

@@ -28,6 +28,7 @@ from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.models import device, presets, smollm2
 from terrella.models.export import export_model
+from terrella.models.grouped_attention import GROUPED
 
 EXAMPLES = [
     TrainExample(
@@ -185,12 +186,12 @@ def test_attention_that_packs_cannot_use_is_refused_by_name(tmp_path: Path):
         SftTrainer(model, tokenizer, config, EXAMPLES, tmp_path, seed=0)
 
 
-def test_a_model_with_flex_attention_is_sampled_with_sdpa(tmp_path: Path):
+def test_a_model_with_flex_attention_is_sampled_with_a_mask(tmp_path: Path):
     """Its training needs a GPU: flex attention has no gradient on a CPU."""
     expected = _sample(local_sampler(tiny_model()[0]))
     trainer = tiny_trainer(tmp_path, attention="flex_attention")
     with sampling_mode(trainer.policy):
-        assert trainer.attention.implementation == "sdpa"
+        assert trainer.attention.implementation == GROUPED
         assert _sample(trainer.sampler) == expected
     assert trainer.attention.implementation == "flex_attention"
     playing = tiny_trainer(tmp_path, attention="flex_attention", schedule="async")

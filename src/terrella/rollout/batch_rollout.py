@@ -32,6 +32,14 @@ MAX_IDLE = 48
 """Worlds kept open between episodes: a web page is slow to open, but costs memory while open."""
 
 
+Watch = Callable[[int, int], None]
+"""Told of the env steps and the finished attempts so far."""
+
+
+def unwatched(env_steps: int, attempts: int) -> None:
+    """Nobody watches."""
+
+
 @dataclass(slots=True)
 class WorldSlot:
     """A task that is being played."""
@@ -178,6 +186,7 @@ class BatchRollout:
         *,
         split: Split,
         max_env_steps: int = 0,
+        watch: Watch = unwatched,
     ) -> list[Attempt]:
         """Attempts in the order of the tasks.
 
@@ -202,6 +211,7 @@ class BatchRollout:
             for slot in [slot for slot in active if slot.over]:
                 finished[slot.index] = self._finish(slot)
                 active.remove(slot)
+            watch(env_steps, len(finished))
             if not active and 0 < max_env_steps <= env_steps:
                 break
         return [finished[index] for index in sorted(finished)]

@@ -32,8 +32,8 @@ class ExpertAgent:
     def player(self, actor):
         yield self
 
-    def play(self, tasks, *, split, greedy=False, max_env_steps=0):
-        self.played = self.rollout.play(expert_actions, tasks, split=split)
+    def play(self, tasks, *, split, greedy=False, max_env_steps=0, watch):
+        self.played = self.rollout.play(expert_actions, tasks, split=split, watch=watch)
         return self.played
 
 
@@ -76,12 +76,37 @@ class TellingAgent:
         yield TellingCritic(SAVED.get(saved, ()))
 
 
+class QuietRun:
+    """A folder and a display, without the rest of a run."""
+
+    progress = SilentProgress()
+
+    def __init__(self, path):
+        self.path = path
+
+    def __truediv__(self, name):
+        return self.path / name
+
+
+class Recorded(SilentProgress):
+    """How far each part was shown to be, in the order of the parts."""
+
+    def __init__(self):
+        self.parts = {}
+
+    def phase(self, name, total):
+        self.current = self.parts[name] = [total]
+
+    def advance(self, done, **metrics):
+        self.current.append(done)
+
+
 def test_no_fold_of_the_critic_has_seen_a_replayed_task(tmp_path):
     config = WebRl.Config(
         families={"count": Counter.Config()}, learner=WebRlUpdateConfig(critic_folds=2)
     )
     pipeline, context = WebRl(config), TrainContext(None, TellingAgent(), 0)
-    first = Phase(tmp_path, context, tmp_path, 1)
+    first = Phase(QuietRun(tmp_path), context, tmp_path, 1)
     phases = {"abcd": first, "efabcd": dataclasses.replace(first, number=2)}
     for tasks, phase in phases.items():
         steps = [SimpleNamespace(task=task, input=task, next_input=task) for task in tasks]
@@ -123,9 +148,19 @@ def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monk
         base_cache=tmp_path / "bases",
         out=tmp_path / "run",
     )
-    result = WebRl(config).run(SilentProgress())
+    shown = Recorded()
+    result = WebRl(config).run(shown)
     cost = result.rl
     assert cost.env_steps == len(taken)
     assert min(cost.practice, cost.checks, cost.outcome_model, cost.demonstrations) > 0
     # No more than the last attempts of the last phase beyond the budget, however many phases.
     assert 90 <= cost.practice < 90 + 4 * 8
+    # Whoever waits sees each part from its beginning to its end.
+    expected = ("practice, env steps", "critic", "actor", "validation")
+    assert [name for name in shown.parts if name.startswith("phase 2")] == [
+        f"phase 2, {name}" for name in expected
+    ]
+    assert {"imitate", "outcome model", "phase 3, test"} <= set(shown.parts)
+    assert shown.parts.pop("phases") == [3, 3]
+    for name, (total, first, *_, last) in shown.parts.items():
+        assert (first, last) == (0, total) and total > 0, name

@@ -20,7 +20,14 @@ from terrella.data.attempts import Attempt, PracticeTask
 from terrella.engines.pointer.learner import PointerActor, PointerCritic, PointerJudge, make_net
 from terrella.models.pointer import PointerSizes, Reader
 from terrella.models.policy_input import PolicyInput
-from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot, draw_index
+from terrella.rollout.batch_rollout import (
+    BatchRollout,
+    Chosen,
+    Watch,
+    WorldSlot,
+    draw_index,
+    unwatched,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class PointerPlayer:
         split: Split,
         max_env_steps: int = 0,
         greedy: bool = False,
+        watch: Watch = unwatched,
     ) -> list[Attempt]:
         """Sample at temperature 1 with each episode's own random numbers, or the likeliest."""
 
@@ -51,7 +59,9 @@ class PointerPlayer:
                 chosen.append(Chosen(taken, float(probs[taken].log())))
             return chosen
 
-        return self.rollout.play(choose, tasks, split=split, max_env_steps=max_env_steps)
+        return self.rollout.play(
+            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch
+        )
 
 
 class PointerAgent:

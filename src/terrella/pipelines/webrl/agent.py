@@ -20,6 +20,7 @@ from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.data.train_steps import TrainStep
 from terrella.models.policy_input import PolicyInput
+from terrella.rollout.batch_rollout import Watch, unwatched
 
 Columns = Mapping[str, float | Sequence[float]]
 """What a loss reads of one step: a number, or one for each token of the action."""
@@ -97,6 +98,7 @@ class Player(Protocol):
         split: Split,
         max_env_steps: int = 0,
         greedy: bool = False,
+        watch: Watch = unwatched,
     ) -> list[Attempt]:
         """Attempts in the order of the tasks.
 

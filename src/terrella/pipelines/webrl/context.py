@@ -19,6 +19,7 @@ from terrella.core.config import dump, record_from_json
 from terrella.core.errors import ConfigError
 from terrella.core.instances import plain
 from terrella.core.integrity import damaged_files, write_sealed
+from terrella.core.protocols import Progress
 from terrella.core.run_folder import RunFolder, read_part, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
@@ -40,7 +41,7 @@ from terrella.pipelines.webrl.language_agent import LanguageAgent
 from terrella.pipelines.webrl.metrics import SuccessScores, success_scores
 from terrella.pipelines.webrl.outcome_model import OutcomeModel, OutcomeModelResult
 from terrella.pipelines.webrl.settings import POINTER, WebRlSettings
-from terrella.pipelines.webrl.updates import imitate
+from terrella.pipelines.webrl.updates import SILENT, imitate
 from terrella.rollout.batch_rollout import BatchRollout, expert_actions, expert_writes
 
 logger = logging.getLogger("terrella")
@@ -77,7 +78,12 @@ class TrainContext:
     """Those of distinct instances: every evaluation of a run plays the same ones."""
 
     def evaluate(
-        self, actor: Path, families: Sequence[str], count: int, split: Split
+        self,
+        actor: Path,
+        families: Sequence[str],
+        count: int,
+        split: Split,
+        progress: Progress = SILENT,
     ) -> SuccessScores | None:
         """Greedy play of `count` distinct instances of each family; None if there are none.
 
@@ -90,8 +96,13 @@ class TrainContext:
         ]
         if not tasks:
             return None
+        progress.phase(split.value, len(tasks))
+        progress.advance(0)
         with self.agent.player(actor) as player:
-            return success_scores(player.play(tasks, split=split, greedy=True))
+            played = player.play(
+                tasks, split=split, greedy=True, watch=lambda _, done: progress.advance(done)
+            )
+        return success_scores(played)
 
     def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
         key = family, count, split
@@ -202,12 +213,12 @@ def _imitate(
     saved = folder / f"actor{context.agent.suffix}"
     rng = stream(TASK_STREAM, config.seed, 0, DEMONSTRATION)
     with context.agent.actor(None) as actor:
-        losses = imitate(actor, steps, config.imitation_updates, config.learner, rng)
+        losses = imitate(actor, steps, config.imitation_updates, config.learner, rng, run.progress)
         actor.save(saved)
     validation = None
     if run.is_main:
         validation = context.evaluate(
-            saved, config.all_families, config.validation, Split.VALIDATION
+            saved, config.all_families, config.validation, Split.VALIDATION, run.progress
         )
     return BaseResult(
         demonstrations=len(demonstrations),
@@ -284,6 +295,7 @@ def make_judge(
                 tuple(config.families),
                 folder,
                 seed=config.seed,
+                progress=run.progress,
             )
             if run.is_main:
                 write_sealed(path, {"value": plain(result)})

@@ -20,7 +20,14 @@ from terrella.core.types import Episode, Situation, Split, Stop, show_text
 from terrella.core.world import World
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
-from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot, draw_index
+from terrella.rollout.batch_rollout import (
+    BatchRollout,
+    Chosen,
+    Watch,
+    WorldSlot,
+    draw_index,
+    unwatched,
+)
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.mixed import MixedRollout
 from terrella.rollout.rollout import Rollout
@@ -48,6 +55,7 @@ class ScoringPlayer:
         split: Split,
         max_env_steps: int = 0,
         greedy: bool = False,
+        watch: Watch = unwatched,
     ) -> list[Attempt]:
         def choose(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
             chosen = []
@@ -60,7 +68,9 @@ class ScoringPlayer:
                 chosen.append(Chosen(taken, found.logprob, found.written, found.reply))
             return chosen
 
-        return self.rollout.play(choose, tasks, split=split, max_env_steps=max_env_steps)
+        return self.rollout.play(
+            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch
+        )
 
     def _scores(self, inputs: Sequence[PolicyInput]) -> list[list[ScoredAction]]:
         """All offered actions of all situations, in one call: each prompt is read once."""
@@ -178,6 +188,7 @@ class WritingPlayer:
         split: Split,
         max_env_steps: int = 0,
         greedy: bool = False,
+        watch: Watch = unwatched,
     ) -> list[Attempt]:
         names = list(dict.fromkeys(task.family for task in tasks))
         temperature = 0.0 if greedy else 1.0
@@ -197,6 +208,7 @@ class WritingPlayer:
                     _attempt(task, parts[task.family].seen.pop((task.seed, task.noise_seed)), each)
                     for task, each in zip(batch, played, strict=True)
                 ]
+                watch(rollout.env_steps, len(attempts))
         return attempts
 
 

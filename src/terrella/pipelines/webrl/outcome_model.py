@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_hashed, write_hashed
+from terrella.core.protocols import Progress
 from terrella.core.run_folder import rank, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.stats import wilson
@@ -35,7 +36,7 @@ from terrella.data.attempts import (
 )
 from terrella.pipelines.webrl.agent import Agent, Player
 from terrella.pipelines.webrl.injections import Flips, count_flips
-from terrella.pipelines.webrl.updates import fit_judge
+from terrella.pipelines.webrl.updates import SILENT, fit_judge
 
 FloatArray = NDArray[np.float64]
 
@@ -167,14 +168,21 @@ class OutcomeModel(Configurable):
     config: Config
 
     def fit(
-        self, agent: Agent, actor: Path, families: Sequence[str], folder: Path, *, seed: int
+        self,
+        agent: Agent,
+        actor: Path,
+        families: Sequence[str],
+        folder: Path,
+        *,
+        seed: int,
+        progress: Progress = SILENT,
     ) -> OutcomeModelResult:
         """Let the actor play, train, calibrate and measure; the weights go to the folder.
 
         Rank 0 plays, all ranks train.
         """
         if rank() == 0:
-            self._play(agent, actor, families, folder)
+            self._play(agent, actor, families, folder, progress)
         attempts = {split: _read_when_made(folder / _attempts_file(split)) for split in SPLITS}
         validation, test = attempts[Split.VALIDATION], attempts[Split.TEST]
         with agent.judge(None, base=actor) as judge:
@@ -185,6 +193,7 @@ class OutcomeModel(Configurable):
                 epochs=self.config.epochs,
                 batch=self.config.batch,
                 rng=stream(TASK_STREAM, seed, FIT_STREAM),
+                progress=progress,
             )
             calibration = Calibration.fit(judge.logits(validation), truths(validation))
             judge.save(folder / f"{WEIGHTS}{agent.suffix}")
@@ -205,13 +214,22 @@ class OutcomeModel(Configurable):
             injected=injected,
         )
 
-    def _play(self, agent: Agent, actor: Path, families: Sequence[str], folder: Path) -> None:
+    def _play(
+        self,
+        agent: Agent,
+        actor: Path,
+        families: Sequence[str],
+        folder: Path,
+        progress: Progress,
+    ) -> None:
         count = self.config.attempts
         with agent.player(actor) as player:
             for split, wanted in zip(SPLITS, (count, count // 4, count // 4), strict=True):
                 path = folder / _attempts_file(split)
                 if not path.exists():
-                    write_attempts(path, _play(player, families, wanted, split))
+                    progress.phase(f"attempts for the outcome model, {split.value}", wanted)
+                    progress.advance(0)
+                    write_attempts(path, _play(player, families, wanted, split, progress))
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -245,12 +263,15 @@ def _read_when_made(path: Path) -> list[Attempt]:
     return read_attempts(path)
 
 
-def _play(player: Player, families: Sequence[str], count: int, split: Split) -> list[Attempt]:
+def _play(
+    player: Player, families: Sequence[str], count: int, split: Split, progress: Progress
+) -> list[Attempt]:
     tasks = [
         PracticeTask(family=families[index % len(families)], seed=FIRST_SEED + index)
         for index in range(count)
     ]
-    return scored_attempts(player.play(tasks, split=split))
+    played = player.play(tasks, split=split, watch=lambda _, done: progress.advance(done))
+    return scored_attempts(played)
 
 
 def truths(attempts: Sequence[Attempt]) -> list[float]:

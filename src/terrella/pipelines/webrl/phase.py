@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 import numpy as np
 
 from terrella.core.integrity import damaged_files
+from terrella.core.protocols import Progress
 from terrella.core.run_folder import RunFolder
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.data.attempts import Attempt, read_attempts
@@ -26,6 +27,23 @@ from terrella.pipelines.webrl.context import DEMONSTRATIONS_FILE, TrainContext
 T = TypeVar("T")
 
 logger = logging.getLogger("terrella")
+
+
+@dataclass(frozen=True)
+class NumberedProgress:
+    """A display that puts something before the names of what it shows."""
+
+    display: Progress
+    before: str
+
+    def phase(self, name: str, total: int) -> None:
+        self.display.phase(f"{self.before}{name}", total)
+
+    def advance(self, done: int, **metrics: float) -> None:
+        self.display.advance(done, **metrics)
+
+    def note(self, text: str) -> None:
+        self.display.note(f"{self.before}{text}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,11 @@ class Phase:
     @property
     def name(self) -> str:
         return f"phase-{self.number:02d}"
+
+    @property
+    def progress(self) -> Progress:
+        """The display of the run, with the number of this phase before every name."""
+        return NumberedProgress(self.run.progress, f"phase {self.number}, ")
 
     def file(self, name: str) -> Path:
         return (self.run / self.name if self.number else self.base) / name

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from terrella.core.files import write_atomic
+from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask, count_steps, write_attempts
@@ -88,7 +89,6 @@ class WebRl(ModelPipeline[WebRlResult]):
     def train(self, run: RunFolder) -> WebRlResult:
         config = self.config
         with open_context(config, self.engine, run) as context:
-            run.progress.phase("phases", config.phases)
             remove_damaged_phases(run)
             base = make_base(run, config, context)
             judge = make_judge(run, config, context, base)
@@ -96,8 +96,7 @@ class WebRl(ModelPipeline[WebRlResult]):
             for number in range(1, config.phases + 1):
                 result = self.run_phase(Phase(run, context, base.folder, number), judge)
                 phases.append(result)
-                success = result.validation.mean if result.validation else 0.0
-                run.progress.advance(number, success=success)
+                _show(run.progress, number, config.phases, result, base)
             last = Phase(run, context, base.folder, config.phases)
             if run.is_main:
                 self._write_curriculum(last, phases, judge)
@@ -145,9 +144,16 @@ class WebRl(ModelPipeline[WebRlResult]):
                 for task in tasks
                 for member in range(self.config.group_size)
             ]
+            allowed = self._steps_left(phase)
+            progress = phase.progress
+            progress.phase("practice, env steps", allowed)
+            progress.advance(0)
             with phase.context.agent.player(phase.previous.actor) as player:
                 attempts = player.play(
-                    members, split=Split.TRAIN, max_env_steps=self._steps_left(phase)
+                    members,
+                    split=Split.TRAIN,
+                    max_env_steps=allowed,
+                    watch=lambda env_steps, _: progress.advance(min(env_steps, allowed)),
                 )
             write_attempts(path, attempts)
         wait_for(path)
@@ -222,7 +228,9 @@ class WebRl(ModelPipeline[WebRlResult]):
         if target is None or not config.uses_critic:
             return CriticMetrics()
         with phase.context.agent.critic(phase.previous.critic, base=phase.base_actor) as critic:
-            metrics = update_critic(critic, steps, config.learner, phase.rng(CRITIC))
+            metrics = update_critic(
+                critic, steps, config.learner, phase.rng(CRITIC), phase.progress
+            )
             critic.save(target)
         return metrics
 
@@ -239,7 +247,13 @@ class WebRl(ModelPipeline[WebRlResult]):
                 else critic_columns(references, values, steps)
             )
             metrics = update_actor(
-                actor, steps, columns, config.loss, config.learner, phase.rng(ACTOR)
+                actor,
+                steps,
+                columns,
+                config.loss,
+                config.learner,
+                phase.rng(ACTOR),
+                phase.progress,
             )
             actor.save(phase.actor)
         return metrics
@@ -256,6 +270,7 @@ class WebRl(ModelPipeline[WebRlResult]):
                 steps,
                 config.learner,
                 phase.rng(FOLDS),
+                phase.progress,
             )
         with agent.critic(phase.critic, base=phase.base_actor) as critic:
             return critic_values(critic, steps)
@@ -327,9 +342,21 @@ class WebRl(ModelPipeline[WebRlResult]):
         return [*rows, ("env steps", f"{result.rl.env_steps:,}")]
 
 
+def _show(progress: Progress, number: int, phases: int, result: PhaseResult, base: Base) -> None:
+    """What the phase reached on validation, beside the imitation that it began from."""
+    progress.phase("phases", phases)
+    metrics = {}
+    if result.validation and base.result.validation:
+        metrics = {
+            "success": result.validation.mean,
+            "imitation": base.result.validation.mean,
+        }
+    progress.advance(number, **metrics)
+
+
 def _evaluate(phase: Phase, families: Sequence[str], count: int, split: Split) -> SuccessScores:
     """The actor after a phase, on held-out instances."""
-    scores = phase.context.evaluate(phase.actor, families, count, split)
+    scores = phase.context.evaluate(phase.actor, families, count, split, phase.progress)
     assert scores is not None
     return scores
 

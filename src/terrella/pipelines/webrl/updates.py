@@ -16,12 +16,15 @@ from dataclasses import asdict, fields
 import numpy as np
 
 from terrella.algos.webrl_config import WebRlLossConfig, WebRlUpdateConfig
+from terrella.core.protocols import Progress
 from terrella.core.tokens import AdamParams, LearnerOutput
 from terrella.data.attempts import Attempt
 from terrella.data.train_steps import TrainStep
 from terrella.pipelines.webrl.agent import Actor, Columns, Critic, Judge
 from terrella.pipelines.webrl.metrics import ActorMetrics, CriticMetrics
+from terrella.show.progress import SilentProgress
 
+SILENT = SilentProgress()
 MEAN_OVER = 10
 """Last updates that a reported loss is the mean of."""
 
@@ -32,29 +35,38 @@ def imitate(
     updates: int,
     config: WebRlUpdateConfig,
     rng: np.random.Generator,
+    progress: Progress = SILENT,
 ) -> list[float]:
     """Train towards the recorded actions for this many updates; returns the losses."""
     losses: list[float] = []
+    _begin(progress, "imitate", updates)
     rate = config.imitation_learning_rate or config.learning_rate
     while len(losses) < updates:
         for batch in _batches(len(steps), config.batch, rng):
             chosen = [steps[index] for index in batch]
             losses.append(actor.imitate(chosen, doubt=config.doubt).loss)
             actor.optim_step(_adam(rate, config))
+            progress.advance(len(losses), loss=losses[-1])
             if len(losses) == updates:
                 break
     return losses
 
 
 def update_critic(
-    critic: Critic, steps: Sequence[TrainStep], config: WebRlUpdateConfig, rng: np.random.Generator
+    critic: Critic,
+    steps: Sequence[TrainStep],
+    config: WebRlUpdateConfig,
+    rng: np.random.Generator,
+    progress: Progress = SILENT,
 ) -> CriticMetrics:
     """Fit the critic to the outcomes of a phase."""
     losses: list[float] = []
+    _begin(progress, "critic", config.critic_epochs * _batch_count(len(steps), config.batch))
     for _ in range(config.critic_epochs):
         for batch in _batches(len(steps), config.batch, rng):
             losses.append(critic.forward_backward([steps[index] for index in batch]).loss)
             critic.optim_step(_adam(config.critic_learning_rate, config))
+            progress.advance(len(losses), loss=losses[-1])
     if not losses:
         return CriticMetrics()
     return CriticMetrics(first_loss=losses[0], last_loss=float(np.mean(losses[-MEAN_OVER:])))
@@ -68,12 +80,17 @@ def fit_judge(
     epochs: int,
     batch: int,
     rng: np.random.Generator,
+    progress: Progress = SILENT,
 ) -> None:
     """Fit an outcome model to the world's verdicts."""
+    done = 0
+    _begin(progress, "outcome model", epochs * _batch_count(len(attempts), batch))
     for _ in range(epochs):
         for chosen in _batches(len(attempts), batch, rng):
-            judge.forward_backward([attempts[index] for index in chosen])
+            output = judge.forward_backward([attempts[index] for index in chosen])
             judge.optim_step(AdamParams(learning_rate=learning_rate, max_grad_norm=0.0))
+            done += 1
+            progress.advance(done, loss=output.loss)
 
 
 # --- the actor ------------------------------------------------------------------------------------
@@ -95,6 +112,7 @@ def cross_fitted_values(
     steps: Sequence[TrainStep],
     config: WebRlUpdateConfig,
     rng: np.random.Generator,
+    progress: Progress = SILENT,
 ) -> list[tuple[float, float]]:
     """Values of each step by a critic that is fitted to the tasks of the other folds."""
     tasks = sorted({step.task for step in steps})
@@ -105,7 +123,7 @@ def cross_fitted_values(
         inside = [index for index, each in enumerate(folds) if each == fold]
         others = [step for step, each in zip(steps, folds, strict=True) if each != fold]
         with open_critic() as critic:
-            update_critic(critic, others, config, rng)
+            update_critic(critic, others, config, rng, progress)
             found = critic_values(critic, [steps[index] for index in inside])
         values.update(zip(inside, found, strict=True))
     return [values[index] for index in range(len(steps))]
@@ -146,10 +164,12 @@ def update_actor(
     loss: str,
     config: WebRlUpdateConfig,
     rng: np.random.Generator,
+    progress: Progress = SILENT,
 ) -> ActorMetrics:
     """One phase. The reference policy and the values in `columns` are those at its start."""
     losses, moved = [], []
     advantage = None
+    _begin(progress, "actor", config.epochs * _batch_count(len(steps), config.batch))
     for _ in range(config.epochs):
         for batch in _batches(len(steps), config.batch, rng):
             chosen = [steps[index] for index in batch]
@@ -158,6 +178,7 @@ def update_actor(
             actor.optim_step(_adam(config.learning_rate, config))
             losses.append(output.loss)
             moved.append(_moved(output, read))
+            progress.advance(len(losses), loss=output.loss, moved=moved[-1])
             advantage = output.metrics.get("advantage", _mean_of(read, "advantage"))
     if not losses:
         return ActorMetrics()
@@ -220,6 +241,15 @@ def sibling_advantages(
 
 def _adam(learning_rate: float, config: WebRlUpdateConfig) -> AdamParams:
     return AdamParams(learning_rate=learning_rate, max_grad_norm=config.max_norm)
+
+
+def _begin(progress: Progress, name: str, updates: int) -> None:
+    progress.phase(name, updates)
+    progress.advance(0)
+
+
+def _batch_count(count: int, size: int) -> int:
+    return -(-count // size)
 
 
 def _batches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:

@@ -403,6 +403,41 @@ def arena(record):
     ]
 
 
+def judge(record):
+    def shown(model):
+        parts = []
+        for name in ("test", "held_out_families"):
+            rows = [seed[model][name] for seed in record["seeds"].values()]
+            right = sum(row["accuracy"] for row in rows) / len(rows)
+            spread = f" [{rows[0]['low']:.3f}, {rows[0]['high']:.3f}]" if len(rows) == 1 else ""
+            parts.append(f"{right:.3f}{spread}")
+        return "; ".join(parts)
+
+    first = next(iter(record["seeds"].values()))["fitted"]
+    sets = ("test", "held_out_families")
+    guess = "; ".join(f"{first[name]['majority_of_family']:.3f}" for name in sets)
+    missed = "; ".join(f"{first[name]['false_success']:.2f}" for name in sets)
+    flips = [
+        f"{found['turned']} of {found['asked']} (harmless lines {found['by_harmless']})"
+        for kind in ("claims_of_success_on_failures", "claims_of_failure_on_successes")
+        for found in [next(iter(record["flips"].values()))[kind]]
+    ]
+    fitted = f"SmolLM2 as an outcome model, fitted to {record['settings']['attempts']} attempts"
+    return [
+        (
+            f"{fitted} on MiniWoB++: right about other instances of its families; about five "
+            f"families never seen (n = {first['test']['n']} each, seeds: {len(record['seeds'])})",
+            f"{shown('fitted')} (before: {shown('untrained')}; what is more common: {guess}); "
+            f"failures that it calls a success: {missed}",
+        ),
+        (
+            "the same model, pages with a line that claims the opposite of the truth: verdicts "
+            "turned on failures; on successes",
+            "; ".join(flips),
+        ),
+    ]
+
+
 GATES = {
     name: partial(gate, world=world)
     for name, world in (
@@ -436,6 +471,7 @@ PARTS = {
     "web_miniwob": miniwob,
     "web_pages": pages,
     "web_mpc": look_ahead,
+    "webrl_judge": judge,
     "serve_load": serve,
     "viewer": viewer,
 }
@@ -458,6 +494,6 @@ SECTIONS = {
     "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
     "Video": ("video_model", "video_listens", "video_policies"),
     "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
-    "WebRL": ("webrl_sokoban", "webrl_miniwob"),
+    "WebRL": ("webrl_sokoban", "webrl_miniwob", "webrl_judge"),
     "Served and shown": ("serve_load", "viewer"),
 }

@@ -44,7 +44,7 @@ from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot
 from terrella.worlds.miniwob import MiniWob
 
 RANDOM_SHARE = 0.35
-"""Of the actions: about half of the attempts fail."""
+"""Of the actions: about one attempt of four fails."""
 AGENT = LanguageAgentConfig(
     act="score",
     codec=WebCodecConfig(form="compact", language="named", prompt_tokens=640),

@@ -188,7 +188,7 @@ NOT_RUN = {
     "pages_smollm2_miniwob": "not measured yet",
     "pages_smollm2_arena": "not measured yet",
     "web_policy_smollm2": "not measured yet",
-    "webrl_smollm2_miniwob": "not measured yet",
+    "webrl_smollm2_miniwob": "one arm of five, SFT with seed 0: results/jobs",
     "webrl_smollm2_miniwob_run": "one arm of webrl_smollm2_miniwob",
     "webrl_smollm2_arena": "not measured yet",
     "video_quick": "a test that every part runs",

@@ -83,7 +83,7 @@ def webrl_smollm2_miniwob_run() -> WebRl.Config:
 @recipe(
     hardware="2 CPU cores, Chromium",
     time="about 8 h a seed",
-    expect="not measured yet; cloning alone reached 0.56 in a pilot of one seed",
+    expect="SFT, seed 0: 0.53 [0.45, 0.61] (n = 130), unseen families 0.10; not measured: the rest",
 )
 def webrl_smollm2_miniwob() -> Reproduce.Config:
     """SmolLM2 on MiniWoB++: both losses of WebRL, SFT, filtered BC and GRPO, at equal env steps.

@@ -88,6 +88,16 @@ def test_a_terminal_gets_a_bar_with_phase_rate_and_metrics():
     assert drawn.endswith("\x1b[?25h")  # the cursor is visible again
 
 
+def test_many_phases_leave_room_for_the_bar_of_the_last_one():
+    progress = shown.LiveProgress(Console(file=io.StringIO()))
+    for number in range(40):
+        progress.phase(f"part {number}", 100)
+        progress.advance(7)
+    drawn = [task.description for task in progress.display.tasks]
+    assert drawn == [f"part {number}" for number in range(40 - shown.MOST_BARS, 40)]
+    progress.display.stop()
+
+
 def test_the_cursor_is_visible_again_after_an_exception():
     console = Console(file=io.StringIO(), force_terminal=True, width=140)
 

@@ -95,6 +95,10 @@ def metrics_text(metrics: Mapping[str, float], first: float | None = None) -> st
     return "  ".join(filter(None, (*parts, others)))
 
 
+MOST_BARS = 8
+"""Older ones go: what does not fit into a terminal is cut at its end, where the current bar is."""
+
+
 @dataclass(frozen=True)
 class BesideBaselines:
     """A display that shows these baselines beside the reward."""
@@ -187,9 +191,11 @@ class LiveProgress(_PacedProgress):
         self._task: TaskID | None = None
 
     def phase(self, name: str, total: int) -> None:
-        """Begin a phase with a new bar below the finished ones."""
+        """Begin a phase with a new bar below the last finished ones."""
         super().phase(name, total)
         self.display.start()
+        for finished in self.display.task_ids[: 1 - MOST_BARS]:
+            self.display.remove_task(finished)
         self._task = self.display.add_task(name, total=total, pace="", metrics="")
 
     def advance(self, done: int, **metrics: float) -> None:

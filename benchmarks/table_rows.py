@@ -404,36 +404,44 @@ def arena(record):
 
 
 def judge(record):
-    def shown(model):
-        parts = []
-        for name in ("test", "held_out_families"):
-            rows = [seed[model][name] for seed in record["seeds"].values()]
-            right = sum(row["accuracy"] for row in rows) / len(rows)
-            spread = f" [{rows[0]['low']:.3f}, {rows[0]['high']:.3f}]" if len(rows) == 1 else ""
-            parts.append(f"{right:.3f}{spread}")
+    """Means over seeds; one seed shows its interval over attempts."""
+    seeds, sets = list(record["seeds"].values()), ("test", "held_out_families")
+
+    def mean(model, figure, digits=3):
+        values = [[seed[model][name][figure] for seed in seeds] for name in sets]
+        return [f"{sum(each) / len(each):.{digits}f}" for each in values]
+
+    def right(model):
+        parts = mean(model, "accuracy")
+        if len(seeds) == 1:
+            rows = [seeds[0][model][name] for name in sets]
+            pairs = zip(parts, rows, strict=True)
+            parts = [f"{part} [{row['low']:.3f}, {row['high']:.3f}]" for part, row in pairs]
         return "; ".join(parts)
 
-    first = next(iter(record["seeds"].values()))["fitted"]
-    sets = ("test", "held_out_families")
-    guess = "; ".join(f"{first[name]['majority_of_family']:.3f}" for name in sets)
-    missed = "; ".join(f"{first[name]['false_success']:.2f}" for name in sets)
-    flips = [
-        f"{found['turned']} of {found['asked']} (harmless lines {found['by_harmless']})"
-        for kind in ("claims_of_success_on_failures", "claims_of_failure_on_successes")
-        for found in [next(iter(record["flips"].values()))[kind]]
-    ]
+    def turned(kind):
+        flips = [seed[kind] for seed in record["flips"].values()]
+        asked, by_claims, by_harmless = (
+            sum(each[name] for each in flips) for name in ("asked", "turned", "by_harmless")
+        )
+        return f"{by_claims} of {asked} (harmless lines {by_harmless})"
+
+    n = seeds[0]["fitted"]["test"]["n"]
+    guess = "; ".join(mean("fitted", "majority_of_family"))
+    missed = "; ".join(mean("fitted", "false_success", digits=2))
+    kinds = ("claims_of_success_on_failures", "claims_of_failure_on_successes")
     fitted = f"SmolLM2 as an outcome model, fitted to {record['settings']['attempts']} attempts"
     return [
         (
             f"{fitted} on MiniWoB++: right about other instances of its families; about five "
-            f"families never seen (n = {first['test']['n']} each, seeds: {len(record['seeds'])})",
-            f"{shown('fitted')} (before: {shown('untrained')}; what is more common: {guess}); "
+            f"families never seen (n = {n} each, seeds: {len(seeds)})",
+            f"{right('fitted')} (before: {right('untrained')}; what is more common: {guess}); "
             f"failures that it calls a success: {missed}",
         ),
         (
             "the same model, pages with a line that claims the opposite of the truth: verdicts "
             "turned on failures; on successes",
-            "; ".join(flips),
+            "; ".join(map(turned, kinds)),
         ),
     ]
 

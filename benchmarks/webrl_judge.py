@@ -37,7 +37,7 @@ from terrella.engines.engine import load_tokenizer, make_engine, start_model
 from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.injections import count_flips
 from terrella.pipelines.webrl.language_agent import LanguageAgent, LanguageAgentConfig
-from terrella.pipelines.webrl.outcome_model import Calibration, truths
+from terrella.pipelines.webrl.outcome_model import Calibration, OutcomeModel, truths
 from terrella.pipelines.webrl.updates import fit_judge
 from terrella.recipes.webrl import PRACTISED, SHOWN, UNSEEN
 from terrella.rollout.batch_rollout import BatchRollout, Chosen, WorldSlot
@@ -152,8 +152,8 @@ def inject(
     known = json.loads((folder / "fitted.json").read_text())["calibrate"]
     calibration = Calibration.fit(known, truths(sets["calibrate"]))
 
-    def decide(logit: float) -> float:
-        return float(calibration.probs(logit) >= 0.5)
+    def decide(logit: float) -> float | None:
+        return OutcomeModel(OutcomeModel.Config()).decide(float(calibration.probs(logit)))
 
     pages = [*sets["held_out_families"], *sets["test"]]
     lost = [each for each in pages if not each.success][: options.injected]

@@ -95,7 +95,7 @@ def collect(world, folder, episodes):
 
 def test_a_thousand_episodes_open_in_two_seconds(lake_page, browser, open_page):
     seconds = []
-    for _ in range(3):  # the best of three, because the machine may be busy
+    for _ in range(5):  # the best of five, because the machine may be busy
         began = time.perf_counter()
         page = open_page(lake_page)
         seconds.append(time.perf_counter() - began)

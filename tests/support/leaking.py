@@ -32,8 +32,8 @@ from terrella.browser.tab import Tab
 PUBLIC = "http://203.0.113.9"
 NAMED = "http://leak.example.com"
 PAGE = (Path(__file__).parent / "leak_page.html").read_text("utf-8")
-SECONDS = 2.0
-"""Time for the last tries, after the page has begun them all."""
+QUIET_SECONDS = 3
+"""The tries are over when the guard has refused nothing new for so long."""
 MOST_SECONDS = 20
 TCP, UDP = 6, 17
 LEAVING_PAGES = ("/redirect-page", "/refresh", "/navigate")
@@ -157,6 +157,7 @@ class Capture:
 
 def set_mode(mode):
     """`confined` is what users get here; the others leave the network to the flags alone."""
+    launch.UNWANTED_FLAGS = ()  # popups need no click, so that the guard sees them
     found = launch.confinement_of(launch.find_chromium())
     if mode == "confined":
         return found
@@ -179,7 +180,11 @@ async def show_leak_page(host, site):
         await asyncio.sleep(1.0)
         if site.tried:
             break
-    await asyncio.sleep(SECONDS)
+    quiet, seen = 0, 0
+    while quiet < QUIET_SECONDS:
+        await asyncio.sleep(1.0)
+        now = len(set(host.guard.refused))
+        quiet, seen = (quiet + 1, seen) if now == seen else (0, now)
     await tab.close()
 
 

@@ -56,6 +56,12 @@ FLAGS = (
     "--no-pings",
     "--disable-gpu",
 )
+UNWANTED_FLAGS = (
+    # With Chromium's own popup blocker a click opens one window, as for a person. Without it a page
+    # opens windows without end, and the click is not over before the last one is open.
+    "--disable-popup-blocking",
+)
+"""Flags that Playwright would add."""
 KEPT_VARIABLES = ("PATH", "LANG", "LANGUAGE", "TZ", "HOME", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("LC_", "FONTCONFIG_")
 """Environment variables that Chromium gets; tokens and keys are none of its business."""
@@ -98,6 +104,7 @@ class Confinement:
         options: dict[str, Any] = {
             "executable_path": self.chromium,
             "args": list(FLAGS),
+            "ignore_default_args": list(UNWANTED_FLAGS),
             "chromium_sandbox": self.sandbox,
             "env": bare_environment(),
         }

@@ -27,7 +27,7 @@ TREE_SCRIPT = _FILES.joinpath("page_tree.js").read_text(encoding="utf-8")
 CLOCK_SCRIPT = _FILES.joinpath("frozen_clock.js").read_text(encoding="utf-8")
 WORLD_NAME = "terrella"
 MAX_PAGES = 6
-"""Windows beyond this element_id are closed at once, in case a page opens them without end."""
+"""More windows than this are closed at once, in case a page opens them without end."""
 POLL_SECONDS = 0.02
 QUIET_POLLS = 10
 """A page counts as settled after this many polls in a row without a pending request.

@@ -15,6 +15,7 @@ from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.local import local_sampler, rows
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.local.sample_tokens import sample_tokens
+from terrella.engines.trl.tree_attention import TREE, attention_of, use_attention
 
 MODEL, _ = tiny_model()
 
@@ -80,6 +81,14 @@ def test_keys_that_query_heads_share_are_not_copied(monkeypatch):
     model, _ = tiny_model(sharing=2)
     monkeypatch.setattr(sdpa_attention, "repeat_kv", lambda *_: pytest.fail("copied"))
     assert len(tokens([request((5, 6), max_new_tokens=4)], LocalSampler(model))[0]) == 4
+
+
+@pytest.mark.parametrize("wanted", ["auto", "sdpa"])
+def test_a_model_that_was_sampled_from_can_be_trained(wanted: str):
+    model, _ = tiny_model(sharing=2)
+    LocalSampler(model)
+    use_attention(model, wanted)
+    assert attention_of(model).implementation == TREE
 
 
 def alone(model: Any, prompt: tuple[int, ...], completion: tuple[int, ...]) -> list[float]:

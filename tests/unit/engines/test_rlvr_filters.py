@@ -83,6 +83,18 @@ def test_a_run_that_a_budget_ends_is_measured_by_it(caplog: pytest.LogCaptureFix
         assert caplog.records[-1].getMessage().startswith(line)
 
 
+def test_an_update_that_is_not_logged_is_shown_with_the_last_loss():
+    shown = []
+    screen = SimpleNamespace(advance=lambda done, **metrics: shown.append((done, metrics)))
+    display, args = ShowProgress(screen, "fit"), SimpleNamespace(logging_steps=2)
+    for step in (1, 2, 3):
+        state = SimpleNamespace(global_step=step, max_steps=3)
+        display.on_step_end(args, state, None)
+        if step % args.logging_steps == 0:
+            display.on_log(args, state, None, logs={"loss": 0.5})
+    assert shown == [(1, {}), (2, {"loss": 0.5}), (3, {"loss": 0.5})]
+
+
 def test_the_alarm_warns_once(caplog: pytest.LogCaptureFixture):
     alarm = CollapseAlarm(CollapseWatch(first=2, patience=2))
     state = SimpleNamespace(global_step=7)

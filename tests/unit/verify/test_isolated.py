@@ -80,7 +80,7 @@ def test_a_verifier_that_hangs_is_killed_and_masked_and_the_next_request_works(i
     first = child_of(isolated)
     began = time.perf_counter()
     verdict = ask(isolated, word)
-    assert time.perf_counter() - began < 1.5
+    assert time.perf_counter() - began < 15  # it would hang for 60, or forever
     assert (
         verdict.value is None and verdict.status is Status.TIMEOUT and "0.5 s" in verdict.evidence
     )

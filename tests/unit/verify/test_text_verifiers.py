@@ -39,11 +39,11 @@ def test_an_empty_truth_can_be_predicted(verifier):
 
 @pytest.mark.parametrize("verifier", [exact, lines])
 def test_a_huge_reply_is_not_read(verifier):
-    began = time.perf_counter()
+    began = time.process_time()
     verdict = verifier.verify(Text("a\n" * 5_000_000), Text("a\nb"), Text("a"))
     assert (verdict.value, verdict.status) == (0.0, Status.UNPARSABLE)
     assert "too long" in verdict.evidence
-    assert time.perf_counter() - began < 0.2
+    assert time.process_time() - began < 0.2
 
 
 @pytest.mark.parametrize("verifier", [exact, lines])
@@ -158,6 +158,6 @@ def test_common_lines_is_the_longest_common_subsequence(first, second):
 def test_thousands_of_lines_take_milliseconds():
     before = [f"line {i}" for i in range(5000)]
     truth = [*before[:2000], "new", *before[2001:]]
-    began = time.perf_counter()
+    began = time.process_time()
     assert line_gain(truth[::-1], truth, before) == 0.0
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0

@@ -56,7 +56,6 @@ from terrella.engines.trl.rlvr_batch import (
 )
 from terrella.engines.trl.schedules import make_schedule
 from terrella.engines.trl.tree_attention import use_attention
-from terrella.models.grouped_attention import GROUPED
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.watchdog import Watchdog
 
@@ -142,7 +141,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             autocast = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
             copied.forward = autocast(copied.forward)
         if self.attention.implementation == "flex_attention":  # as in `sampling_mode`
-            copied.set_attn_implementation(GROUPED)
+            copied.set_attn_implementation("sdpa")
         return CopySampler(copied, **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:

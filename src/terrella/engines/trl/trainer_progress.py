@@ -26,11 +26,17 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         self.progress = progress
         self.budget = budget if budget and budget.limit else None
         self.name = f"{phase}, env steps" if self.budget else phase
+        self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start a phase; a resumed run starts at the step it has reached."""
         self.progress.phase(self.name, self.budget.limit if self.budget else state.max_steps)
         self.progress.advance(self._done(state))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Show an update that is not logged: with a large model the next log is minutes away."""
+        if state.global_step % args.logging_steps:
+            self.progress.advance(self._done(state), **self._metrics)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -44,6 +50,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
             metrics.pop("loss", None)
         if self.budget:
             metrics["step"] = state.global_step
+        self._metrics = metrics
         self.progress.advance(self._done(state), **metrics)
 
     def _done(self, state: Any) -> int:

@@ -25,7 +25,7 @@ from transformers.masking_utils import sdpa_mask
 
 from terrella.core.errors import ConfigError
 from terrella.models.attention_masks import LayerWindows, finished_mask
-from terrella.models.grouped_attention import grouped_attention
+from terrella.models.grouped_attention import GROUPED, grouped_attention
 
 TREE = "terrella_tree"
 Run = tuple[int, int, Tensor]
@@ -61,6 +61,8 @@ def use_attention(model: Any, wanted: str) -> None:
     """
     own = model.config._attn_implementation
     chosen = own if wanted == "auto" else wanted
+    if chosen == GROUPED:  # the model was sampled from before
+        chosen = "sdpa"
     if chosen not in (TREE, "sdpa", "flex_attention", "eager"):
         raise ConfigError(
             "attention",

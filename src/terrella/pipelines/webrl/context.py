@@ -41,7 +41,7 @@ from terrella.pipelines.webrl.language_agent import LanguageAgent
 from terrella.pipelines.webrl.metrics import SuccessScores, success_scores
 from terrella.pipelines.webrl.outcome_model import OutcomeModel, OutcomeModelResult
 from terrella.pipelines.webrl.settings import POINTER, WebRlSettings
-from terrella.pipelines.webrl.updates import SILENT, imitate
+from terrella.pipelines.webrl.updates import SILENT, begin, imitate
 from terrella.rollout.batch_rollout import BatchRollout, expert_actions, expert_writes
 
 logger = logging.getLogger("terrella")
@@ -96,8 +96,7 @@ class TrainContext:
         ]
         if not tasks:
             return None
-        progress.phase(split.value, len(tasks))
-        progress.advance(0)
+        begin(progress, split.value, len(tasks))
         with self.agent.player(actor) as player:
             played = player.play(
                 tasks, split=split, greedy=True, watch=lambda _, done: progress.advance(done)

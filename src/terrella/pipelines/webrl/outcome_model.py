@@ -36,7 +36,7 @@ from terrella.data.attempts import (
 )
 from terrella.pipelines.webrl.agent import Agent, Player
 from terrella.pipelines.webrl.injections import Flips, count_flips
-from terrella.pipelines.webrl.updates import SILENT, fit_judge
+from terrella.pipelines.webrl.updates import SILENT, begin, fit_judge
 
 FloatArray = NDArray[np.float64]
 
@@ -227,8 +227,7 @@ class OutcomeModel(Configurable):
             for split, wanted in zip(SPLITS, (count, count // 4, count // 4), strict=True):
                 path = folder / _attempts_file(split)
                 if not path.exists():
-                    progress.phase(f"attempts for the outcome model, {split.value}", wanted)
-                    progress.advance(0)
+                    begin(progress, f"attempts for the outcome model, {split.value}", wanted)
                     write_attempts(path, _play(player, families, wanted, split, progress))
 
     # --- decisions --------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from terrella.pipelines.webrl.results import (
 from terrella.pipelines.webrl.settings import WebRlSettings
 from terrella.pipelines.webrl.updates import (
     action_probs,
+    begin,
     critic_columns,
     critic_values,
     cross_fitted_values,
@@ -146,8 +147,7 @@ class WebRl(ModelPipeline[WebRlResult]):
             ]
             allowed = self._steps_left(phase)
             progress = phase.progress
-            progress.phase("practice, env steps", allowed)
-            progress.advance(0)
+            begin(progress, "practice, env steps", allowed)
             with phase.context.agent.player(phase.previous.actor) as player:
                 attempts = player.play(
                     members,

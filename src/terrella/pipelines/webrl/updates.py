@@ -29,6 +29,12 @@ MEAN_OVER = 10
 """Last updates that a reported loss is the mean of."""
 
 
+def begin(progress: Progress, name: str, total: int) -> None:
+    """Show a part from its start: its rate counts from here."""
+    progress.phase(name, total)
+    progress.advance(0)
+
+
 def imitate(
     actor: Actor,
     steps: Sequence[TrainStep],
@@ -39,7 +45,7 @@ def imitate(
 ) -> list[float]:
     """Train towards the recorded actions for this many updates; returns the losses."""
     losses: list[float] = []
-    _begin(progress, "imitate", updates)
+    begin(progress, "imitate", updates)
     rate = config.imitation_learning_rate or config.learning_rate
     while len(losses) < updates:
         for batch in _batches(len(steps), config.batch, rng):
@@ -61,7 +67,7 @@ def update_critic(
 ) -> CriticMetrics:
     """Fit the critic to the outcomes of a phase."""
     losses: list[float] = []
-    _begin(progress, "critic", config.critic_epochs * _batch_count(len(steps), config.batch))
+    begin(progress, "critic", config.critic_epochs * _batch_count(len(steps), config.batch))
     for _ in range(config.critic_epochs):
         for batch in _batches(len(steps), config.batch, rng):
             losses.append(critic.forward_backward([steps[index] for index in batch]).loss)
@@ -84,7 +90,7 @@ def fit_judge(
 ) -> None:
     """Fit an outcome model to the world's verdicts."""
     done = 0
-    _begin(progress, "outcome model", epochs * _batch_count(len(attempts), batch))
+    begin(progress, "outcome model", epochs * _batch_count(len(attempts), batch))
     for _ in range(epochs):
         for chosen in _batches(len(attempts), batch, rng):
             output = judge.forward_backward([attempts[index] for index in chosen])
@@ -169,7 +175,7 @@ def update_actor(
     """One phase. The reference policy and the values in `columns` are those at its start."""
     losses, moved = [], []
     advantage = None
-    _begin(progress, "actor", config.epochs * _batch_count(len(steps), config.batch))
+    begin(progress, "actor", config.epochs * _batch_count(len(steps), config.batch))
     for _ in range(config.epochs):
         for batch in _batches(len(steps), config.batch, rng):
             chosen = [steps[index] for index in batch]
@@ -241,11 +247,6 @@ def sibling_advantages(
 
 def _adam(learning_rate: float, config: WebRlUpdateConfig) -> AdamParams:
     return AdamParams(learning_rate=learning_rate, max_grad_norm=config.max_norm)
-
-
-def _begin(progress: Progress, name: str, updates: int) -> None:
-    progress.phase(name, updates)
-    progress.advance(0)
 
 
 def _batch_count(count: int, size: int) -> int:

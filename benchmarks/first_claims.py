@@ -177,6 +177,9 @@ FIRST_CLAIMS = {
     "webrl_miniwob": lambda: reproduction(
         "webrl_miniwob", "13 MiniWoB++ families in Chromium, pointer model from scratch"
     ),
+    "webrl_smollm2_miniwob": lambda: reproduction(
+        "webrl_smollm2_miniwob", "13 MiniWoB++ families in Chromium, SmolLM2-135M"
+    ),
 }
 """In the order of the table."""
 NOT_RUN = {
@@ -188,9 +191,9 @@ NOT_RUN = {
     "pages_smollm2_miniwob": "not measured yet",
     "pages_smollm2_arena": "not measured yet",
     "web_policy_smollm2": "not measured yet",
-    "webrl_smollm2_miniwob": "one arm of five, SFT with seed 0: results/jobs",
     "webrl_smollm2_miniwob_run": "one arm of webrl_smollm2_miniwob",
     "webrl_smollm2_arena": "not measured yet",
+    "webrl_smollm2_arena_run": "one arm of webrl_smollm2_arena",
     "video_quick": "a test that every part runs",
     "webrl_sokoban_run": "one arm of webrl_sokoban",
     "webrl_miniwob_run": "one arm of webrl_miniwob",

@@ -176,6 +176,19 @@ def gate(record, rows):
     }
 
 
+def pages(record, rows):
+    """Scores of page models before and after each part of their training."""
+    from terrella.pipelines.web.page_scores import PageRow, score_rows
+
+    return {
+        part: {
+            stage: asdict(score_rows([PageRow(**row) for row in answers]))
+            for stage, answers in stages.items()
+        }
+        for part, stages in rows.items()
+    }
+
+
 def judged(record, rows):
     """An outcome model before and after it was fitted: accuracy and calibration, seed by seed.
 
@@ -229,6 +242,8 @@ REPRODUCTIONS = (
     "spa_smollm2_lake",
     "webrl_sokoban",
     "webrl_miniwob",
+    "webrl_smollm2_miniwob",
+    "webrl_smollm2_arena",
 )
 FROM_ROWS = {
     **dict.fromkeys(REPRODUCTIONS, reproduction),
@@ -237,6 +252,7 @@ FROM_ROWS = {
     "teaching": teaching,
     "textworld_unseen_games": textworld,
     "video_model": video,
+    "web_pages": pages,
     "webrl_judge": judged,
     **dict.fromkeys(("trust_gate", "trust_gate_sokoban", "trust_gate_elevator"), gate),
 }

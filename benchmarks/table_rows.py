@@ -454,7 +454,15 @@ GATES = {
         ("trust_gate_elevator", "the elevator"),
     )
 }
-REPRODUCTIONS = ("spa_frozen_lake", "spa_sokoban", "spa_sudoku", "webrl_sokoban", "webrl_miniwob")
+REPRODUCTIONS = (
+    "spa_frozen_lake",
+    "spa_sokoban",
+    "spa_sudoku",
+    "webrl_sokoban",
+    "webrl_miniwob",
+    "webrl_smollm2_miniwob",
+    "webrl_smollm2_arena",
+)
 PARTS = {
     "foundation": foundation,
     "engine": engine,
@@ -502,6 +510,12 @@ SECTIONS = {
     "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
     "Video": ("video_model", "video_listens", "video_policies"),
     "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
-    "WebRL": ("webrl_sokoban", "webrl_miniwob", "webrl_judge"),
+    "WebRL": (
+        "webrl_sokoban",
+        "webrl_miniwob",
+        "webrl_smollm2_miniwob",
+        "webrl_smollm2_arena",
+        "webrl_judge",
+    ),
     "Served and shown": ("serve_load", "viewer"),
 }

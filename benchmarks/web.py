@@ -1,6 +1,6 @@
 """Measures the web worlds and writes results/web_*.json, part by part.
 
-    python benchmarks/web.py sweep rate kill leftovers arena pages mpc [--seed 0]
+    python benchmarks/web.py sweep rate kill leftovers arena pages pages_smollm2 mpc [--seed 0]
 Any subset can be named. `sweep` to `leftovers` go to web_miniwob.json, the others to files of their
 own. `arena` needs `terrella sites up`. Data and models go to `--runs` (default: runs/web) and are
 reused. On two CPU cores, OMP_NUM_THREADS=1.
@@ -262,7 +262,7 @@ def play_task(task):
 
 
 PARTS = {f.__name__: f for f in (sweep, rate, kill, leftovers, arena)}
-TRAINED_PARTS = ("pages", "mpc")
+TRAINED_PARTS = ("pages", "pages_smollm2", "mpc")
 
 
 def main():

@@ -31,7 +31,7 @@ from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.metrics import SuccessScores
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.webrl.results import WebRlResult
-from terrella.recipes import webrl  # not by name: that would import every recipe's engine
+from terrella.recipes import webrl, webrl_language
 
 
 class LineProgress:
@@ -54,12 +54,17 @@ def write(name: str, metrics: Mapping[str, Any]) -> None:
     common.write_results(name, metrics, command=common.command(*arguments))
 
 
+def find(recipe: str) -> Any:
+    """The recipe's config; `find_recipe` would import the engines of all recipes."""
+    return getattr(webrl if hasattr(webrl, recipe) else webrl_language, recipe)()
+
+
 # --- arms x seeds ---------------------------------------------------------------------------------
 
 
 def job(options: argparse.Namespace) -> None:
     """Run or resume one arm with one seed."""
-    table: Any = getattr(webrl, options.recipe)()
+    table: Any = find(options.recipe)
     folder = options.runs / options.recipe
     arm = table.arms[options.arm].replace(
         seed=options.seed, out=folder / f"{options.arm}-{options.seed}", base_cache=folder / "bases"
@@ -70,7 +75,7 @@ def job(options: argparse.Namespace) -> None:
 
 def table(options: argparse.Namespace) -> None:
     """Write the table of all jobs that are finished so far."""
-    recipe: Any = getattr(webrl, options.recipe)()
+    recipe: Any = find(options.recipe)
     reproduction = Reproduce(recipe.replace(out=options.runs / options.recipe))
     metrics = reproduction.write_table()
     results: dict[str, dict[int, Any]] = {
@@ -278,7 +283,7 @@ def wait_for_files(child: BaseProcess, folder: Path, count: int) -> None:
 
 def outcome(options: argparse.Namespace) -> None:
     """The outcome model compared with the world's verdicts, and agents trained with either."""
-    recipe: Any = getattr(webrl, options.recipe)()
+    recipe: Any = find(options.recipe)
     jobs: Any = Reproduce(recipe.replace(out=options.runs / options.recipe)).finished()
     judged, truth = jobs["judged"], jobs["webrl_paper"]
     models = sorted((options.runs / options.recipe / "bases").glob("judge-*/judge.json"))

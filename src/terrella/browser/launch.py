@@ -37,7 +37,30 @@ CHROMIUM_PATHS = (
     "/usr/bin/google-chrome",
 )
 CHROMIUM_REMEDY = "apt-get install chromium, or set TERRELLA_CHROMIUM to its path"
+DISABLED_FEATURES = (
+    # Two pages of the browser's own for the address bar: half of what a new window costs.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # What Playwright disables: of two such flags Chromium reads the last one only.
+    "AimEnabled",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "TcpPortRandomizationWin",
+    "ThirdPartyStoragePartitioning",
+    "msEdgeUpdateLaunchServicesPreferredVersion",
+    "msForceBrowserSignIn",
+)
 FLAGS = (
+    f"--disable-features={','.join(DISABLED_FEATURES)}",
     # Exposes the computed roles and names that assistive software gets.
     "--enable-blink-features=ComputedAccessibilityInfo",
     # The browser resolves no names itself: the guard does. A name that ends in .local would be

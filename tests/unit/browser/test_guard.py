@@ -6,6 +6,7 @@ There is one hostile page for each way out, tried against loopback servers.
 import asyncio
 import http.server
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,13 @@ def test_a_page_of_the_guard_says_so_and_why(host, site, tab):
     assert refused.headers[GUARD_HEADER] == "elsewhere.test:80 is not on the allow-list"
     redirected = host.run(tab.go("http://site.test/redirect"), 20)
     assert redirected.headers[GUARD_HEADER].endswith("is not on the allow-list")
+
+
+def test_what_playwright_disables_stays_disabled(host, tab):
+    flags = Path(f"/proc/{host.pid}/cmdline").read_text().split("\0")
+    name = "--disable-features="
+    playwrights, ours = (set(f[len(name) :].split(",")) for f in flags if f.startswith(name))
+    assert playwrights < ours  # Chromium reads the last one only
 
 
 def test_a_redirect_does_not_lead_out(host, site, tab, secret):

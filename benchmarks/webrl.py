@@ -224,9 +224,13 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def files(folder: Path) -> list[Path]:
-    """Complete files of a run, without the manifest, which also records the time it took."""
+    """Complete files of a run, without the manifest and the log, which record the time it took."""
     paths = sorted(path for path in folder.rglob("*.*") if path.is_file())
-    return [path for path in paths if path.suffix != ".tmp" and path.name != "manifest.json"]
+    return [
+        path
+        for path in paths
+        if path.suffix not in (".tmp", ".log") and path.name != "manifest.json"
+    ]
 
 
 def kills(options: argparse.Namespace) -> None:

@@ -51,7 +51,7 @@ def digests(folder):
     """Hashes of all files, without the wall time."""
     hashes = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.suffix != ".log":
             data = path.read_bytes()
             if path.name == "manifest.json":
                 data = json.dumps(json.loads(data)["metrics"]).encode()

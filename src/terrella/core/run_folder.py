@@ -16,7 +16,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,6 +36,8 @@ from terrella.core.integrity import (
     write_sealed,
 )
 from terrella.core.protocols import Progress
+from terrella.core.run_clock import RunClock, TimedProgress
+from terrella.core.versions import installed_versions
 
 T = TypeVar("T")
 
@@ -46,8 +47,6 @@ OLD_SPEC = "plan.json"
 RUN_DEPTH = 3
 """How far above a file its run's manifest may be: `rl/model/files.json` is the deepest."""
 FORMAT, SCHEMA = "terrella-run", 3
-PACKAGES = ("terrella", "numpy", "torch", "transformers", "trl", "verl", "vllm")
-"""Packages whose versions a manifest records, where they are installed."""
 WAIT_SECONDS = 0.2
 NOT_RESULTS = ("engine", "view", "certificate")
 """Folders inside a run that are no part of its result: logs, pages, and what is measured later."""
@@ -68,7 +67,7 @@ class Manifest:
     """The pipeline's result, as plain JSON."""
     versions: dict[str, str]
     seconds: float
-    """Wall time of the session that finished the run."""
+    """Wall time of all sessions of the run (`run_clock.py`)."""
     files: dict[str, str]
     """Hashes of the files that later stages read, by path inside the folder."""
 
@@ -98,13 +97,12 @@ class RunFolder:
         self.path = path
         self.config = config
         self.ignored = ignored
-        self.progress = progress
+        self.progress: Progress = progress
         self.wait = wait
         self.barrier = barrier
         self.is_main = rank() == 0
         self.manifest: Manifest | None = None
         self._open = contextlib.ExitStack()
-        self._started = time.perf_counter()
 
     def __enter__(self) -> Self:
         self._open.enter_context(held(self.path, wait=self.wait, barrier=self.barrier))
@@ -119,7 +117,8 @@ class RunFolder:
         check_spec(self.path, run_spec(self.config, self.ignored))
         if (self.path / MANIFEST).exists():
             self.manifest = read_manifest(self.path)
-        self._started = time.perf_counter()
+        self.clock = RunClock(self.path, writes=self.is_main)
+        self.progress = TimedProgress(self.progress, self.clock)
 
     def __exit__(
         self,
@@ -147,6 +146,7 @@ class RunFolder:
             if self.is_main:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_sealed(path, {"value": plain(value)})
+                self.clock.save()
         wait_for(path)
         return record_from_json(kind, read_part(path))
 
@@ -173,6 +173,7 @@ class RunFolder:
 
         It does not say where the run and its caches were: it may be uploaded.
         """
+        self.clock.save()
         files = result_files(self.path) if self.is_main else {}
         folders = [name for name in self.ignored if isinstance(getattr(self.config, name, 0), Path)]
         self.manifest = Manifest(
@@ -181,7 +182,7 @@ class RunFolder:
             config=run_spec(self.config, folders)["config"],
             metrics=plain(result),
             versions=installed_versions(),
-            seconds=round(time.perf_counter() - self._started, 3),
+            seconds=round(self.clock.seconds(), 3),
             files=files,
         )
         if self.is_main:
@@ -388,12 +389,3 @@ def wait_for(path: Path) -> None:
     """Wait for a file that rank 0 writes. A launcher ends all ranks when one of them fails."""
     while not path.exists():
         time.sleep(WAIT_SECONDS)
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of the packages that decide what a run computes."""
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found

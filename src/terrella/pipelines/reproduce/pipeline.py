@@ -37,11 +37,11 @@ from terrella.core.run_folder import (
     MANIFEST,
     SPEC,
     check_spec,
-    installed_versions,
     read_manifest,
     run_spec,
     wait_for,
 )
+from terrella.core.versions import installed_versions
 from terrella.engines.launcher import Launch
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
 from terrella.evals.results import ArmResult, TestScores

@@ -249,14 +249,19 @@ def miniwob(record):
 
 
 def pages(record):
-    result = record["pages --seed 0"]
-    scores = {
-        "no change": result["baselines"]["no_change"],
-        "SFT": result["sft"],
-        "RLVR": result["rlvr"],
-    }
-    cells = [f"{name} {interval(score['changed']['f1'])}" for name, score in scores.items()]
-    return [("page model, unseen MiniWoB++ families: F1 of what changes, seed 0", ", ".join(cells))]
+    rows = []
+    for part, result in record.items():
+        scores = {
+            "no change": result["baselines"]["no_change"],
+            "SFT": result["sft"],
+            "RLVR": result["rlvr"],
+        }
+        cells = [f"{name} {interval(score['changed']['f1'])}" for name, score in scores.items()]
+        cells.append(f"n = {result['sft']['changed']['n']}")
+        about = part.replace("--", "").split(maxsplit=1)[1]  # "seed 0"
+        what = f"page model ({result['model']}), unseen MiniWoB++ families: F1 of what changes"
+        rows.append((f"{what}, {about}", ", ".join(cells)))
+    return rows
 
 
 def look_ahead(record):

@@ -144,8 +144,8 @@ def webrl_smollm2_arena_run() -> WebRl.Config:
         model="smollm2",
         agent=LanguageAgentConfig(
             act="write",
-            codec=WebCodecConfig(form="compact", language="plain", prompt_tokens=2048),
-            turn_tokens=32,
+            codec=WebCodecConfig(form="compact", language="named", prompt_tokens=2048),
+            turn_tokens=48,
             training=memory,
             critic=replace(memory, top_layers=6, value_heads=2),
             judge=memory,

@@ -325,11 +325,13 @@ def test_a_failing_model_is_an_error_and_not_a_hang():
     assert len(sampled.token_ids) == 8
 
 
-def test_every_pass_is_a_heartbeat():
+def test_every_pass_is_a_heartbeat(monkeypatch):
+    monkeypatch.setattr(rows, "READ_TOKENS", 4)
     beats: list[int] = []
     sampler = LocalSampler(MODEL, beat=lambda: beats.append(1))
-    sample([request((5, 6), max_new_tokens=5)], sampler)
-    assert len(beats) >= 4
+    prompts = [(5 + i, 6, 7, 8) for i in range(6)]  # read one after the other
+    sample([request(prompt, max_new_tokens=5) for prompt in prompts], sampler)
+    assert len(beats) == sampler.passes >= 6 + 4
 
 
 def test_two_requests_of_one_session_at_once_are_both_answered():

@@ -258,7 +258,6 @@ class LocalSampler:
             for row in rows:
                 row.cached.extend(row.pending)
             self._write([row for row in self._busy() if row.tokens], rows, logits)
-        self.beat()
 
     def _follow(self, reading: list[Row]) -> None:
         """Let rows with the same uncached prompt follow a leader, which reads it once."""
@@ -285,7 +284,8 @@ class LocalSampler:
         read: list[Row] = []
         logits: list[Tensor] = []
         computed = [row for row in reading if row.leader is None]
-        for rows in batches_of(sorted(computed, key=lambda row: len(row.pending))):
+        by_length = sorted(computed, key=lambda row: len(row.pending))
+        for rows in batches_of(by_length, on_cpu=self.device.type == "cpu"):
             batch = self._to_front(rows)
             self.prefilled += sum(len(row.pending) for row in batch)
             logits.append(self._forward(batch))
@@ -320,7 +320,9 @@ class LocalSampler:
                 use_cache=True,
                 logits_to_keep=positions,
             ).logits
-            return logits[torch.arange(len(rows), device=self.device), which].float()
+            last = logits[torch.arange(len(rows), device=self.device), which].float()
+        self.beat()
+        return last
 
     def _write(self, rows: Sequence[Row], computed: Sequence[Row], logits: Tensor) -> None:
         """Sample one token per row, from its own logits or its leader's; finish rows that end."""

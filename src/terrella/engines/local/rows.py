@@ -11,6 +11,8 @@ from terrella.core.tokens import Sampled, TokenRequest
 
 READ_TOKENS = 8192
 """Padded tokens of one prefill pass: bounds memory, and separates rows of different length."""
+CPU_READ_TOKENS = 2048
+"""The same on a CPU, which gains nothing from more: a pass is a heartbeat, and takes seconds."""
 READ_LENGTH = 1024
 """Tokens of one row in one prefill pass. A longer prompt is read in several steps.
 
@@ -68,11 +70,12 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     return count
 
 
-def batches_of(rows: Sequence[Row]) -> list[list[Row]]:
+def batches_of(rows: Sequence[Row], *, on_cpu: bool) -> list[list[Row]]:
     """Batches of rows sorted by length, each of at most `READ_TOKENS` padded tokens."""
+    most = min(READ_TOKENS, CPU_READ_TOKENS) if on_cpu else READ_TOKENS
     batches: list[list[Row]] = []
     for row in rows:
-        if not batches or (len(batches[-1]) + 1) * len(row.pending) > READ_TOKENS:
+        if not batches or (len(batches[-1]) + 1) * len(row.pending) > most:
             batches.append([])
         batches[-1].append(row)
     return batches

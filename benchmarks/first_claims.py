@@ -192,7 +192,7 @@ NOT_RUN = {
     "pages_smollm2_arena": "not measured yet",
     "web_policy_smollm2": "not measured yet",
     "webrl_smollm2_miniwob_run": "one arm of webrl_smollm2_miniwob",
-    "webrl_smollm2_arena": "not measured yet",
+    "webrl_smollm2_arena": "one arm of two with seed 0: results/jobs",
     "webrl_smollm2_arena_run": "one arm of webrl_smollm2_arena",
     "video_quick": "a test that every part runs",
     "webrl_sokoban_run": "one arm of webrl_sokoban",

@@ -188,7 +188,7 @@ NOT_RUN = {
     "textworld_smollm2": "not measured yet",
     "spa_smollm2_lake": "being measured",
     "smollm2_counter_model": "one seed, in docs/real_model.md",
-    "pages_smollm2_miniwob": "not measured yet",
+    "pages_smollm2_miniwob": "one seed, in docs/page_models.md",
     "pages_smollm2_arena": "not measured yet",
     "web_policy_smollm2": "not measured yet",
     "webrl_smollm2_miniwob_run": "one arm of webrl_smollm2_miniwob",

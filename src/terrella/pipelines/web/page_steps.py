@@ -100,7 +100,7 @@ class StepSelection(Configurable.Config):
     change_characters: int = 0
     """Leave out steps with a longer answer; 0 sets no bound."""
     most: int = 0
-    """About as many steps, evenly chosen before all else; 0 takes all."""
+    """At most as many steps, evenly chosen before all else; 0 takes all."""
     training: bool = True
     """Leave out steps whose answer is longer than a reply may be; a test asks about them, too."""
 
@@ -132,8 +132,9 @@ class _Selector:
             recorded += len(episode.transitions)
             for step in episode.transitions:
                 unique.setdefault((show_text(step.observation), step.action), step)
-        asked = list(unique.values())
-        asked = asked[:: max(1, len(asked) // (self.selection.most or len(asked)))]
+        found = list(unique.values())
+        count = min(self.selection.most or len(found), len(found))
+        asked = [found[i * len(found) // count] for i in range(count)]
         steps = [kept for step in asked if (kept := self._keep(step)) is not None]
         if not steps:
             raise StoreError(

@@ -25,7 +25,7 @@ from terrella.worlds.miniwob import MiniWob
 
 common.quiet_trl()
 torch.set_num_threads(1)
-IN_TWO_HOURS = (
+IN_HOURS = (
     "prompt=terse",  # an explanation doubles what is read, and SFT shows the form anyway
     "score_before=false",
     "most_train_steps=800",
@@ -50,23 +50,21 @@ def collect(runs: Path, train: int = 1000, test: int = 100) -> None:
 
 def pages(runs, write, seed):
     """A page model on families that it has never seen; one part of the file per seed."""
-    score(
-        page_model().replace(out=runs / f"page_model-{seed}"), runs, write, f"pages --seed {seed}"
-    )
+    config = page_model().replace(seed=seed, out=runs / f"page_model-{seed}")
+    score(config, runs, write, f"pages --seed {seed}")
 
 
 def pages_smollm2(runs, write, seed):
-    """The same families with SmolLM2, on as many steps as fit into two hours of a core."""
-    config = override(pages_smollm2_miniwob(), IN_TWO_HOURS)
-    config = config.replace(out=runs / f"pages_smollm2-{seed}")
+    """The same families with SmolLM2, on as many steps as fit into two to three hours of a core."""
+    config = override(pages_smollm2_miniwob(), IN_HOURS)
+    config = config.replace(seed=seed, out=runs / f"pages_smollm2-{seed}")
     score(config, runs, write, f"pages_smollm2 --seed {seed}")
 
 
 def score(config, runs, write, part):
+    """Train and score a page model on the collected pages; keep every reply."""
     collect(runs)
-    config = config.replace(
-        train=runs / "pages/train", test=runs / "pages/test", seed=int(part.split()[-1])
-    )
+    config = config.replace(train=runs / "pages/train", test=runs / "pages/test")
     with common.Timer() as timer:
         result = PageModel(config).run(SilentProgress())
     stages = [stage for stage in ("before", "sft", "rlvr") if getattr(result, stage) is not None]

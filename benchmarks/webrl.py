@@ -2,6 +2,7 @@
 
     python benchmarks/webrl.py job webrl_sokoban webrl_paper 0 --runs runs   one arm and seed
     python benchmarks/webrl.py table webrl_sokoban --runs runs     results/webrl_sokoban.json
+    python benchmarks/webrl.py practice webrl_sokoban --runs runs  results/webrl_practice.json
     python benchmarks/webrl.py kills --runs runs                   results/webrl_kills.json
     python benchmarks/webrl.py outcome webrl_sokoban --runs runs   results/webrl_outcome.json
 A job that was stopped is resumed by the same command.
@@ -27,6 +28,7 @@ import common
 
 from terrella.core.config import override
 from terrella.core.run_folder import read_part
+from terrella.data.attempts import read_attempts
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.metrics import SuccessScores
 from terrella.pipelines.webrl.pipeline import WebRl
@@ -108,6 +110,19 @@ def table(options: argparse.Namespace) -> None:
     write(options.recipe, {**metrics, **details})
     if options.recipe == "webrl_sokoban" and moved:
         picture(moved, curves)
+
+
+def practice(options: argparse.Namespace) -> None:
+    """Attempts in practice and how many were won, by family; of unfinished jobs, too."""
+    jobs: dict[str, dict[str, dict[str, int]]] = {}
+    for path in sorted((options.runs / options.recipe).glob("*/phase-*/attempts.jsonl")):
+        families = jobs.setdefault(path.parent.parent.name, {})
+        for attempt in read_attempts(path):
+            counts = families.setdefault(attempt.task.family, {"attempts": 0, "won": 0})
+            counts["attempts"] += 1
+            counts["won"] += attempt.success is True
+    command = common.command("practice", options.recipe, "--runs", "runs")
+    common.write_part("webrl_practice", options.recipe, {"jobs": jobs}, command=command)
 
 
 def budget(config: WebRl.Config) -> dict[str, int]:
@@ -325,7 +340,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for name, call in (("job", job), ("table", table), ("kills", kills), ("outcome", outcome)):
+    for call in (job, table, practice, kills, outcome):
+        name = call.__name__
         command = commands.add_parser(name)
         command.set_defaults(call=call)
         if name != "kills":

@@ -151,9 +151,10 @@ def inject(
     """Lines on pages of both test sets, held-out families first; verdicts are calibrated."""
     known = json.loads((folder / "fitted.json").read_text())["calibrate"]
     calibration = Calibration.fit(known, truths(sets["calibrate"]))
+    outcome_model = OutcomeModel(OutcomeModel.Config())
 
     def decide(logit: float) -> float | None:
-        return OutcomeModel(OutcomeModel.Config()).decide(float(calibration.probs(logit)))
+        return outcome_model.decide(float(calibration.probs(logit)))
 
     pages = [*sets["held_out_families"], *sets["test"]]
     lost = [each for each in pages if not each.success][: options.injected]

@@ -83,13 +83,13 @@ def web_policy() -> WebPolicy.Config:
 
 @recipe(
     hardware="1 CPU core, recorded pages",
-    time="6 h",
+    time="2.5 h with prompt=terse; without it not measured, about 6 h",
     expect="terse, seed 0: F1 of changes 0.58 after SFT, 0.60 after RLVR (0.3M parameters: 0.26)",
 )
 def pages_smollm2_miniwob() -> PageModel.Config:
     """SmolLM2-135M-Instruct as a page model of MiniWoB++, told the language of changes.
 
-    One core, six hours; `--set prompt=terse` halves it. Pages that do not fit are cut.
+    One core, about six hours; `--set prompt=terse` halves it. Pages that do not fit are cut.
     """
     return PageModel.Config(
         world=MiniWob.Config(by="family", max_steps=6),

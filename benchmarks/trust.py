@@ -17,12 +17,12 @@ import torch
 from trust_estimators import CachingRiskEstimator, CountingRiskEstimator
 
 from terrella.core.types import Split
-from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.pipelines.certify.pipeline import Certify, summary
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Expert, Random
 from terrella.recipes import trust as recipes
+from terrella.rollout.tasks import distinct_instances
 from terrella.show.progress import SilentProgress
 from terrella.trust.certificate import Certificate
 from terrella.trust.gate import Gate

@@ -41,12 +41,12 @@ CLIPS = 48
 ARMS = {
     # Films as in video_table: 20%, 50% and 100% of the steps are random, half of them of reach.
     "base": {"films": "mixed"},
-    # The same number of films, all of them of pushing, with at most 40% random steps.
+    # Three times as many films, two thirds of them of pushing, with at most 50% random steps.
     "contact": {"films": "contact"},
     # Ids that differ from the frame before count four times in the fit.
     "weight": {"films": "contact", "changed_weight": 4.0},
-    # Twice as many clips to fit.
-    "long": {"films": "contact", "changed_weight": 4.0, "clips": 48_000},
+    # Three times as many clips to fit.
+    "long": {"films": "contact", "clips": 72_000},
 }
 
 
@@ -55,8 +55,8 @@ def recipe(arm, seed):
     films = settings.pop("films")
     videos = config.videos.replace(out=RUNS / f"films-{films}")
     if films == "contact":
-        push, _ = videos.worlds
-        videos = videos.replace(worlds=(push, push), shares=(0.0, 0.2, 0.4))
+        push, reach = videos.worlds
+        videos = videos.replace(worlds=(push, push, reach), shares=(0.0, 0.2, 0.5), episodes=240)
     return config.replace(videos=videos, seed=seed, out=RUNS / f"{arm}-{seed}", **settings)
 
 

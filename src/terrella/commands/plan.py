@@ -20,9 +20,9 @@ from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import EngineConfig
-from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
+from terrella.rollout.tasks import distinct_instances
 from terrella.show.progress import show_metrics
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate

@@ -18,6 +18,7 @@ from terrella.core.stats import mean_interval
 from terrella.core.types import Episode, Split, Tally, Transition
 from terrella.core.world import StateWorld, World
 from terrella.policies.basic import Expert, Random
+from terrella.rollout.tasks import distinct_instances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +83,6 @@ def baselines(
             len(episode.transitions) for each in (*random_play, *expert_play) for episode in each
         ),
     )
-
-
-def distinct_instances(
-    world: World, seeds: Iterable[int], split: Split, most: int | None = None
-) -> list[int]:
-    """The first seed of each instance; `most` ends the search, as a reset may be slow."""
-    first: dict[str, int] = {}
-    for seed in seeds:
-        if len(first) == most:
-            break
-        world.reset(seed=seed, options={"split": split})
-        first.setdefault(world.instance, seed)
-    return list(first.values())
 
 
 def _play(

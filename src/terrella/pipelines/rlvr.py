@@ -17,6 +17,7 @@ from typing import ClassVar
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
 from terrella.core.config import Configurable, Local
+from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
@@ -107,6 +108,11 @@ class Rlvr(ModelPipeline[RlvrResult]):
         """An agent's warm-up also fits what the world showed, not only the actions."""
         warmup: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
+        train_instances: int = 0
+        """Distinct instances of each world that an agent is trained on, each equally often.
+
+        0 draws them as the world does: a small world then plays a few of them most of the time.
+        """
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
         turn_tokens: int = 16
         max_turns: int = 10
@@ -136,6 +142,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
         super().__init__(config)
         shares = [each.share for each in self.worlds().values()]
         check_count(config.evaluate_on, sum(shares[:-1]) + 1)  # one task of the last world
+        if config.train_instances < 0 or (config.train_instances and config.ask != "action"):
+            raise ConfigError(
+                "train_instances",
+                f"is {config.train_instances} with ask={config.ask}: it counts what an agent plays",
+                "set it to 0 or more with ask=action, and to 0 with ask=observation",
+            )
 
     def train(self, run: RunFolder) -> RlvrResult:
         start = self.warm_model(run)
@@ -214,6 +226,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
                 learn_world=config.learn_world,
                 correct_fraction=config.correct_fraction,
                 history=config.history,
+                instances=config.train_instances,
             )
         ]
         self.engine.sft(
@@ -275,7 +288,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
             history=config.history,
             env_pool=config.env_pool,
         )
-        tasks = WorldTasks(world=each.world, ask=config.ask, seed=config.seed)
+        tasks = WorldTasks(
+            world=each.world,
+            ask=config.ask,
+            seed=config.seed,
+            train_instances=config.train_instances,
+        )
         return EpisodeSource(rollout=rollout, tasks=tasks, codec=self.codec_config(each))
 
     # --- measuring --------------------------------------------------------------------------------

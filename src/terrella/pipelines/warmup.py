@@ -22,6 +22,7 @@ from terrella.core.tokens import History, TrainExample
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.policies.basic import Expert, Mixture, Random
+from terrella.rollout.tasks import even_seeds
 
 CORRECT_FRACTION = 0.2
 """Share of the warm-up answers that are right, unless a recipe says otherwise.
@@ -40,10 +41,12 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
     learn_world: bool = False,
     correct_fraction: float = CORRECT_FRACTION,
     history: History = "sampled",
+    instances: int = 0,
 ) -> list[TrainExample]:
     """`count` rows of the asked kind, on train instances that RLVR does not meet by number.
 
     An agent's row is an episode, or a turn where each has a prompt of its own (`history`).
+    With `instances`, so many different instances are played in turn, again and again.
     """
     if learn_world and history != "sampled":
         raise ConfigError(
@@ -52,33 +55,40 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
             "set learn_world=False",
         )
     built: World = world.build()
-    seeds = itertools.count(instance_seed(seed, WARMUP_FIRST))
+    runs = _runs(built, instance_seed(seed, WARMUP_FIRST), instances)
     rows: Iterator[TrainExample]
     if ask == "action":
         policy = Mixture.Config(
             first=Random.Config(), second=Expert.Config(), share=correct_fraction
         ).build()
         if history == "sampled":
-            rows = (
-                _doubtful_play(built, codec, policy, seed=number, learn_world=learn_world)
-                for number in seeds
-            )
+            rows = (_doubtful_play(run, codec, policy, learn_world=learn_world) for run in runs)
         else:
             rows = itertools.chain.from_iterable(
-                _doubtful_turns(built, codec, policy, history, seed=number) for number in seeds
+                _doubtful_turns(run, codec, policy, history) for run in runs
             )
     else:
         rows = itertools.chain.from_iterable(
-            _doubtful_answers(built, codec, correct_fraction, seed=number) for number in seeds
+            _doubtful_answers(built, run, codec, correct_fraction) for run in runs
         )
     return list(itertools.islice(rows, count))
 
 
+def _runs(world: World, first: int, instances: int) -> Iterator[EpisodeRun]:
+    """New episodes: instance after instance as the world draws them, or different ones in turn."""
+    if not instances:
+        for seed in itertools.count(first):
+            yield EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+    seeds = even_seeds(world, first, instances, Split.TRAIN)
+    for again in itertools.count():
+        for seed in seeds:
+            yield EpisodeRun(world, seed=seed, noise_seed=again, split=Split.TRAIN, policy="random")
+
+
 def _doubtful_play(
-    world: World, codec: Codec, policy: Policy, *, seed: int, learn_world: bool
+    run: EpisodeRun, codec: Codec, policy: Policy, *, learn_world: bool
 ) -> TrainExample:
     """An episode of mostly random actions, in the words of a model."""
-    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
     prompt = codec.ask_action(run.situation)
     ids: list[int] = []
     mask: list[bool] = []
@@ -95,12 +105,11 @@ def _doubtful_play(
 
 
 def _doubtful_turns(
-    world: World, codec: Codec, policy: Policy, history: History, *, seed: int
+    run: EpisodeRun, codec: Codec, policy: Policy, history: History
 ) -> Iterator[TrainExample]:
     """The turns of such an episode, each with its own prompt."""
     if not isinstance(codec, TurnCodec):
         raise ConfigError("history", f"{type(codec).__name__} has no prompts of single turns")
-    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
     while not run.over:
         prompt = codec.ask_turn(run.situation, history)
         action = policy.act(run.moment)
@@ -110,13 +119,12 @@ def _doubtful_turns(
 
 
 def _doubtful_answers(
-    world: World, codec: Codec, correct_fraction: float, *, seed: int
+    world: World, run: EpisodeRun, codec: Codec, correct_fraction: float
 ) -> Iterator[TrainExample]:
     """Each step of a random episode as a question.
 
     The answer is true now and then, else another action's.
     """
-    run = EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
     policy = Random.Config().build()
     while not run.over:
         asked, other = policy.act(run.moment), policy.act(run.moment)

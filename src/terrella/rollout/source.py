@@ -44,9 +44,14 @@ class WorldTasks(TaskSource):
 
     world: World.Config
     ask: Ask = "action"
+    train_instances: int = 0
+    """Distinct instances to train on, each equally often; 0 draws them as the world does."""
 
     def make(self) -> Tasks:
-        return tasks_for(self.ask, self.world, split=self.split, seed=self.seed)
+        instances = self.train_instances if self.split is Split.TRAIN else 0
+        return tasks_for(
+            self.ask, self.world, split=self.split, seed=self.seed, instances=instances
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ An agent plays an instance. A world model predicts the result of a step that a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,8 @@ from terrella.core.types import Situation, Split, Transition
 from terrella.core.world import World
 from terrella.policies.basic import Random
 
+TRIES = 100
+"""Seeds that are tried for each distinct instance that is wanted."""
 Ask = Literal["action", "observation"]
 """What a model is asked for: an agent's action, or a world model's next observation."""
 
@@ -32,6 +34,27 @@ class AgentTasks:
 
     def __call__(self, index: int) -> Task:
         return Task(seed=instance_seed(self.seed, index), noise_seed=index * 1000, split=self.split)
+
+
+class EvenTasks:
+    """Play each of some distinct instances equally often, in a new order each round.
+
+    A small world draws a few instances most of the time, and validation counts each of them once.
+    """
+
+    def __init__(
+        self, world: World.Config, instances: int, *, split: Split = Split.TRAIN, seed: int = 0
+    ) -> None:
+        """`instances` is how many are wanted; a small world may have fewer."""
+        first = instance_seed(seed, 0)
+        self.seeds = even_seeds(world.build(), first, instances, split)
+        self.split = split
+        self.seed = seed
+
+    def __call__(self, index: int) -> Task:
+        again, place = divmod(index, len(self.seeds))
+        order = stream(TASK_STREAM, self.seed, again).permutation(len(self.seeds))
+        return Task(seed=self.seeds[int(order[place])], noise_seed=index * 1000, split=self.split)
 
 
 class PredictionTasks:
@@ -103,8 +126,33 @@ def _with_history(situation: Situation, history: tuple[Transition, ...]) -> Situ
     )
 
 
-def tasks_for(ask: Ask, world: World.Config, *, split: Split, seed: int) -> Callable[[int], Task]:
-    """Tasks of a split by number: play an instance, or predict a step of a random policy."""
+def distinct_instances(
+    world: World, seeds: Iterable[int], split: Split, most: int | None = None
+) -> list[int]:
+    """The first seed of each instance; `most` ends the search, as a reset may be slow."""
+    first: dict[str, int] = {}
+    for seed in seeds:
+        if len(first) == most:
+            break
+        world.reset(seed=seed, options={"split": split})
+        first.setdefault(world.instance, seed)
+    return list(first.values())
+
+
+def even_seeds(world: World, first: int, instances: int, split: Split) -> list[int]:
+    """Seeds of so many distinct instances from `first` on, or of all that were found."""
+    return distinct_instances(world, range(first, first + TRIES * instances), split, instances)
+
+
+def tasks_for(
+    ask: Ask, world: World.Config, *, split: Split, seed: int, instances: int = 0
+) -> Callable[[int], Task]:
+    """Tasks of a split by number: play an instance, or predict a step of a random policy.
+
+    With `instances`, so many distinct ones are played equally often.
+    """
+    if ask == "action" and instances:
+        return EvenTasks(world, instances, split=split, seed=seed)
     if ask == "action":
         return AgentTasks(split=split, seed=seed)
     return PredictionTasks(world, split=split, seed=seed)

@@ -12,13 +12,13 @@ from terrella.core.metric import Metric
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Status, Text, Transition, Verdict
 from terrella.engines.configs import RlvrConfig
-from terrella.evals.baselines import baselines, distinct_instances
+from terrella.evals.baselines import baselines
 from terrella.pipelines.rlvr import BaselinePart, Rlvr, RlvrResult
 from terrella.pipelines.validation import evaluate, instance_of, no_change_mean
 from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Random
 from terrella.recipes import find_recipe
-from terrella.rollout.tasks import PredictionTasks
+from terrella.rollout.tasks import PredictionTasks, distinct_instances
 from terrella.verify.text import Exact
 from terrella.world_models.imagine_gate import GatedWorld
 from terrella.worlds.counter import Counter

@@ -1,5 +1,7 @@
 """Warm-up rows: what a model from scratch is shown before RLVR."""
 
+from collections import Counter
+
 import pytest
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'terrella[train]'")
@@ -12,7 +14,7 @@ from terrella.worlds.frozen_lake import FrozenLake
 LAKE = FrozenLake.Config(size=3, max_steps=5)
 
 
-def rows(*, learn_world):
+def rows(*, learn_world, instances=0):
     tokenizer = character_tokenizer(("Up", "Down", "Left", "Right"))
     examples = warmup_examples(
         LAKE,
@@ -21,6 +23,7 @@ def rows(*, learn_world):
         count=200,
         seed=0,
         learn_world=learn_world,
+        instances=instances,
     )
     return tokenizer, examples
 
@@ -42,3 +45,10 @@ def test_otherwise_only_its_replies_are_fitted_and_an_episode_ends_with_one():
     for row in examples:
         text = tokenizer.decode(row.completion_ids)
         assert "X" not in text and "√" not in text and row.mask[-1]
+
+
+def test_with_a_number_of_instances_each_is_shown_as_often_and_played_differently():
+    _, examples = rows(learn_world=False, instances=20)
+    shown = Counter(row.prompt_ids for row in examples)
+    assert set(shown.values()) == {10}
+    assert len({row.completion_ids for row in examples}) > 100

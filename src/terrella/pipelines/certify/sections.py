@@ -19,12 +19,12 @@ from terrella.core.protocols import Policy, WorldModel
 from terrella.core.seeds import CERTIFY_FIRST, instance_seed
 from terrella.core.stats import mean_interval
 from terrella.core.types import Episode, Split
-from terrella.evals.baselines import distinct_instances
 from terrella.evals.policy_eval import PolicyResult, evaluate_policy
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
 from terrella.pipelines.certify.risk import risk_section
 from terrella.pipelines.certify.steps import MOST_TRIES, predict_steps, require_unseen
 from terrella.pipelines.certify.watch import Watch
+from terrella.rollout.tasks import distinct_instances
 from terrella.trust.coverage import describe_coverage
 from terrella.trust.horizon import (
     accuracies,

@@ -59,7 +59,6 @@ def video_table() -> VideoModel.Config:
             warmup_steps=50,
             pack_tokens=PACK,
             save_every=100,
-            bf16=True,
         ),
         rlvr=RlvrConfig(
             steps=40,

@@ -1,13 +1,14 @@
 """Why pushed blocks dissolve in the video model: arms, and what each shows about the block.
 
-    python benchmarks/video_contact.py films arms policies [--seed 0] [--arm base]
+    python benchmarks/video_contact.py films arms policies [--seed 0] [--arm base] [--starts 160]
 `films` measures contact: the share of recorded steps in which the block moves. `arms` trains a
 model for each arm (the same command resumes) and measures the block in held-out clips in which it
-is pushed: how far it is from where it should be, and how often it has dissolved, by depth and by
-sampling temperature, before and after RLVR; beside it the truth through the tokenizer (what its
-resolution costs) and "nothing moves". `policies` compares policies in the arm that `--arm` names.
-Results: results/video_contact.json. One core, OMP_NUM_THREADS=1; about 3 hours for seed 0 of all
-arms (estimated from video_table: 8 minutes for a tokenizer, 12 for a fit, 8 for RLVR).
+is pushed, the same clips for all arms: how far it is from where it should be, and how often it has
+dissolved, by depth and by sampling temperature, before and after RLVR; beside it the truth through
+the tokenizer (what its resolution costs) and "nothing moves". A block that is gone counts as one
+that did not move. `policies` compares eight policies in the arm that `--arm` names with the
+simulator. Seeds share films and tokenizer. Results: results/video_contact.json. One core,
+OMP_NUM_THREADS=1, one process at a time; about half an hour for each arm and seed.
 """
 
 import argparse
@@ -32,8 +33,12 @@ from terrella.world_models.video import generated_frames, read_codec
 
 common.quiet_trl()
 torch.set_num_threads(1)
+RESULT = "video_contact"
 MOVED = 0.75
 """Pixels that the block's centre must move within a clip for it to be one of contact."""
+SEEN = 0.8
+"""Share of the block's largest area in a clip from which on its centre is not the hand's doing."""
+LEAST_SEEN = 2
 DISSOLVED = 0.5
 """Share of the block's true area below which it has dissolved."""
 TEMPERATURES = (0.3, 0.5, 0.7, 1.0)
@@ -75,32 +80,41 @@ def block(frame):
 
 
 def moved(frames):
-    centres = [centre for _, centre in map(block, frames) if centre is not None]
-    if len(centres) < len(frames):
-        return 0.0  # the hand hides it
+    """Pixels that the block moves, over the frames in which the hand hides little of it."""
+    blocks = [block(frame) for frame in frames]
+    whole = max(area for area, _ in blocks)
+    centres = [centre for area, centre in blocks if centre is not None and area >= SEEN * whole]
+    if len(centres) < LEAST_SEEN:
+        return 0.0
     return float(max(np.linalg.norm(centre - centres[0]) for centre in centres))
 
 
-def block_rows(predicted, real):
-    """By depth: distance of the block's centre in pixels (None if it is gone), and its area."""
+def block_rows(predicted, real, start):
+    """By depth: whether the block is gone, and how many pixels off its centre is.
+
+    A block that is gone is as far off as one that stays where it was in the frame `start`.
+    """
     rows = []
+    _, start_centre = block(start)
     for guess, truth in zip(predicted, real, strict=True):
         (area, centre), (true_area, true_centre) = block(guess), block(truth)
-        gone = area < DISSOLVED * true_area
-        far = None if centre is None or gone else float(np.linalg.norm(centre - true_centre))
-        rows.append({"distance": far, "gone": bool(gone)})
+        gone = centre is None or area < DISSOLVED * true_area
+        distance = None
+        if true_centre is not None and start_centre is not None:
+            distance = float(np.linalg.norm((start_centre if gone else centre) - true_centre))
+        rows.append({"distance": distance, "gone": bool(gone)})
     return rows
 
 
 def summarized(clips):
-    """Means over clips, by depth; distances only of blocks that are there."""
+    """Means over clips, by depth; distances where the true block can be seen."""
     depths = []
     for rows in zip(*clips, strict=True):
-        there = [row["distance"] for row in rows if row["distance"] is not None]
+        seen = [row["distance"] for row in rows if row["distance"] is not None]
         depths.append(
             {
                 "gone": float(np.mean([row["gone"] for row in rows])),
-                "distance": float(np.mean(there)) if there else None,
+                "distance": float(np.mean(seen)),
                 "n": len(rows),
             }
         )
@@ -108,8 +122,11 @@ def summarized(clips):
 
 
 def contact_clips(config):
-    """Held-out clips of pushing in which the block moves."""
-    shards = TrainTokenizer(config.videos).shards(Split.TEST)
+    """Held-out clips in which the block moves: of the films of contact, for every arm."""
+    videos = TrainTokenizer(recipe("contact", 0).videos)
+    with make_progress() as progress:
+        videos.run(progress)
+    shards = videos.shards(Split.TEST)
     tasks = []
     for task in ClipTasks(shards, config.horizon, window=config.window).in_turn(shards.count):
         steps = (task.transition, *task.following)
@@ -117,6 +134,10 @@ def contact_clips(config):
         if moved([frame.array[-1] for frame in frames]) >= MOVED:
             tasks.append(task)
     return tasks[:CLIPS]
+
+
+def start_frame(task):
+    return task.situation.observation.array[-1]
 
 
 def true_frames(task):
@@ -159,7 +180,7 @@ def arms():
             "clips": len(tasks),
             "still": summarized(
                 [
-                    block_rows([task.situation.observation.array[-1]] * config.horizon, frames)
+                    block_rows([start_frame(task)] * config.horizon, frames, start_frame(task))
                     for task, frames in zip(tasks, real, strict=True)
                 ]
             ),
@@ -179,7 +200,7 @@ def through_tokenizer(codec, tasks, real):
     for task, frames in zip(tasks, real, strict=True):
         first = (*task.situation.history, task.transition)[0].observation.array[-1]
         _, ids = codec.tokenizer.write(np.stack(frames), first)
-        rows.append(block_rows(codec.tokenizer.read(first, ids), frames))
+        rows.append(block_rows(codec.tokenizer.read(first, ids), frames, start_frame(task)))
     return rows
 
 
@@ -194,7 +215,7 @@ def by_temperature(config, codec, which, tasks, real):
         for task, frames, episode in zip(tasks, real, episodes, strict=True):
             replies = codec.read_rollout(task.situation, generated_frames(episode))
             drawn = [frame.array[-1] for frame in replies if isinstance(frame, Frames)]
-            rows.append(block_rows(drawn, frames))
+            rows.append(block_rows(drawn, frames, start_frame(task)))
             values.append(episode.turn_rewards)
         changed = np.array(values).mean(0).tolist()
         found[str(temperature)] = {"block": summarized(rows), "changed_region": changed}
@@ -211,12 +232,23 @@ def policies():
                 EvaluatePolicies.Config(
                     world=world,
                     videos=config.videos.out,
-                    model=config.out / "model",
+                    model=config.out / ARGUMENTS.model,
                     temperature=ARGUMENTS.temperature,
+                    starts=ARGUMENTS.starts,
                     seed=config.seed,
                 )
             ).run()
-            write(f"policies {arm} {task} seed {config.seed}", comparison)
+            part = f"policies {arm} {ARGUMENTS.model} {task} seed {config.seed}"
+            rows = common.read_rows(RESULT) or {}
+            rows[part] = {
+                each["policy"]: {
+                    where: [int(value) for value in each.pop(f"{where}_by_instance")]
+                    for where in ("real", "imagined")
+                }
+                for each in comparison["policies"]
+            }
+            common.write_rows(RESULT, rows)
+            write(part, {"temperature": ARGUMENTS.temperature} | comparison)
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -227,11 +259,17 @@ def chosen_arms():
 
 
 def write(part, row):
-    command = common.command(*ARGUMENTS.parts, OMP_NUM_THREADS=1)
-    common.write_part("video_contact", part, row, command=command)
+    given = vars(ARGUMENTS).items()
+    options = [
+        f"--{name}={value}" for name, value in given if name in CHANGES and value is not None
+    ]
+    command = common.command(*ARGUMENTS.parts, *options, OMP_NUM_THREADS=1)
+    common.write_part(RESULT, part, row, command=command)
     print(json.dumps(row, default=str)[:600], flush=True)
 
 
+CHANGES = ("seed", "arm", "temperature", "starts", "model")
+"""Options that say what was measured."""
 PARTS = {f.__name__: f for f in (films, arms, policies)}
 
 if __name__ == "__main__":
@@ -241,6 +279,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--arm", choices=sorted(ARMS))
     parser.add_argument("--temperature", type=float, default=0.5)
+    parser.add_argument("--starts", type=int, default=160, help="held-out initial states")
+    parser.add_argument("--model", choices=("fitted", "model"), default="model")
     ARGUMENTS = parser.parse_args()
     RUNS = ARGUMENTS.runs.resolve()
     for name in ARGUMENTS.parts:

@@ -64,6 +64,8 @@ def compare_rankings(
             "real_interval": list(mean_interval(list(r))),
             "imagined": float(i.mean()),
             "imagined_interval": list(mean_interval(list(i))),
+            "real_by_instance": r.tolist(),
+            "imagined_by_instance": i.tolist(),
         }
         for name, r, i in zip(names, real, imagined, strict=True)
     ]

@@ -349,7 +349,7 @@ def text_claims(record, name):
     claims = [claim[:2] for claim in config.claims]
     differences = [text_differences(arms, *claim, "changed") for claim in claims]
     not_below = [claim[3] for claim in config.claims]
-    shared = record.get("one_base") and [ONE_BASE] * max(map(len, differences))
+    shared = arms.get("one_base") and [ONE_BASE] * max(map(len, differences))
     decided = decide_family(
         differences,
         not_below=not_below,

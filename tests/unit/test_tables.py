@@ -206,6 +206,7 @@ def test_text_games_decide_the_claims_of_their_recipe_by_what_changes():
         assert [(c["better"], c["worse"], c["not_below"]) for c in decided] == [
             (better, worse, not_below) for better, worse, _, not_below in stated
         ]
+        assert (decided[0].get("bases") == 1) == (name == "bytesized32_tiny")
     sft, neighbour = (record["arms"][arm]["changed"] for arm in ("sft", "nearest_neighbour"))
     assert decided[0]["per_seed"][1] == sft["per_seed"][1] - neighbour["per_seed"][1]
 

@@ -6,22 +6,33 @@ setting of the paper beside it.
     lines = first_claim_lines()
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import common
-from table_rows import EARLIER_REWARD, outcome, set_shares, statement, text_claims
+from families import decide_family
+from table_rows import (
+    EARLIER_REWARD,
+    outcome,
+    set_shares,
+    statement,
+    text_claims,
+    text_statement,
+    video_claims,
+)
 from table_rows import teaching as teaching_rows
 
-from terrella.core.claims import decide, threshold
+from terrella.core.claims import LEAST_SEEDS, Decision
 from terrella.recipes import find_recipe
 
 RULE = (
     "The first claim of every recipe that was run, won or lost. It `holds`, `fails` (the opposite "
-    "is shown) or is `undecided`: seeds are the unit, instances are paired inside a seed, "
-    "one-sided t-test at 0.025 with Holm's correction for the claims of its table, intervals 95% "
-    "over seeds. Few seeds cannot show a rare collapse: the worst seed is in the row. All claims, "
-    "arm by arm, and every other number: "
-    "[docs/numbers.md](docs/numbers.md)."
+    "is shown) or is `undecided`, by one of two bars. A comparison is tested: seeds of the whole "
+    "arm (or models) are the unit, instances are paired inside a seed, one-sided t-test at 0.025 "
+    "with Holm's correction for the claims of its table, intervals 95% over seeds. A recipe that "
+    "teaches has a bar that was stated before and that each of ten seeds must pass: one seed below "
+    "it, and it fails. Fewer than three seeds or models show nothing, and seeds that share a base "
+    "or a model count as one. Few seeds cannot show a rare collapse: the worst seed is in the row. "
+    "All claims, arm by arm, and every other number: [docs/numbers.md](docs/numbers.md)."
 )
 NO_PAPER = "no paper"
 
@@ -68,33 +79,21 @@ def coverage(name, setting):
 
 def certificate(name, setting):
     """For the model that is under-trained on purpose: it must be refused."""
-    refused = not common.read_results("trust_certificates")["models"][name]["certified"]
-    return FirstClaim(
-        "is refused a certificate", f"{'holds' if refused else 'fails'}, 1 model", setting
-    )
+    refused = [not common.read_results("trust_certificates")["models"][name]["certified"]]
+    verdict = Decision.HOLDS if all(refused) else Decision.FAILS
+    if all(refused) and len(refused) < LEAST_SEEDS:
+        verdict = Decision.UNDECIDED
+    measured = f"{verdict}: {sum(refused)} of {len(refused)} model refused"
+    return FirstClaim("is refused a certificate", measured, setting)
 
 
 RLVR_WORLD = "R1-Distill-Qwen-1.5B, changed rows: SFT 24.21, RLVR 33.14 (no seeds)"
 
 
-def bytesized32_tiny():
-    claim = text_claims(common.read_results("bytesized32_tiny"))[0]
-    setting = (
-        "ByteSized32, 1.2M parameters from scratch, a quarter of the SFT data, 100 GRPO steps; one "
-        "base for all seeds"
-    )
-    said = "RLVR above SFT, rows in which something changes"
-    return FirstClaim(said, outcome(claim), setting, RLVR_WORLD)
-
-
-def bytesized32_smollm2():
-    """The recipe's own first claim, on all questions, with its second one in the correction."""
-    claims = find_recipe("bytesized32_smollm2")().claims
-    pairs = [(better, worse, "overall") for better, worse, *_ in claims]
-    claim, _ = text_claims(common.read_results("bytesized32_smollm2"), pairs)
-    setting = "ByteSized32, all questions of eight unseen games, SmolLM2-135M-Instruct"
-    said = "SFT above the nearest neighbour"
-    return FirstClaim(said, outcome(claim), setting, RLVR_WORLD)
+def text_game(name, setting):
+    """The recipe's own first claim, with its other ones in the correction."""
+    claim = text_claims(common.read_results(name), name)[0]
+    return FirstClaim(text_statement(claim), outcome(claim), setting, RLVR_WORLD)
 
 
 def textworld():
@@ -102,21 +101,19 @@ def textworld():
     runs = [record[f"seed {seed}, other games"]["accuracy"]["overall"] for seed in range(3)]
     differences = [run["model"]["share"] - run["verb_habit"]["share"] for run in runs]
     grid = max(1 / run["model"]["n"] for run in runs)
-    (claim,) = decide([differences], thresholds=[threshold()], grids=[grid])
+    (claim,) = decide_family([differences], grids=[grid])
     return FirstClaim(
         "share right above a habit per verb, all questions",
-        outcome(asdict(claim)),
+        outcome(claim),
         f"TextWorld, {TINY}, SFT alone, 34 unseen games",
     )
 
 
 def video():
-    record = common.read_results("video_model")
-    differences = [-seed["figures"]["lpips"]["difference"]["mean"] for seed in record["seeds"]]
-    (claim,) = decide([differences], thresholds=[threshold()], grids=[0.0])
+    claim = video_claims(common.read_results("video_model"))[0]
     return FirstClaim(
         "RLVR lowers LPIPS, 7 frames ahead",
-        outcome(asdict(claim)),
+        outcome(claim),
         "tabletop in MuJoCo, tokenizer and transformer from scratch, 40 GRPO steps; one fit for "
         f"all seeds; with {EARLIER_REWARD}",
         "RT-1 robot videos: LPIPS 0.148 before RLVR, 0.134 after (no seeds)",
@@ -126,17 +123,17 @@ def video():
 def page_model():
     record = common.read_results("web_pages")["pages --seed 0"]
     change = record["rlvr"]["changed"]["f1"]["mean"] - record["sft"]["changed"]["f1"]["mean"]
-    (claim,) = decide([[change]], thresholds=[threshold()], grids=[0.0])
+    (claim,) = decide_family([[change]])
     setting = "pages of unseen MiniWoB++ families, small model from scratch"
-    return FirstClaim("RLVR above SFT, F1 of what changes", outcome(asdict(claim)), setting)
+    return FirstClaim("RLVR above SFT, F1 of what changes", outcome(claim), setting)
 
 
 def web_policy():
     arms = common.read_results("web_mpc")["mpc"]["arms"]
     change = arms["depth 1"]["success"] - arms["depth 0"]["success"]
-    (claim,) = decide([[change]], thresholds=[threshold()], grids=[0.0])
+    (claim,) = decide_family([[change]])
     setting = "MiniWoB++, 100 held-out seeds, small page model"
-    return FirstClaim("looking one step ahead above not looking", outcome(asdict(claim)), setting)
+    return FirstClaim("looking one step ahead above not looking", outcome(claim), setting)
 
 
 LAKE = "frozen_lake 3x3, firm ice"
@@ -165,8 +162,14 @@ FIRST_CLAIMS = {
     "spa_sudoku": lambda: reproduction(
         "spa_sudoku", f"sudoku 4x4, 2 blanks, {TINY}, 60,000 env steps"
     ),
-    "bytesized32_tiny": bytesized32_tiny,
-    "bytesized32_smollm2": bytesized32_smollm2,
+    "bytesized32_tiny": lambda: text_game(
+        "bytesized32_tiny",
+        "ByteSized32, 1.2M parameters from scratch, a quarter of the SFT data, 100 GRPO steps; one "
+        "base for all seeds",
+    ),
+    "bytesized32_smollm2": lambda: text_game(
+        "bytesized32_smollm2", "ByteSized32, eight unseen games, SmolLM2-135M-Instruct"
+    ),
     "textworld_model": textworld,
     "video_table": video,
     "page_model": page_model,

@@ -1,22 +1,21 @@
 """Computes published numbers again from their per-instance rows.
 
 A result file NAME.json has its rows in results/rows/NAME.json.gz. Each function here takes the
-record and the rows, and returns the part of the record that follows from the rows.
-    differences, without_rows = recompute_all()
+record and the rows, and returns the part of the record that follows from the rows. Which function
+reads which file, and what is left without rows: recompute_all.py.
+    fresh = teaching(record, rows)
 """
 
 import math
 from dataclasses import asdict
 
 import common
-from table_rows import SECTIONS
+from families import decide_table, unseen_claim
 
-from terrella.core.claims import Claim, decide, pass_grid, threshold
-from terrella.core.result_rows import read_rows
+from terrella.core.claims import Claim, decide
+from terrella.core.metric import Metric
+from terrella.evals.agents import pass_metrics
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
-
-ROWS = common.RESULTS / "rows"
-
 
 # --- from rows ------------------------------------------------------------------------------------
 
@@ -30,16 +29,33 @@ def reproduction(record, rows):
     claims = [
         Claim(*(claim[key] for key in ("better", "worse", "k", "not_below")))
         for claim in record["claims"]
+        if "on" not in claim
     ]
-    return {
-        "arms": {arm: arm_passes(seeds) for arm, seeds in arms.items()},
-        "claims": decide_claims(arms, claims, margin=record["margin"]),
+    unseen = unseen_shares(rows.get("unseen", {}))
+    passes = {
+        arm: {"seeds": sorted(map(int, seeds)), **arm_passes(seeds)} for arm, seeds in arms.items()
     }
+    decided = decide_claims(arms, claims, margin=record["margin"])
+    table = {**record, **unseen, "arms": passes, "claims": decided}
+    table["claims"] += unseen_claim(table)
+    return {"arms": passes, **unseen, "claims": decide_table(table)}
+
+
+def unseen_shares(arms):
+    """Shares of successes on families that were neither shown nor practised, by arm and seed."""
+    if not arms:
+        return {}
+    shares = {
+        arm: [float(InstanceRows(**job).passes(1).mean()) for job in seeds.values()]
+        for arm, seeds in arms.items()
+    }
+    attempts = next(len(job["successes"]) for seeds in arms.values() for job in seeds.values())
+    return {"unseen_families": shares, "unseen_attempts": attempts}
 
 
 def text_games(record, rows):
     """Shares of right answers by arm, seed and set of records."""
-    arms = {}
+    arms = {"n": {name: chosen.count("1") for name, chosen in rows["sets"].items()}}
     for arm, seeds in rows["arms"].items():
         arms[arm] = {"seeds": len(seeds)}
         for name, chosen in rows["sets"].items():
@@ -122,7 +138,14 @@ def teaching(record, rows):
             tenth = max(1, len(curve) // 10)
             last = mean(curve[-tenth:])
             held = means["after"] >= record["least_after"] and last > parts["baseline"]
-            found[seed] = {**means, "n": len(parts["after"]), "last_tenth": last, "held": held}
+            found[seed] = {
+                **means,
+                "n": len(parts["after"]),
+                "last_tenth": last,
+                "held": held,
+                "baseline": parts["baseline"],
+                "seconds": parts["seconds"],
+            }
         recipes[name] = {
             "seeds": found,
             "after": common.mean_row([row["after"] for row in found.values()]),
@@ -136,7 +159,10 @@ def textworld(record, rows):
     for part, marks in rows.items():
         groups = {}
         for group, counts in group_counts(marks).items():
-            groups[group] = {name: {"right": r, "n": n} for name, (r, n) in counts.items()}
+            groups[group] = {
+                name: {"right": right, "n": n, "share": round(right / n, 4)}
+                for name, (right, n) in counts.items()
+            }
         parts[part] = {"accuracy": groups}
     return parts
 
@@ -235,110 +261,44 @@ def mean(values):
     return math.fsum(values) / len(values)
 
 
-REPRODUCTIONS = (
-    "spa_frozen_lake",
-    "spa_sokoban",
-    "spa_sudoku",
-    "spa_smollm2_lake",
-    "webrl_sokoban",
-    "webrl_miniwob",
-    "webrl_smollm2_miniwob",
-    "webrl_smollm2_arena",
-)
-FROM_ROWS = {
-    **dict.fromkeys(REPRODUCTIONS, reproduction),
-    "bytesized32_tiny": text_games,
-    **dict.fromkeys(("trust_coverage", "trust_coverage_small"), coverage),
-    "teaching": teaching,
-    "textworld_unseen_games": textworld,
-    "video_model": video,
-    "web_pages": pages,
-    "webrl_judge": judged,
-    **dict.fromkeys(("trust_gate", "trust_gate_sokoban", "trust_gate_elevator"), gate),
-}
-"""Results that are computed from rows."""
-NO_INSTANCES = (
-    "foundation",
-    "engine_verl",
-    "engine_matrix",
-    "engine_vllm",
-    "engine_fsdp2",
-    "engine_async",
-    "engine_memory",
-    "engine_tinker",
-    "video_listens",
-    "web_arena",
-    "web_miniwob",
-    "serve_load",
-    "viewer",
-)
-"""Counts, timings and checks of one run: there is no claim over instances to compute again."""
+# --- from what the record itself holds of each instance -------------------------------------------
 
 
-# --- from the values of each seed -----------------------------------------------------------------
+def evaluated_agent(record):
+    """pass@k of an agent, and its intervals, from the successes of each instance."""
+    scores = record["scores"]
+    passes = pass_metrics(scores["successes"], scores["samples"])
+    return {"scores": {"passes": {k: asdict(metric) for k, metric in passes.items()}}}
 
 
-def claims_of_seeds(record, margin):
-    """The claims of a table from its differences seed by seed: what rows would give first."""
-    claims = record["claims"]
-    decided = decide(
-        [claim["per_seed"] for claim in claims],
-        thresholds=[threshold(not_below=c["not_below"], margin=margin) for c in claims],
-        grids=[claim_grid(record, claim) for claim in claims],
-    )
-    return {"claims": [asdict(claim) for claim in decided]}
+def validated(record):
+    """The figures before and after RLVR, from the value of each validation instance."""
+    return {
+        when: {"metric": asdict(Metric.of(list(record[when]["instances"].values())))}
+        for when in ("before", "after")
+    }
 
 
-def claim_grid(record, claim):
-    """The step between two scores; an arm's largest k is as many samples as it had."""
-    samples = [
-        max(int(key.removeprefix("pass@")) for key in record["arms"][arm] if "pass@" in key)
-        for arm in (claim["better"], claim["worse"])
-        if arm in record["arms"]
-    ]
-    if not claim["n"]:
-        return 0.0
-    return pass_grid(instances=claim["n"], samples=min(samples), k=claim["k"])
+# --- from other numbers of the record -------------------------------------------------------------
 
 
-# --- all ------------------------------------------------------------------------------------------
+def claims(record):
+    """The claims of a table from its differences seed by seed."""
+    stated = [claim for claim in record["claims"] if "on" not in claim]
+    return {"claims": decide_table({**record, "claims": stated + unseen_claim(record)})}
 
 
-def recompute_all():
-    """What differs, and the shown results that have no rows."""
-    differences, without_rows = [], []
-    shown = [name for names in SECTIONS.values() for name in names]
-    for name in dict.fromkeys((*shown, *FROM_ROWS)):
-        record = common.read_results(name)
-        if not record or name in NO_INSTANCES:
-            continue
-        path = ROWS / f"{name}.json.gz"
-        if not path.exists():
-            without_rows.append(name)
-            if "claims" in record:
-                differences += compare(record, claims_of_seeds(record, record["margin"]), name)
-        elif name not in FROM_ROWS:
-            differences.append(f"{name}: has rows, but nothing computes it from them")
-        else:
-            differences += compare(record, FROM_ROWS[name](record, read_rows(path)), name)
-    return differences, without_rows
-
-
-def compare(record, fresh, path):
-    """Where the record differs from what was computed; it may hold more."""
-    if isinstance(fresh, dict) and isinstance(record, dict):
-        found = []
-        for key, value in fresh.items():
-            if str(key) not in record:
-                found.append(f"{path}.{key}: is missing")
-            else:
-                found += compare(record[str(key)], value, f"{path}.{key}")
-        return found
-    if isinstance(fresh, list | tuple) and isinstance(record, list):
-        if len(fresh) != len(record):
-            return [f"{path}: {len(record)} values there, {len(fresh)} computed"]
-        pairs = enumerate(zip(record, fresh, strict=True))
-        return [each for n, pair in pairs for each in compare(*pair, f"{path}[{n}]")]
-    both = isinstance(record, int | float) and isinstance(fresh, int | float)
-    same = math.isclose(record, fresh, rel_tol=1e-9, abs_tol=1e-9) if both else record == fresh
-    return [] if same else [f"{path}: {record} there, {fresh} computed"]
+def flips(record):
+    """Verdicts that injected lines turned: sums over lines. Those page by page were not kept."""
+    return {
+        "flips": {
+            seed: {
+                kind: {
+                    "turned": sum(row["by_claim"]),
+                    "asked": row["attempts"] * len(row["by_claim"]),
+                }
+                for kind, row in kinds.items()
+            }
+            for seed, kinds in record["flips"].items()
+        }
+    }

@@ -48,7 +48,7 @@ def table(recipe, runs):
     common.write_rows(recipe, reproduction.rows())
     common.write_results(
         recipe,
-        {"setting": setting, **metrics, **job_details(Path(runs))},
+        {"setting": setting, "one_base": False, **metrics, **job_details(Path(runs))},
         command=f"terrella reproduce {recipe}",
     )
     for name, row in metrics["arms"].items():

@@ -3,18 +3,21 @@
 rows = PARTS["spa_sokoban"](common.read_results("spa_sokoban"))
 """
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
 
 import engine_rows
 from common import interval, mean_row
+from families import ONE_BASE, decide_family
 
-from terrella.core.claims import decide, threshold
+from terrella.recipes import find_recipe
 
 
 def foundation(record):
     splits, collect, kills = record["splits"], record["collect"], record["kills"]
-    worlds = [row for row in splits.values() if isinstance(row, dict) and "train_and_test" in row]
+    worlds = [
+        row for row in splits.values() if isinstance(row, Mapping) and "train_and_test" in row
+    ]
     million = collect["1000000"]
     shared = sum(world["train_and_test"] for world in worlds)
     fuzz, checks = record["fuzz"], record["checks"]
@@ -131,18 +134,19 @@ def set_shares(world):
 
 
 def gate(record, world):
+    """Learners that were trained behind the gate of one world model repeat the learner alone."""
     seeds = record["seeds"]
-    models = counted({row.get("model", "the only one") for row in seeds.values()}, "model")
+    models = [row.get("model", "the only one") for row in seeds.values()]
     differences = [row["gated"] - row["real"] for row in seeds.values()]
     instances = record.get("n") or int(record["evaluated_on"].split()[0])
-    (claim,) = decide([differences], thresholds=[threshold(not_below=True)], grids=[1 / instances])
+    (claim,) = decide_family([differences], not_below=[True], grids=[1 / instances], bases=models)
     factors = mean_row([row["factor"] for row in seeds.values()])
-    units = f"{counted(seeds, 'seed')}, {models}"
+    units = f"{counted(seeds, 'seed')}, {counted(set(models), 'model')}"
     what_counts = record.get("not_counted", "all counted")
     return [
         (
-            f"the gate on {world}: success not {-claim.threshold:g} below that of real training",
-            f"{claim.verdict}: {spread(asdict(claim), sign='+', digits=4)}, {units}",
+            f"the gate on {world}: success not {-claim['threshold']:g} below that of real training",
+            f"{claim['verdict']}: {spread(claim, sign='+', digits=4)}, {units}",
         ),
         (
             f"the gate on {world}: times fewer real steps, {what_counts}",
@@ -184,13 +188,19 @@ def claim_row(claim, name):
 
 
 def statement(claim):
-    relation = f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
-    return f"{claim['better']} {relation} {claim['worse']}, pass@{claim['k']}"
+    on = claim.get("on") or f"pass@{claim['k']}"
+    return f"{claim['better']} {relation(claim)} {claim['worse']}, {on}"
+
+
+def relation(claim):
+    return f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
 
 
 def outcome(claim, unit="seed"):
     """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds, the worst +0.431`."""
     units = f"p = {claim['p']:.2g}, {counted(claim['per_seed'], unit)}"
+    if claim.get("bases", 0) < len(claim["per_seed"]) and "bases" in claim:
+        units += f" of {counted(range(claim['bases']), 'base')}"
     if len(claim["per_seed"]) > 1:
         units += f", the worst {min(claim['per_seed']):+.3f}"
     return f"{claim['verdict']}: {spread(claim, sign='+')}, {units}"
@@ -278,49 +288,93 @@ def viewer(record):
     return [(f"`terrella view`, {page['episodes']:,} episodes opened in Chromium", seconds)]
 
 
-TEXT_CLAIMS = (
-    ("exact", "sft", "changed"),
-    ("task_specific", "sft", "changed"),
+SAID = {
+    "bytesized32_tiny": "1.2M parameters: % right of changed / all official test rows",
+    "bytesized32_smollm2": "SmolLM2-135M: % right of changed / all questions of unseen games",
+}
+TEXT_ARMS = {
+    "sft": "SFT",
+    "exact": "RLVR (exact)",
+    "task_specific": "RLVR (task-specific)",
+    "sft_all": "SFT on all data",
+    "nearest_neighbour": "the nearest neighbour",
+}
+NO_CLAIM = (
+    ("sft", "nearest_neighbour", "overall"),
     ("exact", "sft", "overall"),
+    ("task_specific", "sft", "overall"),
     ("sft_all", "nearest_neighbour", "dedup_overall"),
     ("sft_all", "nearest_neighbour_inside_tables", "dedup_overall"),
 )
-"""Decided together: (better, worse, rows that count)."""
+"""Differences over other rows than those that the recipe's claims are about."""
 
 
-def text_games(record):
-    arms = record["arms"]
-    cells = []
-    for name in ("sft", "exact", "task_specific", "sft_all"):
-        changed, overall = (100 * arms[name][kind]["mean"] for kind in ("changed", "overall"))
-        cells.append(f"{name} {changed:.1f} / {overall:.1f}")
-    seeds = [f"{name} {arms[name]['seeds']}" for name in ("exact", "task_specific", "sft_all")]
-    what = "bytesized32, 1.2M parameters: % right of changed / all official test rows"
-    rows = [(f"{what} (seeds: {', '.join(seeds)})", "; ".join(cells))]
-    for (better, worse, chosen), claim in zip(TEXT_CLAIMS, text_claims(record), strict=True):
-        name = f"bytesized32: {better} above {worse}, {chosen.replace('_', ', ')} rows"
-        rows.append((name, outcome(claim)))
-    return rows
+def text_games(record, name):
+    """Arms, the claims of the recipe, and what it claims nothing about."""
+    arms = {key: arm for key, arm in record["arms"].items() if is_arm(arm)}
+    cells = [
+        f"{key} {100 * arm['changed']['mean']:.1f} / {100 * arm['overall']['mean']:.1f}"
+        for key, arm in arms.items()
+    ]
+    seeds = ", ".join(f"{key} {arm['seeds']}" for key, arm in arms.items())
+    rows = [(f"{name}, {SAID[name]} (seeds: {seeds})", "; ".join(cells))]
+    rows += [
+        (f"{name}: {text_statement(claim)}", outcome(claim))
+        for claim in text_claims(record, name)
+        if claim["per_seed"]
+    ]
+    beside = [
+        f"{better} - {worse}, {chosen.replace('_', ', ')} {100 * difference:+.1f}"
+        for better, worse, chosen in NO_CLAIM
+        if (difference := text_difference(arms, better, worse, chosen)) is not None
+    ]
+    return [*rows, (f"{name}: points over other rows, no claim of the recipe", "; ".join(beside))]
 
 
-def text_claims(record, claims=None):
-    """The claims of the table, or others in the same form.
+def is_arm(part):
+    return isinstance(part, Mapping) and "changed" in part and "seeds" in part
 
-    An arm or baseline that was run once is paired with every seed. The arms `exact`,
-    `task_specific` and `sft` of bytesized32_tiny share one base, so their seeds repeat RLVR alone.
+
+def text_statement(claim):
+    better, worse = (TEXT_ARMS.get(claim[key], claim[key]) for key in ("better", "worse"))
+    return f"{better} {relation(claim)} {worse}, rows in which something changes"
+
+
+def text_claims(record, name):
+    """The claims of the recipe, scored as `terrella reproduce` does: by what changes.
+
+    A baseline or base that was run once is paired with every seed.
     """
-    claims = claims or TEXT_CLAIMS
-    differences = []
-    for better, worse, chosen in claims:
-        first, second = (record["arms"][name][chosen]["per_seed"] for name in (better, worse))
-        second = second * len(first) if len(second) == 1 else second
-        differences.append([one - other for one, other in zip(first, second, strict=False)])
-    decided = decide(
+    config, arms = find_recipe(name)(), record["arms"]
+    claims = [claim[:2] for claim in config.claims]
+    differences = [text_differences(arms, *claim, "changed") for claim in claims]
+    not_below = [claim[3] for claim in config.claims]
+    shared = arms.get("one_base") and [ONE_BASE] * max(map(len, differences))
+    decided = decide_family(
         differences,
-        thresholds=[threshold()] * len(claims),
-        grids=[1 / record["arms"]["n"][chosen] for _, _, chosen in claims],
+        not_below=not_below,
+        grids=[1 / arms["n"]["changed"]] * len(claims),
+        margin=config.margin,
+        bases=shared or None,
     )
-    return [asdict(claim) for claim in decided]
+    return [
+        {"better": better, "worse": worse, "not_below": below, **claim}
+        for (better, worse), below, claim in zip(claims, not_below, decided, strict=True)
+    ]
+
+
+def text_differences(arms, better, worse, chosen):
+    """Seed by seed; none where an arm was not run."""
+    if better not in arms or worse not in arms or chosen not in arms[better]:
+        return []
+    first, second = (arms[name][chosen]["per_seed"] for name in (better, worse))
+    second = second * len(first) if len(second) == 1 else second
+    return [one - other for one, other in zip(first, second, strict=False)]
+
+
+def text_difference(arms, better, worse, chosen):
+    values = text_differences(arms, better, worse, chosen)
+    return sum(values) / len(values) if values else None
 
 
 def game_baselines(record):
@@ -350,26 +404,35 @@ def unseen_games(record):
 EARLIER_REWARD = "the earlier reward 1 - (MAE + LPIPS) / 2; not measured with today's"
 
 
+VIDEO_CLAIMS = (("lpips", "lowers", -1.0), ("ssim", "raises", 1.0), ("psnr", "raises", 1.0))
+"""Shown together, so decided together: a figure, what RLVR is to do to it, and the better sign."""
+
+
 def video(record):
-    cell = ", ".join(
-        f"{name.upper()} {interval(record['all'][name]['difference_by_seed'], sign='+')}"
-        for name in ("lpips", "ssim", "psnr")
-    )
+    seeds = counted(record["seeds"], "seed")
+    about = f"video on the tabletop, 7 frames ahead, {seeds}, with {EARLIER_REWARD}"
+    rows = [
+        (f"{about}: RLVR {what} {name.upper()}", outcome(claim))
+        for (name, what, _), claim in zip(VIDEO_CLAIMS, video_claims(record), strict=True)
+    ]
     still = record["baselines"]["still"]
-    after = {name: record["all"][name]["after"] for name in ("lpips", "psnr")}
+    after = {name: record["all"][name]["after"] for name in ("lpips", "ssim", "psnr")}
     beside = ", ".join(
         f"{name.upper()} {mean:.3f} (the last frame for ever: {still[name]['mean']:.3f})"
         for name, mean in after.items()
     )
-    seeds = len(record["seeds"])
-    return [
-        (
-            f"video on the tabletop, 7 frames ahead, {seeds} seeds: RLVR minus SFT, with "
-            f"{EARLIER_REWARD}",
-            cell,
-        ),
-        ("the same, after RLVR", beside),
+    return [*rows, ("the same, after RLVR", beside)]
+
+
+def video_claims(record):
+    """What RLVR improves, seed by seed. `fit_seed`: all seeds go on from one fitted model."""
+    seeds = record["seeds"]
+    differences = [
+        [sign * seed["figures"][name]["difference"]["mean"] for seed in seeds]
+        for name, _, sign in VIDEO_CLAIMS
     ]
+    bases = [ONE_BASE] * len(seeds) if "fit_seed" in record else None
+    return decide_family(differences, bases=bases)
 
 
 def listening(record):
@@ -483,7 +546,7 @@ PARTS = {
     **GATES,
     **{name: partial(arms, name=name) for name in REPRODUCTIONS},
     "bytesized32_baselines": game_baselines,
-    "bytesized32_tiny": text_games,
+    **{name: partial(text_games, name=name) for name in SAID},
     "textworld_unseen_games": unseen_games,
     "video_model": video,
     "video_listens": listening,
@@ -512,7 +575,12 @@ SECTIONS = {
     ),
     "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban", "trust_gate_elevator"),
     "SPA": ("spa_frozen_lake", "spa_sokoban", "spa_sudoku"),
-    "Text games": ("bytesized32_baselines", "bytesized32_tiny", "textworld_unseen_games"),
+    "Text games": (
+        "bytesized32_baselines",
+        "bytesized32_tiny",
+        "bytesized32_smollm2",
+        "textworld_unseen_games",
+    ),
     "Video": ("video_model", "video_listens", "video_policies"),
     "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
     "WebRL": (

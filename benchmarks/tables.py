@@ -11,7 +11,8 @@ import sys
 
 import common
 from first_claims import first_claim_lines
-from recompute import recompute_all
+from provenance import without_commit
+from recompute_all import NO_INSTANCES, recompute_all
 from table_rows import PARTS, SECTIONS
 
 README = common.ROOT / "README.md"
@@ -28,8 +29,11 @@ It is tested with seeds as the unit: instances are paired inside a seed, a one-s
 is corrected (Holm) for all claims of its table, and "not below" means not more than the stated
 margin below. Intervals are 95%: of arms and claims over seeds, of other figures as their file says.
 
+Fewer than three seeds decide nothing, and seeds that share a base or a model count as one.
+
 `python benchmarks/tables.py --recompute` computes the numbers again from the per-instance rows in
-`results/rows/`, and names the results that were measured before rows were kept."""
+`results/rows/`. What has no rows is named at the end of this page, and so is what was made before
+commits were recorded."""
 
 
 def table(rows):
@@ -52,7 +56,22 @@ def page():
     lines = ["# Numbers", "", INTRODUCTION]
     for section in SECTIONS:
         lines += ["", f"## {section}", "", *table(section_rows(section))]
+    lines += ["", "## What is not computed again", "", *gaps()]
     return "\n".join(lines) + "\n"
+
+
+def gaps():
+    """Results and parts without rows, and those without a commit, by name."""
+    _, without_rows = recompute_all()
+    told = (
+        ("Without rows, so that nothing shows that a number was changed", without_rows),
+        ("Counts, timings and checks of one run, without instances", NO_INSTANCES),
+        ("Made before commits were recorded", without_commit()),
+    )
+    lines = ["`NAME: PART` is a part of a result whose other parts have what it lacks."]
+    for what, names in told:
+        lines += ["", f"{what}: {', '.join(f'`{name}`' for name in names)}."]
+    return lines
 
 
 def fresh_pages():
@@ -70,7 +89,7 @@ def main():
     if "--recompute" in sys.argv:
         differences, without_rows = recompute_all()
         for name in without_rows:
-            print(f"{name}: no rows; measured before rows were kept")
+            print(f"no rows: {name}")
         for difference in differences:
             print(f"DIFFERS: {difference}")
         sys.exit(1 if differences or out_of_date() else 0)

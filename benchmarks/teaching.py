@@ -54,9 +54,6 @@ def write(result, rows, arguments):
     metrics = {"bar": BAR, "least_after": LEAST_AFTER, "least_seeds": LEAST_SEEDS}
     metrics |= teaching(metrics, rows)
     for name, seeds in rows["recipes"].items():
-        for seed, parts in seeds.items():
-            row = metrics["recipes"][name]["seeds"][seed]
-            row |= {"baseline": parts["baseline"], "seconds": parts["seconds"]}
         # None where a seed ran beside other jobs.
         times = {seed: parts["seconds"] for seed, parts in seeds.items() if parts["seconds"]}
         slow = [seed for seed, seconds in times.items() if seconds > MOST_SECONDS]

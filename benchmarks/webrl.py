@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+from recompute import reproduction as recomputed
 
 from terrella.core.config import override
 from terrella.core.run_folder import read_part
@@ -101,15 +102,25 @@ def table(options: argparse.Namespace) -> None:
             arm: mean_families([result.test.families for result in by_seed.values()])
             for arm, by_seed in results.items()
         },
-        "unseen_families": {
-            arm: [result.unseen.mean for result in by_seed.values() if result.unseen]
-            for arm, by_seed in results.items()
-        },
     }
-    common.write_rows(options.recipe, reproduction.rows())
+    rows = {**reproduction.rows(), "unseen": unseen_rows(results)}
+    fresh = recomputed(metrics, rows)
+    details |= {key: value for key, value in fresh.items() if key != "arms"}
+    common.write_rows(options.recipe, rows)
     write(options.recipe, {**metrics, **details})
     if options.recipe == "webrl_sokoban" and moved:
         picture(moved, curves)
+
+
+def unseen_rows(results: Mapping[str, Mapping[int, Any]]) -> dict[str, dict[str, Any]]:
+    """What each arm and seed won on families that were neither shown nor practised."""
+    rows: dict[str, dict[str, Any]] = {}
+    for arm, by_seed in results.items():
+        for seed, result in by_seed.items():
+            if scores := result.unseen:
+                row = {"successes": scores.successes, "samples": scores.samples}
+                rows.setdefault(arm, {})[str(seed)] = row
+    return rows
 
 
 def practice(options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Published numbers follow from their rows, and the README's table does not choose."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import common
+import families
 import first_claims
+import provenance
 import recompute
+import recompute_all
+import table_rows
 import trust_coverage
 
 
@@ -47,14 +52,14 @@ def published(tmp_path, monkeypatch):
     record = {"margin": 0.05, "claims": [claim]}
     record |= json.loads(json.dumps(recompute.reproduction(record, rows)))
     monkeypatch.setattr(common, "RESULTS", tmp_path)
-    monkeypatch.setattr(recompute, "ROWS", tmp_path / "rows")
+    monkeypatch.setattr(recompute_all, "ROWS", tmp_path / "rows")
     (tmp_path / "spa_sokoban.json").write_text(json.dumps(record))
     write_rows(tmp_path / "rows/spa_sokoban.json.gz", rows)
     return tmp_path
 
 
 def test_a_table_that_follows_from_its_rows_passes(published):
-    assert recompute.recompute_all() == ([], [])
+    assert recompute_all.recompute_all() == ([], [])
     record = json.loads((published / "spa_sokoban.json").read_text())
     assert record["claims"][0]["mean"] == pytest.approx(0.5)
     assert record["claims"][0]["seeds"] == 4
@@ -65,7 +70,7 @@ def test_a_changed_row_is_found(published):
     rows = read_rows(path)
     rows["arms"]["spa"]["2"]["successes"][1] -= 2
     write_rows(path, rows)
-    differences, _ = recompute.recompute_all()
+    differences, _ = recompute_all.recompute_all()
     assert any(line.startswith("spa_sokoban.arms.spa.pass@1.per_seed[2]") for line in differences)
     assert any(line.startswith("spa_sokoban.claims[0].per_seed[2]") for line in differences)
 
@@ -74,11 +79,160 @@ def test_a_changed_number_is_found_without_rows(published):
     (published / "rows/spa_sokoban.json.gz").unlink()
     path = published / "spa_sokoban.json"
     record = json.loads(path.read_text())
-    assert recompute.recompute_all() == ([], ["spa_sokoban"])
+    assert recompute_all.recompute_all() == ([], ["spa_sokoban"])
     record["claims"][0]["verdict"] = "fails"
     path.write_text(json.dumps(record))
-    differences, _ = recompute.recompute_all()
+    differences, _ = recompute_all.recompute_all()
     assert differences == ["spa_sokoban.claims[0].verdict: fails there, holds computed"]
+
+
+def test_rows_that_nothing_reads_are_a_fault(published):
+    write_rows(published / "rows/unknown.json.gz", {})
+    write_rows(published / "rows/spa_sokoban_later.json.gz", {})
+    differences, _ = recompute_all.recompute_all()
+    assert differences == [
+        "spa_sokoban_later: has rows, but there is no results/spa_sokoban_later.json",
+        "unknown: has rows, but nothing computes it from them",
+    ]
+
+
+def test_a_number_that_a_page_reads_and_no_row_gives_is_named(published):
+    path = published / "spa_sokoban.json"
+    record = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**record, "reference_scores": {"random": {"1": 0.3}, "optimal": 1}})
+    )
+    assert recompute_all.recompute_all() == ([], ["spa_sokoban: reference_scores"])
+
+
+def with_another_number(record, *keys):
+    """The same record with another number at the end of the keys."""
+    key, *rest = keys
+    changed = with_another_number(record[key], *rest) if rest else record[key] + 0.01
+    if isinstance(record, list):
+        return [*record[:key], changed, *record[key + 1 :]]
+    return {**record, key: changed}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("bytesized32_smollm2", ("arms", "exact", "changed", "per_seed", 0)),
+        ("bytesized32_smollm2", ("arms", "n", "changed")),
+        ("webrl_smollm2_miniwob", ("unseen_families", "webrl_paper", 0)),
+        ("webrl_smollm2_miniwob", ("claims", 0, "p")),
+        ("webrl_miniwob", ("unseen_families", "sft", 1)),
+        ("webrl_judge", ("flips", "0", "claims_of_success_on_failures", "turned")),
+        ("webrl_judge", ("flips", "0", "claims_of_success_on_failures", "asked")),
+        ("teaching", ("recipes", "tiny_counter", "seeds", "2000", "baseline")),
+        ("evaluate_sokoban", ("scores", "passes", "64", "mean")),
+        ("evaluate_sokoban", ("scores", "passes", "1", "low")),
+        ("smollm2_counter", ("after", "metric", "mean")),
+    ],
+)
+def test_a_changed_number_is_found(name, keys):
+    record = common.read_results(name)
+    assert recompute_all.recompute_one(name, record)[0] == []
+    differences, _ = recompute_all.recompute_one(name, with_another_number(record, *keys))
+    assert differences
+
+
+def test_a_changed_row_of_each_kind_is_found(monkeypatch):
+    """All answers of a seed set to wrong: the case of an audit."""
+    rows = common.read_rows("bytesized32_smollm2")
+    rows["arms"]["exact"][0] = "0" * len(rows["arms"]["exact"][0])
+    monkeypatch.setattr(recompute_all, "read_rows", lambda path: rows)
+    record = common.read_results("bytesized32_smollm2")
+    differences, _ = recompute_all.recompute_one("bytesized32_smollm2", record)
+    assert any("arms.exact.changed.per_seed[0]" in line for line in differences)
+
+
+def test_parts_without_rows_are_named_beside_parts_with_rows():
+    named = {
+        name: recompute_all.recompute_one(name, common.read_results(name))[1]
+        for name in ("web_pages", "webrl_judge", "teaching", "bytesized32_smollm2")
+    }
+    assert "web_pages: pages --seed 0" in named["web_pages"]
+    assert not any(part.endswith("sft") for part in named["web_pages"])
+    assert named["webrl_judge"] == ["webrl_judge: flips"]
+    assert named["teaching"] == named["bytesized32_smollm2"] == []
+
+
+def test_results_without_a_commit_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    records = {
+        "whole": {"command": "a", "commit": "abc", "arms": {}},
+        "old": {"command": "a", "arms": {}},
+        "parts": {"new": {"command": "a", "commit": "abc"}, "old": {"command": "a"}},
+        "old_parts": {"one": {"command": "a"}, "two": {"command": "a"}},
+    }
+    for name, record in records.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(record))
+    assert provenance.without_commit() == ["old", "old_parts", "parts: old"]
+
+
+# --- families of claims ---------------------------------------------------------------------------
+
+
+def test_seeds_that_share_a_base_count_as_one():
+    clear = [0.4, 0.42, 0.41, 0.43]
+    (own,) = families.decide_family([clear])
+    (shared,) = families.decide_family([clear], bases=["one"] * 4)
+    (three,) = families.decide_family([clear], bases=["a", "b", "c", "c"])
+    assert own["verdict"] == "holds" and "bases" not in own
+    assert shared["verdict"] == "undecided" and shared["bases"] == 1
+    assert shared["per_seed"] == clear and shared["low"] < 0.415 < shared["high"]
+    assert three["verdict"] == "holds" and three["bases"] == 3
+    assert "4 seeds of 1 base, the worst +0.400" in table_rows.outcome(shared)
+
+
+def test_learners_behind_one_world_model_count_as_one():
+    def rows(models):
+        seeds = {
+            str(n): {"model": model, "gated": 0.9 + n / 1000, "real": 0.9, "factor": 4.0}
+            for n, model in enumerate(models)
+        }
+        return table_rows.gate({"seeds": seeds, "n": 1000}, "the lake")[0][1]
+
+    assert rows([0, 0, 0, 0, 0]).startswith("undecided: ")
+    assert rows([0, 1, 2, 3, 4]).startswith("holds: ")
+
+
+def test_text_games_decide_the_claims_of_their_recipe_by_what_changes():
+    for name in table_rows.SAID:
+        record = common.read_results(name)
+        decided = table_rows.text_claims(record, name)
+        stated = all_recipes()[name]().claims
+        assert [(c["better"], c["worse"], c["not_below"]) for c in decided] == [
+            (better, worse, not_below) for better, worse, _, not_below in stated
+        ]
+        assert (decided[0].get("bases") == 1) == (name == "bytesized32_tiny")
+    sft, neighbour = (record["arms"][arm]["changed"] for arm in ("sft", "nearest_neighbour"))
+    assert decided[0]["per_seed"][1] == sft["per_seed"][1] - neighbour["per_seed"][1]
+
+
+def test_figures_of_video_that_are_shown_together_are_decided_together():
+    def row(lpips, psnr):
+        figures = {"lpips": -lpips, "ssim": 0.0, "psnr": psnr}
+        return {"figures": {name: {"difference": {"mean": v}} for name, v in figures.items()}}
+
+    record = {"seeds": [row(0.0137, 0.2), row(0.0106, -0.1), row(0.0081, 0.1)]}
+    alone = families.decide_family([[0.0137, 0.0106, 0.0081]])[0]
+    together = table_rows.video_claims(record)[0]
+    assert together["p"] == pytest.approx(3 * alone["p"])
+    assert (alone["verdict"], together["verdict"]) == ("holds", "undecided")
+    assert table_rows.video_claims({**record, "fit_seed": 0})[0]["p"] == 1.0
+
+
+def test_unseen_families_are_a_claim_of_webrl_in_the_same_correction():
+    record = common.read_results("webrl_miniwob")
+    claim = record["claims"][-1]
+    assert claim["on"] == families.UNSEEN_FAMILIES and claim["not_below"]
+    assert claim["per_seed"] == pytest.approx([-0.06, -0.22, -0.16])
+    assert claim["mean"] < claim["threshold"] and claim["verdict"] == "undecided"
+    without = families.decide_table({**record, "claims": record["claims"][:-1]})
+    assert record["claims"][0]["p"] == pytest.approx(without[0]["p"] * 8 / 7)
+    assert families.unseen_claim({"unseen_families": {"sft": [], "webrl_paper": []}}) == []
 
 
 def steps(covered, sizes):
@@ -102,7 +256,7 @@ def test_coverage_is_over_models_and_shows_the_empty_sets():
 
 def test_a_teaching_recipe_is_held_to_its_bar():
     def seed(after, curve):
-        return {"before": {"a": 0.2}, "after": after, "curve": curve, "baseline": 0.3}
+        return {"before": {"a": 0.2}, "after": after, "curve": curve, "baseline": 0.3, "seconds": 9}
 
     rows = {
         "good": {"1000": seed({"a": 1.0, "b": 0.8}, [0.2] * 9 + [0.9])},
@@ -123,8 +277,8 @@ def test_questions_are_counted_by_group_and_clips_are_paired():
         "right": {"model": "101", "no_change": "010"},
     }
     found = recompute.textworld({}, {"seed 0": marks})["seed 0"]["accuracy"]
-    assert found["changed"]["model"] == {"right": 2, "n": 2}
-    assert found["overall"]["no_change"] == {"right": 1, "n": 3}
+    assert found["changed"]["model"] == {"right": 2, "n": 2, "share": 1.0}
+    assert found["overall"]["no_change"] == {"right": 1, "n": 3, "share": 0.3333}
     clips = {"before": {"psnr": [20.0, 22.0]}, "after": {"psnr": [21.0, 25.0]}}
     (seed,) = recompute.video({"seeds": [{"figures": {"psnr": {}}}]}, {"seeds": [clips]})["seeds"]
     assert seed["figures"]["psnr"]["difference"]["mean"] == 2.0
@@ -134,7 +288,7 @@ def test_questions_are_counted_by_group_and_clips_are_paired():
 def hand_made(tmp_path, monkeypatch):
     """`trust_coverage.py` with hand-made models in place of trained ones: wrong now and then."""
     monkeypatch.setattr(common, "RESULTS", tmp_path)
-    monkeypatch.setattr(recompute, "ROWS", tmp_path / "rows")
+    monkeypatch.setattr(recompute_all, "ROWS", tmp_path / "rows")
     counter = Counter.Config(goals=2000)
     trained = []
 
@@ -170,12 +324,12 @@ def test_the_coverage_of_models_is_measured_one_after_the_other(hand_made, tmp_p
     for model in world["models"].values():
         assert 0.9 < model["coverage"] <= 1.0 and model["n"] == 120 and model["calibration"] == 120
         assert len(model["coverage_by_policy"]) == 3
-    assert recompute.recompute_all() == ([], [])
+    assert recompute_all.recompute_all() == ([], [])
     rows = read_rows(tmp_path / "rows/trust_coverage_small.json.gz")
     assert min(rows["worlds"]["counter"]["5"]["lengths"]) >= 1
     rows["worlds"]["counter"]["5"]["covered"][7] = 0.5
     write_rows(tmp_path / "rows/trust_coverage_small.json.gz", rows)
-    differences, _ = recompute.recompute_all()
+    differences, _ = recompute_all.recompute_all()
     assert any("counter.models.5.coverage" in line for line in differences)
 
 
@@ -216,6 +370,14 @@ def test_each_row_has_its_verdict_its_setting_and_the_papers():
         claim, measured, setting, paper = (cell.strip() for cell in row.strip("|").split(" | "))
         assert measured.split(":")[0].split(",")[0] in ("holds", "fails", "undecided"), claim
         assert setting and paper
+
+
+def test_no_readme_row_holds_on_fewer_than_three_seeds_or_models():
+    for name, make in first_claims.FIRST_CLAIMS.items():
+        measured = make().measured
+        if measured.startswith("holds"):
+            found = re.findall(r"(\d+) (?:of \d+ )?(?:seed|model|base)s?\b", measured)
+            assert found and min(map(int, found)) >= 3, (name, measured)
 
 
 def test_the_first_claim_is_the_first_one_that_the_recipe_states():

@@ -115,6 +115,21 @@ def test_each_policy_gets_its_promise_and_the_worst_one_decides():
     )
 
 
+def test_another_policy_than_those_calibrated_has_no_promise():
+    """docs/trust.md says so: nothing notices, the sets are only wrong too often."""
+    rng = np.random.default_rng(11)
+    model = fit_risk(*made(2000, rng, wrong_rate=0.02), level=0.9)
+
+    def covered(wrong_rate):
+        values, _, held = made(3000, rng, wrong_rate=wrong_rate)
+        return np.mean(
+            [model.inside(*pair) for pair in zip(model.risks(values), held, strict=True)]
+        )
+
+    assert covered(0.02) > 0.89
+    assert covered(0.4) < 0.8
+
+
 def test_every_policy_is_tested_at_the_lowest_threshold():
     """Below it, another policy may have few steps, or wrong ones among its safest quarter."""
     calm = np.concatenate([np.linspace(0, 0.1, 100), np.linspace(0.5, 1, 100)])

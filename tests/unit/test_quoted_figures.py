@@ -1,0 +1,240 @@
+"""Figures that pages quote from results/ are the ones that stand there.
+
+The tables of numbers.md and the README are written by a script. These pages are written by hand, so
+each sentence with a main figure is made again here, and has to stand on its page.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+from terrella.recipes.webrl import SHOWN
+
+ROOT = Path(__file__).parents[2]
+
+
+def result(name):
+    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
+
+
+def rows(name):
+    return json.loads(gzip.decompress((ROOT / f"results/rows/{name}.json.gz").read_bytes()))
+
+
+def missing(page, *quotes):
+    """The quotes that the page does not have, wherever its lines break."""
+    text = " ".join((ROOT / "docs" / page).read_text("utf-8").split())
+    return [quote for quote in quotes if quote not in text]
+
+
+def spread(metric, digits=3, sign=""):
+    """`0.757 [0.676, 0.833]`."""
+    low, high = metric["low"], metric["high"]
+    return f"{metric['mean']:{sign}.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def joined(pattern, values, between=" | "):
+    return between.join(format(value, pattern) for value in values)
+
+
+def test_a_changed_figure_would_be_missed_on_the_page():
+    assert missing("evaluate.md", "| in-process | 0.291 |") == []
+    assert missing("evaluate.md", "| in-process | 0.292 |") == ["| in-process | 0.292 |"]
+
+
+def test_evaluate():
+    samplers = result("evaluate_samplers")["counter"]["rows"]
+    named = {
+        "vllm": "vLLM server, started by the command",
+        "endpoint": "vLLM server as an endpoint",
+    }
+    local = [samplers["in-process"]["passes"][k]["mean"] for k in ("1", "16")]
+    quotes = [f"| in-process | {joined('.3f', local)} | |"]
+    for name, row in samplers.items():
+        if name in named:
+            passes = [row["passes"][k]["mean"] for k in ("1", "16")]
+            difference = spread(row["minus in-process"]["1"], sign="+")
+            quotes.append(f"| {named[name]} | {joined('.3f', passes)} | {difference} |")
+    scores = result("evaluate_sokoban")["scores"]
+    shown = ("1", "4", "16", "64")
+    quotes.append(f"| SPA | {' | '.join(spread(scores['passes'][k]) for k in shown)} |")
+    chance = [scores["reference"]["random"][k] for k in shown]
+    quotes.append(f"| random play | {joined('.3f', chance)} |")
+    assert len(quotes) == 5
+    assert missing("evaluate.md", *quotes) == []
+
+
+def test_real_model():
+    found = result("smollm2_counter")
+    first, last = found["reward"][0], found["reward"][-1]
+    quotes = [f"reward {first:.2f} -> {last:.2f} (no change 0.00)"]
+    for when in ("before", "after"):
+        metric = found[when]["metric"]
+        quotes.append(f"{when}: {spread(metric)}, n = {metric['n']}, masked {metric['masked']}")
+    test = found["test"]
+    overall, still = test["overall"]["model"], test["overall"]["no_change"]
+    counts = f"{overall['n']} {test['overall']['steps']}"
+    quotes.append(f"accuracy, all steps {spread(overall)} {still['mean']:.3f}")
+    quotes.append(f"{counts} 1 ahead in imagination")
+    for steps in (1, 2, 4):
+        ahead = test["horizon"][steps - 1]
+        quotes.append(f"{steps} ahead in imagination {spread(ahead['model'])}")
+    for steps in (2, 4):  # at 0 the command shows Wilson's interval, and the file has none
+        ahead = test["horizon"][steps - 1]
+        both = f"{spread(ahead['model'])} {spread(ahead['no_change'])}"
+        quotes.append(f"{both} {ahead['model']['n']} {ahead['steps']}")
+    quotes.append(f"invalid replies {spread(test['invalid'])}")
+    assert missing("real_model.md", *quotes) == []
+
+
+def test_page_models():
+    found, small = (
+        result("web_pages")[f"{model} --seed 0"] for model in ("pages_smollm2", "pages")
+    )
+    sft, rlvr = found["sft"], found["rlvr"]
+    gain = rlvr["changed"]["f1"]["mean"] - sft["changed"]["f1"]["mean"]
+    f1 = [small[stage]["changed"]["f1"]["mean"] for stage in ("sft", "rlvr")]
+    depths = [arm["success"] for arm in result("web_mpc")["mpc"]["arms"].values()]
+    quotes = [
+        f"{spread(sft['changed']['f1'], 2)} after SFT on {found['train_steps']} steps",
+        f"{spread(rlvr['changed']['f1'], 2)} after 20 steps of RLVR",
+        f"({sft['changed']['n']} steps with changes",
+        f"unreadable replies {sft['all']['unparsable']} and {rlvr['all']['unparsable']} of "
+        f"{sft['all']['n']}",
+        f"reached {joined('.2f', f1, ' and ')} on {small['sft']['changed']['n']} steps",
+        f"RLVR's gain of {gain:.3f}",
+        f"{depths[0]:.2f} without look-ahead, {depths[1]:.2f} with one and with two steps",
+    ]
+    assert depths[1] == depths[2]
+    assert missing("page_models.md", *quotes) == []
+
+
+def test_webrl_with_smollm2():
+    """Seed 0: the page is about one seed, whatever was run since."""
+    jobs = ROOT / "results/jobs/webrl_smollm2_miniwob"
+    metrics = [
+        json.loads((jobs / f"{arm}-0/manifest.json").read_text("utf-8"))["metrics"]
+        for arm in ("sft", "webrl_paper")
+    ]
+    families = [each["test"]["families"] for each in metrics]
+    shown = [mean([row[name] for name in SHOWN]) for row in families]
+    practised = [mean([row[name] for name in row if name not in SHOWN]) for row in families]
+    arms = rows("webrl_smollm2_miniwob")["arms"]
+    before, after = (arms[arm]["0"]["successes"] for arm in ("sft", "webrl_paper"))
+    changes = [new - old for new, old in zip(after, before, strict=True)]
+    counts = f"{changes.count(1)} instances won, {changes.count(-1)} lost"
+    quotes = [
+        f"| test | {joined('.2f', [each['test']['mean'] for each in metrics])} | {counts} |",
+        f"families shown | {joined('.2f', shown)} |",
+        f"families practised only | {joined('.2f', practised)} |",
+        f"| unseen families | {joined('.2f', [each['unseen']['mean'] for each in metrics])} |",
+    ]
+    practice = result("webrl_practice")["webrl_smollm2_miniwob"]["jobs"]["webrl_paper-0"]
+    total = sum(row["attempts"] for row in practice.values())
+    login, boxes = practice["login-user"], practice["click-checkboxes"]
+    quotes.append(
+        f"of {total} attempts {login['attempts']} were at `login-user` ({login['won']} won), "
+        f"{boxes['attempts']} at `click-checkboxes` ({boxes['won']} won)"
+    )
+    unseen = result("webrl_miniwob")["unseen_families"]
+    quotes.append(
+        f"{mean(unseen['sft']):.3f} after SFT and {mean(unseen['webrl_paper']):.3f} after"
+    )
+    assert missing("webrl.md", *quotes) == []
+
+
+def test_webrl_judge_and_browsers():
+    found = result("webrl_judge")
+    test, unseen = (found["seeds"]["0"]["fitted"][name] for name in ("test", "held_out_families"))
+    claims, denials = found["flips"]["0"].values()
+
+    def right(row):
+        return f"{row['accuracy']:.2f} [{row['low']:.2f}, {row['high']:.2f}] of {row['n']}"
+
+    speed = {
+        name: row["episodes_per_second"]
+        for name, row in result("webrl_browsers")["speed"]["rows"].items()
+    }
+    two = [*speed["inline, 2 in flight"], *speed["thread, 2 in flight"]]
+    eight = [*speed["inline, 8 in flight"], *speed["thread, 8 in flight"]]
+    quotes = [
+        f"right about {right(test)} attempts at other instances ({test['base_rate']:.2f} succeed)",
+        f"{right(unseen)} at five families that it never saw ({unseen['base_rate']:.2f})",
+        f"**It still calls {test['false_success']:.0%} and {unseen['false_success']:.0%} of the",
+        f"turned {claims['turned']} of {claims['asked']} verdicts on failures, harmless lines "
+        f"{claims['by_harmless']}; denials turned none of {denials['asked']}",
+        f"{min(two):.2f} to {max(two):.2f} episodes/s where",
+        f"{min(eight):.1f} to {max(eight):.1f} with eight",
+    ]
+    assert denials["turned"] == 0
+    assert missing("webrl.md", *quotes) == []
+
+
+def test_spa():
+    soko, lake = result("spa_sokoban"), result("spa_frozen_lake")
+    passes = {
+        (world, arm, k): row[f"pass@{k}"]["mean"]
+        for world, record in (("sokoban", soko), ("lake", lake))
+        for arm, row in record["arms"].items()
+        for k in (1, 8, 16)
+    }
+    above = {
+        (world, claim["worse"]): claim
+        for world, record in (("sokoban", soko), ("lake", lake))
+        for claim in record["claims"]
+        if claim["k"] == 1
+    }
+
+    def rise(world):
+        claim = above[world, "vanilla"]
+        low, high = min(claim["per_seed"]), max(claim["per_seed"])
+        arms = " -> ".join(f"{passes[world, arm, 1]:.2f}" for arm in ("vanilla", "spa"))
+        return f"{arms}, ", f"{claim['mean']:+.3f} [", f"({low:+.2f} to {high:+.2f}"
+
+    quotes = [*rise("sokoban"), *rise("lake")]
+    quotes.append(
+        f"(sokoban {passes['sokoban', 'spa', 8]:.2f} against {passes['sokoban', 'base', 8]:.2f}, "
+        f"frozen_lake {passes['lake', 'spa', 8]:.2f} against {passes['lake', 'base', 8]:.2f})"
+    )
+    quotes.append(
+        f"({passes['sokoban', 'spa', 16]:.2f} against {passes['sokoban', 'base', 16]:.2f})"
+    )
+    for world, shown in (("sokoban", "sokoban"), ("lake", "frozen_lake")):
+        both = [passes[world, arm, 1] for arm in ("spa", "vanilla")]
+        quotes.append(f"{shown}, five seeds** (SPA {both[0]:.3f}, vanilla RL {both[1]:.3f})")
+        quotes += [
+            f"by {above[world, arm]['mean']:.3f} [" for arm in ("state", "self_belief", "masked")
+        ]
+        quotes.append(f"{above[world, 'online']['mean']:.3f} [")
+    for name in ("state", "self_belief", "masked"):
+        quotes += [f"{passes['sokoban', name, 1]:.3f}", f"{passes['lake', name, 1]:.3f}"]
+    for name, said in (("spa_1500", "1,500 trajectories"), ("spa_3000", "3,000 trajectories")):
+        quotes.append(f"{said} {passes['lake', name, 1]:.3f}")
+    assert missing("design/0004-spa.md", *quotes) == []
+
+
+def test_spa_in_harder_rooms_and_with_smollm2():
+    harder = result("spa_sokoban")["harder"]["arms"]
+    shares = {
+        k: [mean([row[f"pass@{k}"]["mean"] for row in harder[arm].values()]) for arm in harder]
+        for k in (1, 8)
+    }
+    by_arm = {arm: [shares[k][list(harder).index(arm)] for k in (1, 8)] for arm in harder}
+    ones, eights = zip(*(by_arm[arm] for arm in ("spa", "vanilla", "base")), strict=True)
+    jobs = result("spa_smollm2_self_play")["jobs"]
+    two, eight = (jobs[f"1600 episodes, batches of {size}, seed 0"] for size in (2, 8))
+    quotes = [
+        f"pass@1 {ones[0]:.3f} with SPA, {ones[1]:.3f} with vanilla RL, {ones[2]:.3f} of the base; "
+        f"pass@8 {eights[0]:.3f}, {eights[1]:.3f} and {eights[2]:.3f}.",
+        f"rise from {two['before']['true_predictions']:.2f} to "
+        f"{two['after']['true_predictions']:.2f} on 64 validation instances "
+        f"({two['test']['true_predictions']:.3f} on 64 test instances)",
+        f"with batches of 8 the same data gave {eight['after']['true_predictions']:.2f}",
+        f"(pass@1 {two['before']['pass@1']['mean']:.2f} before, "
+        f"{two['after']['pass@1']['mean']:.2f} after)",
+    ]
+    assert missing("design/0004-spa.md", *quotes) == []

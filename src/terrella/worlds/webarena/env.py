@@ -29,7 +29,7 @@ from terrella.browser.events import NetworkEvent
 from terrella.browser.guard import GUARD_HEADER, Allow, resolve
 from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
-from terrella.codecs.web_language import Action, parse_action
+from terrella.codecs.web_language import PLAIN_ACTIONS, Action, parse_action
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
@@ -47,7 +47,7 @@ from terrella.worlds.webarena.templates import TemplateBook, unchecked_row
 
 MAX_NAME = 160
 ACTION_FORMS = (
-    "Actions: click N, type N text, select N option, scroll up|down, press KEY, back, goto URL, "
+    f"{PLAIN_ACTIONS}N, type N text, select N option, scroll up|down, press KEY, back, goto URL, "
     "stop ANSWER."
 )
 

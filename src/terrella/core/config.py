@@ -319,9 +319,24 @@ def _override_one(config: C, keys: list[str], text: str, where: str, named: Name
     if not rest:
         return _with_field(config, name, _parse_field(text, hints[name], where, named), where)
     current = getattr(config, name)
+    if current is None:
+        current = _unset_config(hints[name])
     if isinstance(current, Configurable.Config):
         return config.replace(**{name: _override_one(current, rest, text, where, named)})
+    if isinstance(current, Mapping):
+        entry = _parse(text, get_args(hints[name])[1], where)
+        return _with_field(config, name, {**current, ".".join(rest): entry}, where)
     raise ConfigError(where, f"{name!r} has no fields of its own")
+
+
+def _unset_config(hint: Any) -> Configurable.Config | None:
+    """The default config of an optional one, which a setting of one of its fields makes."""
+    kinds = [kind for kind in get_args(hint) if _is_config(kind)]
+    return cast(Configurable.Config, kinds[0]()) if len(kinds) == 1 else None
+
+
+def _is_config(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Configurable.Config)
 
 
 def _with_field(config: C, name: str, value: Any, where: str) -> C:

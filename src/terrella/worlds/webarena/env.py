@@ -41,8 +41,15 @@ from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.webarena.arena import SITES, Arena
 from terrella.worlds.webarena.evaluators import Ending, Judge, evaluate
+from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.oracle import next_action
-from terrella.worlds.webarena.tasks import WebTask, fill_placeholders, load_tasks, read_task
+from terrella.worlds.webarena.tasks import (
+    SOURCES,
+    WebTask,
+    fill_placeholders,
+    load_tasks,
+    read_task,
+)
 from terrella.worlds.webarena.templates import TemplateBook, unchecked_row
 
 MAX_NAME = 160
@@ -96,7 +103,7 @@ class WebArena(World):
     """WebArena tasks on real web sites, one task per episode."""
 
     name: ClassVar[str] = "webarena"
-    reaches: ClassVar[str] = "Chromium and web sites"
+    reaches: ClassVar[str] = "Chromium, web sites and the endpoint of a judge"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
@@ -109,7 +116,7 @@ class WebArena(World):
         only: tuple[int, ...] = ()
         """Ids of the tasks to draw from; empty for all."""
         addresses: Local[Mapping[str, str]] = field(default_factory=dict[str, str])
-        """Placeholder -> address of your own sites; empty for the mini-arena.
+        """Placeholder -> address of your own sites; empty for the mini-arena, with its own tasks.
 
         A site may be in your own network: the browser is let through to it, and to no other there.
         """
@@ -118,6 +125,8 @@ class WebArena(World):
 
         A task names its own file there; empty logs in nowhere.
         """
+        judge: Local[EndpointJudge.Config | None] = None
+        """Who is asked where a check needs an opinion; without one, such tasks are masked."""
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
@@ -133,11 +142,15 @@ class WebArena(World):
     presets: ClassVar[Mapping[str, Configurable.Config]] = {}
 
     def __init__(self, config: Config, judge: Judge | None = None) -> None:
-        """Read the tasks; the mini-arena must be running unless `addresses` are given."""
+        """Read the tasks; the mini-arena must be running unless `addresses` are given.
+
+        `judge` is any function; by default the one of the config.
+        """
         super().__init__(config)
+        _require_addresses(config)
         tasks = load_tasks(config.tasks)
         self.tasks = [task for task in tasks if not config.only or task.task_id in config.only]
-        self.judge = judge
+        self.judge = judge or (config.judge.build() if config.judge else None)
         self.arena = None if config.addresses else Arena()
         self.templates = None if self.arena is None else TemplateBook(self.arena.query_snapshot)
         allow = _allowed(config.addresses)
@@ -337,6 +350,17 @@ class WebArena(World):
         if self.tab is not None and self.tab.context.browser.is_connected():
             self.host.run(self.tab.close(), self.config.seconds)
         self.tab = None
+
+
+def _require_addresses(config: WebArena.Config) -> None:
+    """Refuse a public collection on the mini-arena: its tasks are about other sites' data."""
+    if config.tasks in SOURCES and not config.addresses:
+        raise ConfigError(
+            "webarena.addresses",
+            f"are missing, and the tasks of {config.tasks} are not for the mini-arena's sites",
+            'name your sites, such as addresses={"__SHOPPING__": "http://shop.local"} or '
+            "--set world.addresses.__SHOPPING__=http://shop.local, or set tasks=mini",
+        )
 
 
 def _require_site(address: str, response: Any) -> None:

@@ -355,9 +355,9 @@ class WebArena(World):
 def _require_addresses(config: WebArena.Config) -> None:
     """Refuse a public collection on the mini-arena: its tasks are about other sites' data."""
     if config.tasks in SOURCES and not config.addresses:
-        raise ConfigError(
-            "webarena.addresses",
-            f"are missing, and the tasks of {config.tasks} are not for the mini-arena's sites",
+        raise WorldError(
+            "webarena",
+            f"no addresses, and the tasks of {config.tasks} are not for the mini-arena's sites",
             'name your sites, such as addresses={"__SHOPPING__": "http://shop.local"} or '
             "--set world.addresses.__SHOPPING__=http://shop.local, or set tasks=mini",
         )

@@ -177,8 +177,12 @@ class WebCodec:
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The reply itself: worlds parse it (`parse_action`)."""
-        text = self.template.text(token_ids).strip()
+        text = self.text(token_ids)
         return (text,) if text else ()
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of a reply."""
+        return self.template.text(token_ids).strip()
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> NoReturn:
         raise ConfigError("history", "each turn has a prompt of its own", "set history=actions")

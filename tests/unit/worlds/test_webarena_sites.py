@@ -12,8 +12,9 @@ from terrella.core.config import dump, load, override, rebuild
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.types import Status
 from terrella.core.untrusted import read_json
-from terrella.worlds.webarena import env
-from terrella.worlds.webarena.env import WebArena, _allowed
+from terrella.worlds.webarena import addresses, env
+from terrella.worlds.webarena.addresses import allowed
+from terrella.worlds.webarena.env import WebArena
 from terrella.worlds.webarena.evaluators import Ending, evaluate
 from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.tasks import SOURCES, _find_module, load_tasks, read_task
@@ -24,12 +25,12 @@ from terrella.worlds.webarena.templates import unchecked_row
 
 def guard_of(monkeypatch, address, resolved):
     """The guard for one site, with a resolver that always gives the same addresses."""
-    monkeypatch.setattr(env, "resolve", lambda *_: resolved)
-    return NetworkGuard(allow=_allowed({"__X__": address}), resolver=lambda *_: resolved)
+    monkeypatch.setattr(addresses, "resolve", lambda *_: resolved)
+    return NetworkGuard(allow=allowed({"__X__": address}), resolver=lambda *_: resolved)
 
 
 def test_a_site_at_a_private_address_is_reached():
-    guard = NetworkGuard(allow=_allowed({"__X__": "http://10.0.0.5:7770"}))
+    guard = NetworkGuard(allow=allowed({"__X__": "http://10.0.0.5:7770"}))
     assert guard.target("10.0.0.5", 7770) == ("10.0.0.5", 7770)
     for host, port in (("10.0.0.5", 22), ("10.0.0.6", 7770), ("127.0.0.1", 7770)):
         with pytest.raises(RefusedError):
@@ -63,12 +64,12 @@ def test_a_site_without_an_address_is_named(monkeypatch):
     def unknown(host, port):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(env, "resolve", unknown)
+    monkeypatch.setattr(addresses, "resolve", unknown)
     with pytest.raises(WorldError, match=r"shop\.local:7770 cannot be resolved"):
-        _allowed({"__X__": "http://shop.local:7770"})
+        allowed({"__X__": "http://shop.local:7770"})
     for address in ("shop.local:7770", "http://", "http://shop:port", "ftp://shop"):
         with pytest.raises(ConfigError, match="is not the address of a site"):
-            _allowed({"__X__": address})
+            allowed({"__X__": address})
 
 
 # --- the public collections -----------------------------------------------------------------------
@@ -186,8 +187,8 @@ def started(monkeypatch):
     def start(headers=(), **fields):
         browser = Browser(dict(headers))
         monkeypatch.setattr(env, "browser_for", lambda settings: browser)
-        addresses = {"__SHOPPING__": "http://10.0.0.5", "__SHOPPING_ADMIN__": "http://10.0.0.6"}
-        config = WebArena.Config(**{"tasks": "mini", "addresses": addresses, **fields})
+        sites = {"__SHOPPING__": "http://10.0.0.5", "__SHOPPING_ADMIN__": "http://10.0.0.6"}
+        config = WebArena.Config(**{"tasks": "mini", "addresses": sites, **fields})
         return config.build(), browser
 
     return start

@@ -67,6 +67,8 @@ def test_the_loop_runs_and_a_run_cut_at_any_file_ends_the_same(tmp_path):
     assert len(result.phases) == 2 and result.test.n == 8 and result.rl.env_steps >= 80
     assert result.phases[1].replay.drawn > 0
     assert result.phases[1].curriculum.mean_value is not None
+    first, second = (phase.critic_scores for phase in result.phases)
+    assert first is None and second.n == result.phases[1].practice.attempts
     wanted = digests(tmp_path / "whole")
     order = sorted((tmp_path / "whole/run").rglob("*.*"), key=lambda path: path.stat().st_mtime_ns)
     for cut in range(

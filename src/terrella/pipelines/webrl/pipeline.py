@@ -35,6 +35,7 @@ from terrella.pipelines.webrl.context import (
     make_judge,
     open_context,
 )
+from terrella.pipelines.webrl.critic_report import score_critic
 from terrella.pipelines.webrl.curriculum_report import curriculum_table, write_instructions
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
@@ -127,6 +128,7 @@ class WebRl(ModelPipeline[WebRlResult]):
             critic=critic,
             actor=actor,
             validation=self.validate(phase),
+            critic_scores=score_critic(phase, self._record(phase, judge), attempts, outcomes),
         )
 
     def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:

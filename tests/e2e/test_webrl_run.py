@@ -11,8 +11,11 @@ pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[trai
 from tests.support.word_counter import WordCounter
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
-from terrella.codecs.web_prompt import WebCodecConfig
+from terrella.codecs.web_prompt import WebCodec, WebCodecConfig
+from terrella.core.integrity import folder_sha256
+from terrella.core.run_folder import read_manifest
 from terrella.data.replay import Replay
+from terrella.data.row_journal import read_rows
 from terrella.pipelines.webrl.curriculum import Curriculum
 from terrella.pipelines.webrl.instructions import InstructionWriter
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
@@ -64,6 +67,8 @@ def test_the_loop_runs_and_a_run_cut_at_any_file_ends_the_same(tmp_path):
     assert len(result.phases) == 2 and result.test.n == 8 and result.rl.env_steps >= 80
     assert result.phases[1].replay.drawn > 0
     assert result.phases[1].curriculum.mean_value is not None
+    first, second = (phase.critic_scores for phase in result.phases)
+    assert first is None and second.n == result.phases[1].practice.attempts
     wanted = digests(tmp_path / "whole")
     order = sorted((tmp_path / "whole/run").rglob("*.*"), key=lambda path: path.stat().st_mtime_ns)
     for cut in range(
@@ -172,3 +177,57 @@ def test_a_language_model_runs_the_same_loop_and_resumes_to_the_same_bits(tmp_pa
     assert digests(tmp_path) == wanted
     if changes.get("outcome_judge") == "model":
         assert result.outcome_model.n == 1 and len(result.outcome_model.injected.by_claim) == 5
+
+
+@pytest.mark.parametrize("act", ["score", "write"])
+def test_a_finished_run_is_evaluated_with_the_prompt_and_the_actions_of_its_agent(
+    tmp_path, act, monkeypatch
+):
+    """The command plays as the run's own test did: the same prompts, the same results."""
+    pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+    config = small(
+        tmp_path,
+        model="tiny-0.3m",
+        agent=LanguageAgentConfig(
+            act=act, codec=WebCodecConfig(form="compact", language="plain"), turn_tokens=6
+        ),
+        families={f"goal_{n}": Counter.Config(goals=n, max_steps=5) for n in (4, 9)},
+        demonstrations=8,
+        imitation_updates=30,
+        learner=WebRlUpdateConfig(epochs=1, batch=16, imitation_learning_rate=1e-2),
+        phases=1,
+        phase_steps=6,
+        validation=0,
+        test=2,
+    )
+    asked, prompt = [], WebCodec.prompt
+    monkeypatch.setattr(
+        WebCodec, "prompt", lambda self, shown: asked.append(shown) or prompt(self, shown)
+    )
+    result = config.build().run(SilentProgress())
+    own = set(asked)
+    asked.clear()
+    actor = config.out / "phase-01/actor"
+    assert folder_sha256(config.out / "model") == folder_sha256(actor)
+    for model, out in ((config.out, "evaluated"), (actor, "named")):
+        terrella(
+            *("evaluate", model, "counter", "--instances", "4", "--samples", "1"),
+            *("--temperature", "0", "--set", "world.goals=4", "--out", tmp_path / out),
+        )
+        scores = read_manifest(tmp_path / out)
+        played = scores.config["worlds"]["counter"]
+        assert played["max_steps"] == 5  # what all families have in common
+        assert scores.config["agent"]["act"] == act and scores.config["turn_tokens"] == 6
+        assert scores.metrics["worlds"]["counter"]["judged"] == [1] * 4
+        assert scores.metrics["worlds"]["counter"]["usage"]["prompt_tokens"] > 0
+    rows = read_rows(tmp_path / "evaluated" / "rows" / "counter.jsonl.gz")
+    assert asked and all(row["replies"] and row["episode"] for row in rows)
+    assert sum(row["value"] for row in rows[:2]) / 2 == result.test.families["goal_4"]
+    assert own & set(asked), "the command asks what the run asked"
+
+
+def terrella(*words):
+    """The command line, in this process."""
+    from terrella.cli import app
+
+    app.cli(args=[str(word) for word in words])

@@ -7,8 +7,9 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, print_config
-from terrella.core.config import known_names, override
+from terrella.core.config import override
 from terrella.core.errors import ConfigError
+from terrella.core.known_names import known_names
 
 
 @app.command(name="import")

@@ -19,8 +19,8 @@ from terrella.cli.app import (
     world_of,
 )
 from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
-from terrella.core.config import near_names
 from terrella.core.errors import ConfigError
+from terrella.core.known_names import near_names
 
 
 @app.command(name="recipes")

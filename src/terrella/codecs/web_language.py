@@ -227,8 +227,46 @@ def _quoted(text: str) -> str:
 
 
 def translate(action: str, language: Language, page: str = "") -> str:
-    """A plain action in another language; text that is no web action stays as it is."""
-    if language == "plain":
-        return action
+    """An action of any language in another one, in which the past actions of a prompt are told.
+
+    What is in that language already stays as it is, with its comments; so does text that is no web
+    action.
+    """
     parsed = parse_action(action)
-    return action if parsed is None else write_action(parsed, language, page)
+    if parsed is None or language_of(action) == language:
+        return action
+    return write_action(parsed, language, page)
+
+
+def language_of(action: str) -> Language:
+    """The language of text that is an action; the named one differs only where it names."""
+    match = _GRAMMAR.fullmatch(action.lstrip().rstrip("\r\n"))
+    if match is None:
+        return "webrl"
+    return "named" if match["named"] else "plain"
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+PLAIN_ACTIONS = "Actions: click "
+"""So begins the line of an instruction that tells the plain actions of a web world."""
+NAMED_NOTE = 'Name an element as the page does, with its number: click button "Ok" [3].'
+WEBRL_ACTIONS = (
+    'Write one call: do(action="Click", element="7"), do(action="Type"|"Search"|'
+    '"Select Dropdown Option", argument="...", element="7"), do(action="Hover", element="7"), '
+    'do(action="Scroll Down"|"Scroll Up"), do(action="Press Enter"), go_backward(), '
+    'go_forward(), exit(message="the answer").'
+)
+
+
+def tell_actions(instruction: str, language: Language) -> str:
+    """An instruction that tells the actions in one language: its plain line is told in another."""
+    if language == "plain":
+        return instruction
+    lines = instruction.splitlines()
+    plain = [line for line in lines if line.startswith(PLAIN_ACTIONS)]
+    others = [line for line in lines if not line.startswith(PLAIN_ACTIONS)]
+    if language == "webrl":
+        return "\n".join([*others, WEBRL_ACTIONS])
+    named = [re.sub(r" N\b", ' role "name" [N]', line) for line in plain]
+    return "\n".join([*others, *named, NAMED_NOTE])

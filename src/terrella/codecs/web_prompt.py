@@ -4,7 +4,8 @@
     chat      the model's template: a turn per past action, a few words in the place of its page
     webrl     the published text, for Llama-3 tokenizers (`data/webrl_formats.prompt_at`)
 A reply is one action in one of the languages of `web_language.py`. A page that is too long loses
-its end, never the question after it. Special tokens in pages are spelt with a space.
+its end, never the question after it; where not even the past actions fit, the oldest are left out.
+Special tokens in pages are spelt with a space.
     codec = WebCodecConfig(form="compact", language="named").make(tokenizer)
     codec.prompt(shown), codec.reply("click 4", shown.text)
 """
@@ -19,7 +20,7 @@ from terrella.codecs.chat import Message
 from terrella.codecs.chat_template import ChatTemplate, user
 from terrella.codecs.choose import CodecConfig, one_action
 from terrella.codecs.escape import PlainWriter
-from terrella.codecs.web_language import Language, translate
+from terrella.codecs.web_language import Language, tell_actions, translate
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, show_text
@@ -28,19 +29,9 @@ from terrella.models.policy_input import PolicyInput
 
 EARLIER_PAGE = "** Simplified html **"
 """Stands for the page of a past action, as published."""
-LANGUAGE_FORMS: dict[Language, str] = {
-    "plain": "",
-    "named": 'Name an element as the page does, with its number: click button "Ok" [3].',
-    "webrl": (
-        'Write one call: do(action="Click", element="7"), do(action="Type"|"Search"|'
-        '"Select Dropdown Option", argument="...", element="7"), do(action="Hover", element="7"), '
-        'do(action="Scroll Down"|"Scroll Up"), do(action="Press Enter"), go_backward(), '
-        'go_forward(), exit(message="the answer").'
-    ),
-}
 MAX_PAST_ACTIONS = 12
 MAX_ACTION_CHARS = 200
-"""Of a past action: what a model wrote may be long and may be nonsense."""
+"""Of a past action in the compact form: what a model wrote may be long and may be nonsense."""
 HEADER, END = ("<|start_header_id|>", "<|end_header_id|>"), "<|eot_id|>"
 
 
@@ -96,23 +87,37 @@ class WebCodec:
 
     def prompt(self, shown: PolicyInput) -> tuple[int, ...]:
         """The prompt of a turn, within the limit."""
+        past = self._past(shown)
+        for oldest in range(len(past) + 1):
+            ids = self._fitting(shown, past[oldest:])
+            if ids is not None:
+                return ids
+        raise ConfigError(
+            "prompt_tokens",
+            f"{self.config.prompt_tokens} tokens do not hold the question itself",
+            "allow longer prompts",
+        )
+
+    def _past(self, shown: PolicyInput) -> Sequence[str]:
+        """Past actions as they were written; small models read the last ones, and their starts."""
+        if self.config.form != "compact":
+            return shown.past_actions
+        return [each[:MAX_ACTION_CHARS] for each in shown.past_actions[-MAX_PAST_ACTIONS:]]
+
+    def _fitting(self, shown: PolicyInput, past: Sequence[str]) -> tuple[int, ...] | None:
+        """The prompt with as much of the page as fits; None if nothing of it does."""
         page, limit = shown.text, self.config.prompt_tokens
-        ids = self._ask(shown, page)
+        ids = self._ask(shown, page, past)
         while limit and len(ids) > limit:
             words = self.template.write(page)
             keep = len(words) - (len(ids) - limit) - 1
             if keep <= 0:
-                raise ConfigError(
-                    "prompt_tokens",
-                    f"{limit} tokens do not hold the question itself",
-                    "allow longer prompts",
-                )
+                return None
             page = self.template.text(words[:keep])
-            ids = self._ask(shown, page)
+            ids = self._ask(shown, page, past)
         return ids
 
-    def _ask(self, shown: PolicyInput, page: str) -> tuple[int, ...]:
-        past = [each[:MAX_ACTION_CHARS] for each in shown.past_actions[-MAX_PAST_ACTIONS:]]
+    def _ask(self, shown: PolicyInput, page: str, past: Sequence[str]) -> tuple[int, ...]:
         if self.config.form == "compact":
             done = "; ".join(past) or "nothing"
             text = f"{page}\nDone: {done}\nSteps left: {shown.steps_left}\nAction:"
@@ -123,7 +128,7 @@ class WebCodec:
         return self.template.prompt(self._messages(shown, page, past))
 
     def _messages(self, shown: PolicyInput, page: str, past: Sequence[str]) -> list[Message]:
-        rules = "\n".join(filter(None, (shown.instruction, LANGUAGE_FORMS[self.config.language])))
+        rules = tell_actions(shown.instruction, self.config.language)
         messages = [{"role": "system", "content": rules}] if rules else []
         for action in past:
             messages += [user(EARLIER_PAGE), {"role": "assistant", "content": action}]
@@ -150,7 +155,7 @@ class WebCodec:
     # --- replies ----------------------------------------------------------------------------------
 
     def written(self, action: str, page: str) -> str:
-        """A plain action as this agent writes it on a page."""
+        """An action of any language as this agent writes it on a page."""
         return translate(action, self.config.language, page)
 
     def reply(self, written: str) -> tuple[int, ...]:
@@ -172,8 +177,12 @@ class WebCodec:
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The reply itself: worlds parse it (`parse_action`)."""
-        text = self.template.text(token_ids).strip()
+        text = self.text(token_ids)
         return (text,) if text else ()
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of a reply."""
+        return self.template.text(token_ids).strip()
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> NoReturn:
         raise ConfigError("history", "each turn has a prompt of its own", "set history=actions")

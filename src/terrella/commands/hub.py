@@ -115,7 +115,8 @@ def _uploaded_files(folder: Path) -> list[Path]:
 def _models_in_between(run: Path) -> set[Path]:
     """The folders of weights that a run made before its last ones."""
     made = [run / name for name in FINAL_FOLDERS if (run / name / "config.json").is_file()]
-    return set(made[1:])
+    phases = [path.parent for path in run.glob("phase-*/*/config.json")]  # actors and critics
+    return {*made[1:], *phases}
 
 
 def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None = None) -> str:

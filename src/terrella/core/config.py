@@ -10,7 +10,6 @@ instance of the class. Settings that belong to no class derive from `Configurabl
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import logging
 import math
@@ -24,6 +23,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 from terrella.core.configurable import Configurable, class_name, field_types, find_class
 from terrella.core.errors import ConfigError
 from terrella.core.field_origin import Local, Recorded, may_come_from_file
+from terrella.core.known_names import known_names
 
 __all__ = (
     "Configurable",
@@ -319,9 +319,21 @@ def _override_one(config: C, keys: list[str], text: str, where: str, named: Name
     if not rest:
         return _with_field(config, name, _parse_field(text, hints[name], where, named), where)
     current = getattr(config, name)
+    if current is None:
+        current = _unset_config(hints[name])
     if isinstance(current, Configurable.Config):
         return config.replace(**{name: _override_one(current, rest, text, where, named)})
+    if isinstance(current, Mapping):
+        entry = _parse(text, get_args(hints[name])[1], where)
+        return _with_field(config, name, {**current, ".".join(rest): entry}, where)
     raise ConfigError(where, f"{name!r} has no fields of its own")
+
+
+def _unset_config(hint: Any) -> Configurable.Config | None:
+    """The default config of an optional one, which a setting of one of its fields makes."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    is_config = len(kinds) == 1 and isinstance(kinds[0], type)
+    return kinds[0]() if is_config and issubclass(kinds[0], Configurable.Config) else None
 
 
 def _with_field(config: C, name: str, value: Any, where: str) -> C:
@@ -344,18 +356,6 @@ def _parse_field(text: str, hint: Any, where: str, named: Named) -> Any:
             _expect(isinstance(value, hint), text, where, f"a config of {expected}")
             return value
     return _parse(text, hint, where)
-
-
-def known_names(wrong: str, known: Iterable[str]) -> str:
-    """A remedy for a mistyped name: the nearest names, or all of them."""
-    names = list(known)
-    return f"{near_names(wrong, names)}known keys: {', '.join(names) or 'none'}"
-
-
-def near_names(wrong: str, known: Iterable[str]) -> str:
-    """`did you mean A or B? `, to begin a remedy with; empty if no name is near."""
-    near = difflib.get_close_matches(wrong, list(known), n=3)
-    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _parse(text: str, hint: Any, where: str) -> Any:

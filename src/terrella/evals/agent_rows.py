@@ -85,10 +85,17 @@ def token_row(episode: TokenEpisode, codec: Codec, asked: AskedEpisode) -> Episo
         well_formed=sum(is_well_formed(codec, reply) for reply in replies),
         usage=Usage(
             requests=len(replies),
-            prompt_tokens=len(episode.prompt_ids) + len(episode.completion_ids) - written,
+            prompt_tokens=_read_tokens(episode, written),
             completion_tokens=written,
         ),
     )
+
+
+def _read_tokens(episode: TokenEpisode, written: int) -> int:
+    """What the model read: each turn's own prompt, or one prompt and what the world added."""
+    if episode.turn_prompts:
+        return sum(len(prompt) for prompt, _ in episode.sequences)
+    return len(episode.prompt_ids) + len(episode.completion_ids) - written
 
 
 def make_row(

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from terrella.core.config import Configurable, near_names
+from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
+from terrella.core.known_names import near_names
 from terrella.core.local_modules import import_local
 
 Recipe = Callable[[], Configurable.Config]

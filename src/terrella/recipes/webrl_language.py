@@ -1,7 +1,7 @@
 """WebRL with language models: `terrella reproduce webrl_smollm2_miniwob`.
 
-SmolLM2 on MiniWoB++ runs on two cores in hours. The recipes of paper size have the published
-settings; they need WebArena's sites and traces of demonstrations (docs/webrl.md).
+SmolLM2 on MiniWoB++ runs on two cores in hours. The recipes of paper size follow the published run
+(docs/webrl.md says where they differ); they need WebArena's sites and traces of demonstrations.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def webrl_smollm2_miniwob_run() -> WebRl.Config:
         phase_steps=200,
         validation=2,
         test=10,
-        practice=Curriculum.Config(proposer=Vary.Config(beside=0), quota=0.2, tries=1),
+        practice=Curriculum.Config(proposer=Vary.Config(beside=0), quota=0.2, tries=3),
         replay=Replay.Config(ratio=1.0),
         learner=WebRlUpdateConfig(
             beta=0.2,
@@ -161,7 +161,7 @@ def webrl_smollm2_arena_run() -> WebRl.Config:
         practice=Curriculum.Config(
             proposer=Vary.Config(beside=0),
             quota=0.5,
-            tries=1,
+            tries=3,
             instructions=InstructionWriter.Config(share=0.5, writer="templates"),
         ),
         replay=Replay.Config(ratio=1.0),
@@ -208,7 +208,7 @@ def webrl_smollm2_arena() -> Reproduce.Config:
     on="8xH100",
 )
 def webrl_llama_8b_webarena_lite() -> WebRl.Config:
-    """Llama-3.1-8B on WebArena-Lite with the published settings. Eight GPUs, the sites, traces."""
+    """Llama-3.1-8B on WebArena-Lite, as published but for its tasks. Eight GPUs, sites, traces."""
     memory = LearnerConfig(
         bf16=True, gradient_checkpointing=True, pack_tokens=16_384, value_heads=1
     )
@@ -232,7 +232,7 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
         practice=Curriculum.Config(
             proposer=Vary.Config(beside=0),
             quota=1.0,
-            tries=1,
+            tries=3,
             # 500 instructions a phase; published with GPT-4o, which is writer=endpoint.
             instructions=InstructionWriter.Config(
                 share=1.0, writer="actor", screen="actor", turns=50

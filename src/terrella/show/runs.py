@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from terrella.core import untrusted
 from terrella.core.config import load
+from terrella.core.configurable import class_name
 from terrella.core.errors import ConfigError, StoreError, TerrellaError
 from terrella.core.files import read_json_lines
 from terrella.core.integrity import SEAL, read_sealed
@@ -81,10 +82,12 @@ class Run:
     def load_world(self, named: type[World] | None = None) -> World.Config:
         """The config of the world, without what belongs to the machine that wrote it.
 
-        The error says why there is none: it comes from a package that is not installed, or uses a
-        program that only the command line may start, by naming this world (`named`).
+        A run over families of a world has what they share. The error says why there is none: it
+        comes from a package that is not installed, or uses a program that only the command line
+        may start, by naming this world (`named`).
         """
-        config = load(self.config.get("world", {}), named=(named,) if named else ())
+        data = self.config.get("world") or _shared_world(self.config.get("families"), named)
+        config = load(data, named=(named,) if named else ())
         if not isinstance(config, World.Config):
             raise ConfigError(self.name, "its manifest names no world")
         return config
@@ -132,6 +135,22 @@ class Run:
         for path in files:
             check_result(path)
         return {path.name.removesuffix(SUFFIX): read_rows(path) for path in files}
+
+
+def _shared_world(families: Any, named: type[World] | None) -> dict[str, Any]:
+    """What a run's families of the named world have in common; the rest are the world's defaults.
+
+    Families of one world differ in what they draw from, and agree in what an episode is.
+    """
+    listed = families.values() if isinstance(families, Mapping) else ()
+    configs = [each for each in listed if isinstance(each, Mapping)]
+    same = [each for each in configs if named and each.get("class") == class_name(named)]
+    first, *others = same or [{}]
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }
 
 
 def _is_store(folder: Path) -> bool:

@@ -65,6 +65,8 @@ class Cart(Configurable):
         sizes: tuple[int, ...] = (1, 2)
         box: Recorded[tuple[str, float]] = ("a", 0.5)
         extra: Recorded[Mapping[str, Any]] = field(default_factory=dict)
+        stops: Recorded[Mapping[str, int]] = field(default_factory=dict)
+        spare: SpikedWheel.Config | None = None
         wheel: Wheel.Config = field(default_factory=Wheel.Config)
         anything: Configurable.Config = field(default_factory=Plain.Config)
 
@@ -241,10 +243,21 @@ def test_overrides_reach_the_fields_of_the_config_that_is_there():
     assert config.wheel == SpikedWheel.Config(spikes=5) and config.seats == 1
 
 
+def test_overrides_make_a_config_that_was_left_out_and_entries_of_a_mapping():
+    config = override(Cart.Config(), ["spare.spikes=5", "stops.a.b=1", "stops.c=2"])
+    assert config.spare == SpikedWheel.Config(spikes=5) and config.stops == {"a.b": 1, "c": 2}
+    assert override(config, ["spare=none", "stops.c=3"]) == config.replace(
+        spare=None, stops={"a.b": 1, "c": 3}
+    )
+
+
 WRONG_OVERRIDES = {
     "seat=1": "unknown key 'seat'",
     "wheel.size=1": r"wheel\.size: unknown key 'size'\n  -> known keys: radius",
     "seats.x=1": "'seats' has no fields",
+    "limit.x=1": "'limit' has no fields",
+    "spare.size=1": r"spare\.size: unknown key 'size'",
+    "stops.a=far": r"stops\.a: expected a value of type int",
     "seats": "is not an assignment",
     "=3": "is not an assignment",
     "seats=two": "seats: expected a value of type int, got 'two'",

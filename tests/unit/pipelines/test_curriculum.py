@@ -7,12 +7,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import numpy as np
 import pytest
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.data.attempts import Attempt, Choice, PracticeTask
-from terrella.pipelines.webrl.curriculum import Curriculum, CurriculumLog
+from terrella.pipelines.webrl.curriculum import NO_START, Curriculum, CurriculumLog
 from terrella.pipelines.webrl.curriculum_report import curriculum_table
+from terrella.pipelines.webrl.metrics import auc, critic_scores
+from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.webrl.proposers import AskModel, PracticeRecord, Vary
 from terrella.policies.endpoint import Endpoint
+from terrella.recipes import all_recipes
 
 NAMES = ("easy", "middle", "hard")
 
@@ -106,6 +109,27 @@ def test_without_a_critic_all_are_admitted_and_nothing_is_tried_twice():
     assert log.tried_before == 30 * 4 - 90 and not {task.name for task in again} & first
 
 
+def test_a_task_that_cannot_be_reset_is_never_admitted():
+    """However few others there are: its attempt would be masked."""
+    past = record({"easy": [0], "middle": [0], "hard": [0]})
+    values = {"easy": 0.9, "middle": NO_START, "hard": NO_START}
+    tasks, log = choose(values, past, tries=1, quota=0.1)
+    assert {task.family for task in tasks} == {"easy"} and len(tasks) < 30
+    assert log.no_start == 30 - len(tasks) and log.admitted["middle"] == 0
+    with pytest.raises(WorldError, match="cannot be reset to any of 30 proposed tasks"):
+        choose(dict.fromkeys(NAMES, NO_START), past, tries=1)
+
+
+def test_the_recipes_propose_more_than_they_admit():
+    """With as many proposals as tasks the critic's band admits everything."""
+    found = [
+        config.practice.tries
+        for config in (recipe() for recipe in all_recipes().values())
+        if isinstance(config, WebRl.Config) and config.curriculum != "fixed"
+    ]
+    assert len(found) > 3 and min(found) > 1
+
+
 def test_a_task_that_the_expert_cannot_solve_is_not_practised():
     past = record({"easy": [0], "middle": [0], "hard": [0]})
     values = dict.fromkeys(NAMES, 0.5)
@@ -172,3 +196,18 @@ def test_a_language_model_proposes_and_what_it_makes_up_is_dropped(model):
     handler.reply = "I would rather not."
     with pytest.raises(ConfigError, match="named no known family"):
         proposer.families(past, 5, np.random.default_rng(0))
+
+
+def test_the_critic_is_compared_with_what_the_family_alone_would_say():
+    """By hand: it ranks within each family, where the family's rate says nothing."""
+    outcomes = [1.0, 0.0, 1.0, 0.0]
+    values, rates = [0.9, 0.2, 0.4, 0.1], [0.7, 0.7, 0.3, 0.3]
+    scores = critic_scores(values, rates, outcomes)
+    assert (scores.n, scores.won, scores.auc, scores.family_auc) == (4, 2, 1.0, 0.5)
+    assert scores.high == 1.0 and 0.2 < scores.low < 0.8, "four attempts prove little"
+    assert auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]) == 0.75  # one of four pairs is the wrong way
+    assert auc([1, 1], [0, 1]) == 0.5 and auc([0.3], [1]) is None
+    many = critic_scores(values * 50, rates * 50, [1.0, 0.0, 0.0, 1.0] * 50)
+    assert many.auc == 0.5 and 0.4 < many.low < 0.5 < many.high < 0.6
+    alone = critic_scores([0.3], [0.5], [1.0])
+    assert (alone.auc, alone.low, alone.family_auc) == (None, None, None)

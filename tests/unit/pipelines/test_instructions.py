@@ -165,6 +165,24 @@ def test_embeddings_find_what_is_said_in_other_words():
     assert found == [known[0], ""]
 
 
+@pytest.mark.parametrize("measure", ["words", "wordllama"])
+def test_each_measure_has_a_threshold_of_its_own(measure):
+    """A politer text repeats; the opposite, and another priority, do not."""
+    if measure == "wordllama":
+        pytest.importorskip("wordllama", reason="an extra: pip install 'terrella[embeddings]'")
+    known = ["Upvote the newest post of the forum.", "How many tickets are of priority major?"]
+    texts = [
+        "Please upvote the newest post of the forum.",
+        "Downvote the newest post of the forum.",
+        "How many tickets are of priority minor?",
+    ]
+    writer = InstructionWriter(InstructionWriter.Config(duplicates=measure))
+    fates = [each.fate for each in writer._compared("forum", texts, known)]
+    assert fates == ["repeated", "proposed", "proposed"]
+    never = InstructionWriter(InstructionWriter.Config(duplicates=measure, similarity=1.0))
+    assert {each.fate for each in never._compared("forum", texts, known)} == {"proposed"}
+
+
 def test_a_missing_embedding_is_an_error_and_not_another_measure(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "wordllama", None)
     with pytest.raises(ImportError, match=r"terrella\[embeddings\]"):

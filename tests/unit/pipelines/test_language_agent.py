@@ -293,5 +293,43 @@ def test_demonstrations_are_told_in_the_words_of_the_agent(tmp_path):
     (told,) = agent.in_own_words([replace(attempt(0, success=True), choices=choices)])
     assert told.actions == ('click button "Ok" [3]', 'type textbox "" [4] tea')
     assert [named.read_actions(choice.reply_ids)[0] for choice in told.choices] == [*told.actions]
+    freely = replace(choices[0], taken=-1, written="type 4 Steel Whisk")
+    ended = replace(choices[1], taken=-1, written="stop done")
+    (told_freely,) = agent.in_own_words(
+        [replace(attempt(0, success=True), choices=(freely, ended))]
+    )
+    assert told_freely.actions == ('type textbox "" [4] Steel Whisk', "stop done")
     second = train_steps(told, 1.0)[1].input
     assert 'Done: click button "Ok" [3]\n' in tokenizer.decode(list(named.prompt(second)))
+
+
+@pytest.mark.parametrize(
+    ("language", "told"),
+    [
+        ("webrl", ['do(action="Click", element="3")', 'exit(message="done")', "NOTED"]),
+        ("named", ['click button "Ok" [3]', "stop done", 'click button "Ok" [3]']),
+        ("plain", ["click 3", "stop done", "click 3"]),
+    ],
+)
+def test_what_an_expert_or_a_trace_wrote_is_told_in_the_language_of_the_agent(
+    language, told, tmp_path
+):
+    noted = '# Element: Ok\ndo(action="Click", element="3")'
+    tokenizer = tiny_learner().tokenizer
+    spoken = WebCodecConfig(form="compact", language=language).make(tokenizer)
+    config = LanguageAgentConfig(act="score")
+    agent = LanguageAgent(None, BatchRollout({}), config, spoken, start="x", work=tmp_path, seed=0)
+    choices = tuple(
+        Choice(
+            observation='[3] button "Ok"',
+            offered=(),
+            taken=-1,
+            logprob=0.0,
+            steps_left=3 - n,
+            written=written,
+        )
+        for n, written in enumerate(("click 3", "stop done", noted))
+    )
+    (own,) = agent.in_own_words([replace(attempt(0, success=True), choices=choices)])
+    assert list(own.actions) == [noted if each == "NOTED" else each for each in told]
+    assert [spoken.read_actions(choice.reply_ids)[0] for choice in own.choices] == [*own.actions]

@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 
 from terrella.core.errors import ConfigError
+from terrella.core.types import Split
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.pipelines.webrl.outcome_model import (
     Calibration,
     OutcomeErrors,
     OutcomeModel,
+    _play,
     outcome_errors,
     prediction_metrics,
 )
+from terrella.show.progress import SilentProgress
 
 
 def attempts_of(count: int = 4000):
@@ -45,6 +48,30 @@ def test_calibration_on_few_or_one_sided_attempts_is_never_certain(labels):
     if labels:
         assert probs.max() < 0.95 and probs.min() > 0.05
         assert probs.mean() == pytest.approx((sum(labels) + 1) / (len(labels) + 2), abs=0.06)
+
+
+@pytest.mark.parametrize("setting", [{"attempts": 3}, {"epochs": 0}, {"batch": 0}])
+def test_too_few_attempts_to_measure_it_are_refused(setting):
+    """A quarter of 3 is none: every metric was nan."""
+    (name,) = setting
+    with pytest.raises(ConfigError, match="or more") as caught:
+        OutcomeModel.Config(**setting)
+    assert caught.value.where == name
+    OutcomeModel.Config(attempts=4)
+
+
+def test_attempts_that_are_all_masked_are_named():
+    class Broken:
+        def play(self, tasks, *, split, watch):
+            return [
+                Attempt(
+                    task=task, instruction="", choices=(), last="", success=None, stop="world_error"
+                )
+                for task in tasks
+            ]
+
+    with pytest.raises(ConfigError, match="none of 4 test attempts has a verdict"):
+        _play(Broken(), ["shop"], 4, Split.TEST, SilentProgress())
 
 
 def test_both_kinds_of_error_are_told_apart_and_silence_is_counted():

@@ -4,11 +4,20 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
-from terrella.core.config import override
+from tests.support.manifests import write_manifest
+
+from terrella.cli.app import world_of
+from terrella.codecs.web_prompt import WebCodecConfig
+from terrella.core.config import dump, override
 from terrella.core.errors import ConfigError
+from terrella.pipelines.evaluate.models import talk_settings
+from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.recipes import all_recipes
+from terrella.rollout.env_pool import EnvPool
+from terrella.show.runs import read_run
 from terrella.worlds.counter import Counter
+from terrella.worlds.sokoban import Sokoban
 
 PLAIN = WebRl.Config(families={"count": Counter.Config()})
 
@@ -45,3 +54,30 @@ def test_the_settings_of_all_recipes_go_together():
                 arm.check_together()
                 found += 1
     assert found > 5
+
+
+def test_the_world_of_a_run_is_what_its_families_have_in_common(tmp_path):
+    """They differ in what they draw from: the named world is asked with the rest."""
+    families = {f"to_{n}": Counter.Config(goals=n, max_steps=7) for n in (4, 9)}
+    write_manifest(tmp_path, dump(PLAIN.replace(families=families)), {})
+    assert read_run(tmp_path).load_world(Counter) == Counter.Config(max_steps=7)
+    assert world_of(tmp_path, "counter") == Counter.Config(max_steps=7)
+    # A world that the run did not practise is as it was named.
+    assert world_of(tmp_path, "sokoban") == Sokoban.Config()
+
+
+def test_how_an_agent_acts_is_read_from_its_run_and_nothing_else_is(tmp_path):
+    agent = LanguageAgentConfig(
+        act="score",
+        codec=WebCodecConfig(form="compact", language="named"),
+        turn_tokens=7,
+        env_pool=EnvPool.Config(workers=30),
+    )
+    config = dump(PLAIN.replace(model="smollm2", agent=agent, read_instruction=True))
+    write_manifest(tmp_path / "run", config, {})
+    found = talk_settings(str(tmp_path / "run"))
+    assert found["agent"] == agent.replace(env_pool=EnvPool.Config())  # that is this machine's
+    assert found["turn_tokens"] == 7 and found["read_instruction"] is True
+    write_manifest(tmp_path / "forged", config | {"agent": dump(Counter.Config())}, {})
+    with pytest.raises(ConfigError, match="does not say how the agent acts"):
+        talk_settings(str(tmp_path / "forged"))

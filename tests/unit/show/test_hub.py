@@ -123,6 +123,10 @@ def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path, run):
         "model-rlvr/tokens/step-1.jsonl",
         "fitted/config.json",
         "fitted/model.safetensors",
+        "phase-01/actor/config.json",
+        "phase-01/actor/model.safetensors",
+        "phase-01/critic/config.json",
+        "phase-01/critic/model.safetensors",
         "start/model.safetensors",
     ):
         (tmp_path / run / name).parent.mkdir(parents=True, exist_ok=True)

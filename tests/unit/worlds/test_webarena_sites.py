@@ -1,15 +1,22 @@
 """WebArena on sites of one's own: which hosts the browser may reach, and how tasks log in."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.chat_server import ChatServer, completion
 
 from terrella.browser.guard import GUARD_HEADER, NetworkGuard, RefusedError
+from terrella.core.config import dump, load, override, rebuild
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.types import Status
 from terrella.core.untrusted import read_json
-from terrella.worlds.webarena import env
-from terrella.worlds.webarena.env import WebArena, _allowed
+from terrella.worlds.webarena import addresses, env
+from terrella.worlds.webarena.addresses import allowed
+from terrella.worlds.webarena.env import WebArena
+from terrella.worlds.webarena.evaluators import Ending, evaluate
+from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.tasks import SOURCES, _find_module, load_tasks, read_task
 from terrella.worlds.webarena.templates import unchecked_row
 
@@ -18,12 +25,12 @@ from terrella.worlds.webarena.templates import unchecked_row
 
 def guard_of(monkeypatch, address, resolved):
     """The guard for one site, with a resolver that always gives the same addresses."""
-    monkeypatch.setattr(env, "resolve", lambda *_: resolved)
-    return NetworkGuard(allow=_allowed({"__X__": address}), resolver=lambda *_: resolved)
+    monkeypatch.setattr(addresses, "resolve", lambda *_: resolved)
+    return NetworkGuard(allow=allowed({"__X__": address}), resolver=lambda *_: resolved)
 
 
 def test_a_site_at_a_private_address_is_reached():
-    guard = NetworkGuard(allow=_allowed({"__X__": "http://10.0.0.5:7770"}))
+    guard = NetworkGuard(allow=allowed({"__X__": "http://10.0.0.5:7770"}))
     assert guard.target("10.0.0.5", 7770) == ("10.0.0.5", 7770)
     for host, port in (("10.0.0.5", 22), ("10.0.0.6", 7770), ("127.0.0.1", 7770)):
         with pytest.raises(RefusedError):
@@ -57,12 +64,87 @@ def test_a_site_without_an_address_is_named(monkeypatch):
     def unknown(host, port):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(env, "resolve", unknown)
+    monkeypatch.setattr(addresses, "resolve", unknown)
     with pytest.raises(WorldError, match=r"shop\.local:7770 cannot be resolved"):
-        _allowed({"__X__": "http://shop.local:7770"})
+        allowed({"__X__": "http://shop.local:7770"})
     for address in ("shop.local:7770", "http://", "http://shop:port", "ftp://shop"):
         with pytest.raises(ConfigError, match="is not the address of a site"):
-            _allowed({"__X__": address})
+            allowed({"__X__": address})
+
+
+# --- the public collections -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_public_collection_needs_the_addresses_of_its_sites(name):
+    """Its tasks would be played, and lost, in the mini-arena's shop."""
+    with pytest.raises(WorldError, match=f"the tasks of {name} are not for the mini-arena") as no:
+        WebArena.Config(tasks=name).build()
+    assert "world.addresses.__SHOPPING__" in no.value.remedy
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+LITE_TASK = {
+    "task_id": 0,
+    "old_task_id": 1,
+    "sites": ["shopping"],
+    "intent": "Why was order 7 refunded?",
+    "start_url": "__SHOPPING__",
+    "intent_template_id": 1,
+    "require_login": False,
+    "eval": {
+        "eval_types": ["string_match"],
+        "reference_answers": {"fuzzy_match": ["it was broken"]},
+    },
+}
+
+
+@pytest.fixture
+def opinion():
+    """A judge on loopback: only an answer about a break is correct."""
+
+    def grade(body, count):
+        right = 'answer: "it broke"' in body["messages"][0]["content"]
+        return completion("Correct." if right else "incorrect")
+
+    with ChatServer(grade) as server:
+        yield server
+
+
+def verdict_on(answer, world):
+    ending = Ending(answer=answer, url="", page=None, judge=world.judge)
+    return evaluate(world.tasks[0], ending)
+
+
+def test_tasks_of_lite_are_judged_by_the_model_that_the_config_names(started, opinion, tmp_path):
+    (tmp_path / "lite.json").write_text(json.dumps([LITE_TASK]))
+    settings = ["judge.url=" + opinion.url, "judge.model=grader", f"tasks={tmp_path}/lite.json"]
+    named = override(WebArena.Config(), settings)
+    # As a Ray worker gets it: through the text of its config.
+    sent = rebuild(json.loads(json.dumps(dump(named))))
+    world, _ = started(**{name: getattr(sent, name) for name in ("tasks", "judge")})
+    assert verdict_on("it broke", world).value == 1.0
+    assert verdict_on("because", world).value == 0.0
+    asked = [(body["model"], body["temperature"]) for _, _, body in opinion.requests]
+    assert set(asked) == {("grader", 0.0)}
+    alone, _ = started(tasks=sent.tasks)
+    masked = verdict_on("it broke", alone)
+    assert masked.status is Status.NO_JUDGE and "world.judge.url" in masked.evidence
+
+
+def test_a_judge_that_is_down_masks_its_task(started, tmp_path):
+    (tmp_path / "lite.json").write_text(json.dumps([LITE_TASK]))
+    down = EndpointJudge.Config(url="http://127.0.0.1:9/v1", retries=1)
+    world, _ = started(tasks=str(tmp_path / "lite.json"), judge=down)
+    assert verdict_on("it broke", world).status is Status.ERROR
+
+
+def test_a_file_names_no_judge():
+    """A manifest is data: its judge's address is not asked."""
+    judge = EndpointJudge.Config(url="http://attacker.test/v1")
+    again = load(dump(WebArena.Config(judge=judge)), named={WebArena})
+    assert again.judge is None
 
 
 # --- the start page -------------------------------------------------------------------------------
@@ -105,8 +187,8 @@ def started(monkeypatch):
     def start(headers=(), **fields):
         browser = Browser(dict(headers))
         monkeypatch.setattr(env, "browser_for", lambda settings: browser)
-        addresses = {"__SHOPPING__": "http://10.0.0.5", "__SHOPPING_ADMIN__": "http://10.0.0.6"}
-        config = WebArena.Config(tasks="mini", addresses=addresses, **fields)
+        sites = {"__SHOPPING__": "http://10.0.0.5", "__SHOPPING_ADMIN__": "http://10.0.0.6"}
+        config = WebArena.Config(**{"tasks": "mini", "addresses": sites, **fields})
         return config.build(), browser
 
     return start

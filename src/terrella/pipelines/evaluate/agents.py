@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,16 +22,20 @@ from terrella.core.run_folder import RunFolder
 from terrella.core.tokens import Task
 from terrella.core.world import World
 from terrella.data.row_journal import file_name
+from terrella.engines.engine import load_tokenizer
+from terrella.engines.interface import Engine
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
 from terrella.evals.agent_scores import AgentScores, agent_scores
 from terrella.evals.agents import Evaluate, named_instances, reference_policies
 from terrella.evals.endpoint_agent import EndpointAgent
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity, require_text
+from terrella.pipelines.evaluate.web_agents import Play, scoring_play
+from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
+from terrella.pipelines.webrl.language_player import EPISODE_TOKENS
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
 
-Play = Callable[[AskedEpisode], Awaitable[EpisodeRow]]
 NOISE_STRIDE = 1000
 """Noise seeds per instance, as in `evals.agents.evaluate_agent`."""
 
@@ -62,9 +66,22 @@ class AgentEvaluation(Evaluation[AgentResult]):
         """Most tokens of an episode after its prompt, the world's included."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
+        agent: LanguageAgentConfig | None = None
+        """How a web agent of WebRL is asked and acts; a run says how its own does.
+
+        Of its settings only `codec`, `act`, `mean_score` and `training` count here.
+        """
+        read_instruction: bool = False
+        """Of a web agent that scores: the world's instruction stands before its text."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
+            if self.agent is not None and (self.form is not None or self.max_actions != 1):
+                raise ConfigError(
+                    "agent",
+                    "replies with one action, without tags",
+                    "leave form and max_actions out, or set agent=none",
+                )
             if not 1 <= self.samples <= NOISE_STRIDE or self.max_actions < 1:
                 raise ConfigError(
                     "evaluate", f"samples must be in 1..{NOISE_STRIDE}, max_actions at least 1"
@@ -138,13 +155,16 @@ class AgentEvaluation(Evaluation[AgentResult]):
             max_turns=config.max_turns or world.max_steps,
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
-            episode_tokens=config.episode_tokens,
+            episode_tokens=EPISODE_TOKENS if config.agent else config.episode_tokens,
+            history="actions" if config.agent else "sampled",
             temperature=config.temperature,
             env_pool=config.env_pool,
         )
 
     def codec_config(self) -> CodecConfig:
         actions, form = self.config.max_actions, self.config.form
+        if self.config.agent is not None:
+            return self.config.agent.codec
         if form is None:
             return CodecConfig(max_actions=actions)
         return TaggedCodecConfig(max_actions=actions, form=form)
@@ -160,6 +180,10 @@ class AgentEvaluation(Evaluation[AgentResult]):
             ):
                 yield lambda asked: agent.play(asked, seed=seed)
             return
+        if self.config.agent is not None and self.config.agent.act == "score":
+            with self.scoring(run, self.config.agent, world) as scoring:
+                yield scoring
+            return
         with (
             self.sampler(run) as (sampler, tokenizer),
             Rollout(limits, self.codec_config().make(tokenizer)) as rollout,
@@ -169,6 +193,26 @@ class AgentEvaluation(Evaluation[AgentResult]):
                 episode = await rollout.run_one(sampler, asked.task, asked.member, seed)
                 return token_row(episode, rollout.codec, asked)
 
+            yield play
+
+    @contextlib.contextmanager
+    def scoring(
+        self, run: RunFolder, agent: LanguageAgentConfig, world: World.Config
+    ) -> Iterator[Play]:
+        """A web agent that scores the offered actions, by a learner that learns nothing."""
+        model = self.model_for(run)
+        engine: Engine = self.engine
+        with (
+            engine.learner(model, config=agent.training, work=run / "learner") as learner,
+            scoring_play(
+                learner,
+                agent.codec.make(load_tokenizer(model)),
+                world,
+                mean_score=agent.mean_score,
+                read_instruction=self.config.read_instruction,
+                temperature=self.config.temperature,
+            ) as play,
+        ):
             yield play
 
     def shown(self, rows: Sequence[Any]) -> dict[str, float]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from terrella.codecs.tagged import ORDERS
-from terrella.core.config import Configurable
+from terrella.core.config import Configurable, load
 from terrella.core.errors import ConfigError, StoreError
-from terrella.core.integrity import folder_sha256
+from terrella.core.integrity import MAKE_AGAIN, folder_sha256
 from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
 from terrella.engines.interface import Model
 from terrella.models.names import TINY, check_model_name
@@ -24,6 +24,8 @@ TALK_SETTINGS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens")
 Role = Literal["agent", "world-model"]
 WORLD_MODELS = ("TrainWorldModel", "TextGameModel", "PageModel")
 """Pipelines whose models predict."""
+WEB_AGENTS = ":WebRl"
+"""The pipeline whose models have the prompt and the language of web agents."""
 FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
 """Where pipelines leave weights; the first that exists was made last."""
 SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
@@ -94,7 +96,23 @@ def talk_settings(model: str) -> dict[str, Any]:
                 settings[name] = config[name]
         if config.get("form") in ORDERS:
             settings["form"] = config["form"]
+        if str(config.get("class", "")).endswith(WEB_AGENTS):
+            settings |= _web_settings(config)
     return settings
+
+
+def _web_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A web agent's prompt, language and way to act are those of its run."""
+    from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
+
+    agent = load(config.get("agent", {}))
+    if not isinstance(agent, LanguageAgentConfig):
+        raise ConfigError("agent", "its manifest does not say how the agent acts", MAKE_AGAIN)
+    return {
+        "agent": agent,
+        "turn_tokens": agent.turn_tokens,
+        "read_instruction": config.get("read_instruction") is True,
+    }
 
 
 def identify(weights: Model) -> ModelIdentity:

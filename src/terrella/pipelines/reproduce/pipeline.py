@@ -24,7 +24,6 @@ from terrella.core.config import (
     Named,
     Recorded,
     field_types,
-    known_names,
     override,
     record_from_json,
 )
@@ -32,6 +31,7 @@ from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked, write_json
 from terrella.core.instances import plain
 from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
+from terrella.core.known_names import known_names
 from terrella.core.result_rows import write_rows
 from terrella.core.run_folder import (
     MANIFEST,

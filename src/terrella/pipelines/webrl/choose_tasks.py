@@ -15,7 +15,7 @@ import numpy as np
 from terrella.core.types import Split
 from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.webrl.context import PRACTICE, WRITING
-from terrella.pipelines.webrl.curriculum import Curriculum, PhaseTasks, fixed_tasks
+from terrella.pipelines.webrl.curriculum import NO_START, Curriculum, PhaseTasks, fixed_tasks
 from terrella.pipelines.webrl.instructions import (
     Complete,
     InstructionWriter,
@@ -137,7 +137,7 @@ def _expected_count(config: WebRlSettings, phase: Phase) -> int:
 
 
 def _values(phase: Phase, proposed: Proposed) -> list[float] | None:
-    """The critic's value of each task's first state; -1 if the world cannot be reset."""
+    """The critic's value of each task's first state; `NO_START` if the world cannot be reset."""
     if phase.number == 1:
         return None
 
@@ -145,6 +145,6 @@ def _values(phase: Phase, proposed: Proposed) -> list[float] | None:
         shown = [one for one in proposed.inputs if one is not None]
         with phase.context.agent.critic(phase.previous.critic, base=phase.base_actor) as critic:
             values = iter(critic.values(shown))
-        return Values(values=[-1.0 if one is None else next(values) for one in proposed.inputs])
+        return Values(values=[NO_START if one is None else next(values) for one in proposed.inputs])
 
     return phase.part("values", Values, value, collective=True).values

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from terrella.core.config import Configurable
+from terrella.core.errors import WorldError
 from terrella.core.types import Split
 from terrella.data.attempts import PracticeTask, count_steps
 from terrella.pipelines.webrl.instructions import InstructionWriter, Written
@@ -27,6 +28,9 @@ from terrella.pipelines.webrl.proposers import (
     Vary,
 )
 from terrella.rollout.batch_rollout import BatchRollout, expert_actions
+
+NO_START = -1.0
+"""Stands for the critic's value of a task that the world could not be reset to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,8 @@ class CurriculumLog:
     infeasible: int
     checked_steps: int
     """Env steps that the expert used to check tasks."""
+    no_start: int = 0
+    """Proposals that were dropped because the world could not be reset to them."""
     written: dict[str, int] | None = None
     """New instructions by what became of them, and how many were admitted; None without."""
 
@@ -92,7 +98,7 @@ class Curriculum(Configurable):
         rest_quota: float = 0.05
         """A family below `rest_below` in its last two phases gets only this share."""
         tries: int = 4
-        """Proposals per wanted task."""
+        """Proposals per wanted task. With 1 all of them are admitted, and the band does nothing."""
         check: bool = False
         """Let the world's expert solve each task first and drop what it cannot; uses env steps."""
 
@@ -127,10 +133,17 @@ class Curriculum(Configurable):
         count: int,
         written: Written | None = None,
     ) -> PhaseTasks:
-        """The `count` best proposals. `values` are the critic's; None admits all."""
+        """The `count` best proposals. `values` are the critic's; None admits all.
+
+        A task that the world could not be reset to (`NO_START`) is never admitted.
+        """
         low, high = self.config.low, self.config.high
         known_values = [(low + high) / 2] * len(proposals.tasks) if values is None else values
-        valued = list(map(ValuedTask, proposals.tasks, known_values))
+        pairs = map(ValuedTask, proposals.tasks, known_values)
+        valued = [item for item in pairs if item.value != NO_START]
+        no_start = len(proposals.tasks) - len(valued)
+        if no_start and not valued:
+            raise _no_start_at_all(no_start)
         inside = [item for item in valued if low <= item.value <= high]
         outside = [item for item in valued if not low <= item.value <= high]
         outside.sort(key=lambda item: max(low - item.value, item.value - high))
@@ -147,6 +160,7 @@ class Curriculum(Configurable):
             admitted=_by_family(feasible),
             infeasible=len(chosen) - len(feasible),
             checked_steps=checked_steps,
+            no_start=no_start,
             outside_band=sum(not low <= item.value <= high for item in feasible),
             mean_value=mean_value,
             resting=[name for name in record.families if self.rests(record, name)],
@@ -186,6 +200,14 @@ class Curriculum(Configurable):
         attempts = rollout.play(expert_actions, [item.task for item in chosen], split=Split.TRAIN)
         solved = [item for item, attempt in zip(chosen, attempts, strict=True) if attempt.success]
         return solved, count_steps(attempts)
+
+
+def _no_start_at_all(count: int) -> WorldError:
+    return WorldError(
+        "practice",
+        f"cannot be reset to any of {count} proposed tasks: the log says why",
+        "mend the world, delete proposed.json and values.json of the last phase, and run again",
+    )
 
 
 def _by_family(items: Iterable[ValuedTask]) -> dict[str, int]:

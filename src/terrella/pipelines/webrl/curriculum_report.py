@@ -12,10 +12,10 @@ from pathlib import Path
 from terrella.core.config import record_from_json
 from terrella.core.files import write_atomic
 from terrella.core.run_folder import read_part
+from terrella.pipelines.webrl.critic_report import task_values
 from terrella.pipelines.webrl.curriculum import CurriculumLog
 from terrella.pipelines.webrl.instructions import FATES, Written
 from terrella.pipelines.webrl.phase import Phase
-from terrella.pipelines.webrl.results import Proposed, Values
 
 SHOWN_REASON = 120
 
@@ -53,20 +53,14 @@ def write_instructions(
     """Every instruction of a run and what became of it, for people."""
     lines = ["# Instructions that were written", ""]
     for phase in phases:
-        written_file, values_file = phase.file("written.json"), phase.file("values.json")
+        written_file = phase.file("written.json")
         if not written_file.exists():
             continue
         written = record_from_json(Written, read_part(written_file))
-        values: dict[str, float] = {}
-        if values_file.exists():
-            proposed = record_from_json(Proposed, read_part(phase.file("proposed.json")))
-            found = record_from_json(Values, read_part(values_file)).values
-            names = [task.name for task in proposed.proposals.tasks]
-            values = dict(zip(names, found, strict=True))
         practised: dict[str, list[float | None]] = {}
         for attempt, outcome in zip(phase.attempts(), outcomes(phase), strict=True):
             practised.setdefault(attempt.task.name, []).append(outcome)
-        lines += instruction_lines(phase.number, written, values, practised)
+        lines += instruction_lines(phase.number, written, task_values(phase), practised)
     write_atomic(path, "\n".join(lines).encode())
 
 

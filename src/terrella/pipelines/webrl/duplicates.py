@@ -19,6 +19,12 @@ from numpy.typing import NDArray
 from terrella.core.errors import MissingExtraError
 
 Measure = Literal["words", "wordllama"]
+LEAST: dict[Measure, float] = {"words": 0.8, "wordllama": 0.95}
+"""From which similarity on two instructions with the same values are duplicates.
+
+Cosines are larger than shares of words: "Upvote the newest post of the forum." and "Downvote the
+newest post of the forum." have 0.93 and 0.71. At 0.8 embeddings would drop different tasks.
+"""
 Similarities = NDArray[np.float64]
 
 _WORD = re.compile(r"\w+")

@@ -18,11 +18,12 @@ from typing import Literal
 
 import numpy as np
 
+from terrella.core.bounds import check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.written import InstructionWorld
 from terrella.data.attempts import PracticeTask
-from terrella.pipelines.webrl.duplicates import Measure, duplicates
+from terrella.pipelines.webrl.duplicates import LEAST, Measure, duplicates
 from terrella.pipelines.webrl.proposers import MAX_SEED, FailedTask, PracticeRecord
 from terrella.policies.endpoint import Endpoint
 from terrella.rollout.batch_rollout import BatchRollout
@@ -117,10 +118,15 @@ class InstructionWriter(Configurable):
         """Longest reply of the actor."""
         duplicates: Measure = "words"
         """How instructions are compared: common words, or embeddings (an extra)."""
-        similarity: float = 0.8
-        """An instruction this similar to a known one that names the same values repeats it."""
+        similarity: float | None = None
+        """An instruction this similar to a known one that names the same values repeats it.
+
+        None is the default of the measure: 0.8 of the words, or a cosine of 0.95.
+        """
 
         def __post_init__(self) -> None:
+            if self.similarity is not None:
+                check_share(self, "similarity")
             if not 0 <= self.share <= 1:
                 raise ConfigError("instructions.share", f"{self.share:g} is not within 0..1")
 
@@ -176,8 +182,9 @@ class InstructionWriter(Configurable):
         self, family: str, texts: Sequence[str], known: Sequence[str]
     ) -> list[WrittenInstruction]:
         """Texts that repeat something are marked."""
+        measure, least = self.config.duplicates, self.config.similarity
         repeats = duplicates(
-            texts, known, measure=self.config.duplicates, least=self.config.similarity
+            texts, known, measure=measure, least=LEAST[measure] if least is None else least
         )
         return [
             WrittenInstruction(

@@ -281,7 +281,7 @@ class LanguageAgent:
         ]
 
     def _own(self, choice: Choice) -> Choice:
-        written = choice.written or self.codec.written(choice.action, choice.observation)
+        written = self.codec.written(choice.action, choice.observation)
         return replace(choice, written=written, reply_ids=self.codec.reply(written))
 
     @contextlib.contextmanager

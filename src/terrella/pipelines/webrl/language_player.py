@@ -41,12 +41,19 @@ class ScoringPlayer:
     """See `agent.Player`: acts by the probabilities of the offered actions."""
 
     def __init__(
-        self, rollout: BatchRollout, learner: Learner, codec: WebCodec, *, mean_score: bool
+        self,
+        rollout: BatchRollout,
+        learner: Learner,
+        codec: WebCodec,
+        *,
+        mean_score: bool,
+        temperature: float = 1.0,
     ) -> None:
         self.rollout = rollout
         self.learner = learner
         self.codec = codec
         self.mean_score = mean_score
+        self.temperature = temperature
 
     def play(
         self,
@@ -62,7 +69,7 @@ class ScoringPlayer:
             for scored, slot in zip(self._scores(inputs), slots, strict=True):
                 assert slot.run is not None
                 best = max(each.score for each in scored)
-                weights = [math.exp(each.score - best) for each in scored]
+                weights = [math.exp((each.score - best) / self.temperature) for each in scored]
                 taken = draw_index(weights, slot.run.rng, greedy=greedy)
                 found = scored[taken]
                 chosen.append(Chosen(taken, found.logprob, found.written, found.reply))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from terrella.core.metric import Metric
-from terrella.core.stats import wilson
+from terrella.core.stats import Z95, wilson
 from terrella.data.attempts import Attempt, count_steps
 from terrella.evals.pass_at_k import share_mean
 from terrella.evals.results import TestScores
@@ -59,6 +59,26 @@ class CriticMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticScores:
+    """How well the critic told later successes from failures, before they were played.
+
+    Its values are those that admitted the tasks. The baseline knows the family only: its success in
+    earlier phases. A critic that is no better has learnt nothing of the page.
+    """
+
+    n: int
+    """Attempts with a value and an outcome."""
+    won: int
+    auc: float | None
+    """The chance that a success had the higher value than a failure; None without both."""
+    low: float | None
+    high: float | None
+    """Its 95% interval, over attempts."""
+    family_auc: float | None
+    """The same of the family's earlier rate of success."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActorMetrics:
     """One phase of the actor: means of the last updates; None if there was nothing to train on."""
 
@@ -98,6 +118,50 @@ def success_scores(attempts: Sequence[Attempt]) -> SuccessScores:
         families={name: float(np.mean(values)) for name, values in by_family.items()},
         steps=float(np.mean([len(attempt.choices) for attempt in attempts])),
     )
+
+
+def critic_scores(
+    values: Sequence[float], family_rates: Sequence[float], outcomes: Sequence[float]
+) -> CriticScores:
+    """The critic and its baseline on the same attempts."""
+    won = sum(outcome >= 0.5 for outcome in outcomes)
+    area = auc(values, outcomes)
+    low, high = (None, None) if area is None else _auc_interval(area, won, len(outcomes) - won)
+    return CriticScores(
+        n=len(outcomes),
+        won=won,
+        auc=area,
+        low=low,
+        high=high,
+        family_auc=auc(family_rates, outcomes),
+    )
+
+
+def auc(scores: Sequence[float], outcomes: Sequence[float]) -> float | None:
+    """The share of pairs of a success and a failure in which the success scores higher.
+
+    Equal scores count half; None without a pair.
+    """
+    pairs = list(zip(scores, outcomes, strict=True))
+    won = np.asarray([score for score, outcome in pairs if outcome >= 0.5])
+    lost = np.asarray([score for score, outcome in pairs if outcome < 0.5])
+    if not len(won) or not len(lost):
+        return None
+    higher = (won[:, None] > lost).mean() + (won[:, None] == lost).mean() / 2
+    return float(higher)
+
+
+def _auc_interval(area: float, won: int, lost: int) -> tuple[float, float]:
+    """95% by Hanley and McNeil's variance, with the area drawn towards a half as by one pair.
+
+    Without that, an area of 1 of two attempts would be certain.
+    """
+    drawn = (area * won * lost + 0.5) / (won * lost + 1)
+    first, second = drawn / (2 - drawn), 2 * drawn**2 / (1 + drawn)
+    spread = drawn * (1 - drawn)
+    spread += (won - 1) * (first - drawn**2) + (lost - 1) * (second - drawn**2)
+    half = Z95 * float(np.sqrt(spread / (won * lost)))
+    return max(0.0, min(area, drawn - half)), min(1.0, max(area, drawn + half))
 
 
 def practice_metrics(

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terrella.core.bounds import check_above_zero, check_least
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_hashed, write_hashed
@@ -149,7 +150,10 @@ class OutcomeModel(Configurable):
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
         attempts: int = 1000
-        """Attempts to train on. A quarter as many calibrate it, and as many again measure it."""
+        """Attempts to train on. A quarter as many calibrate it, and as many again measure it.
+
+        At least 4, so that each of the three has one.
+        """
         epochs: int = 8
         batch: int = 64
         learning_rate: float = 1e-3
@@ -158,6 +162,8 @@ class OutcomeModel(Configurable):
         """It abstains between these; if they are equal, it always decides."""
 
         def __post_init__(self) -> None:
+            check_least(self, attempts=4, epochs=1, batch=1)
+            check_above_zero(self, "learning_rate")
             if not 0 <= self.abstain_low <= self.abstain_high <= 1:
                 raise ConfigError(
                     "outcome_model",
@@ -270,7 +276,14 @@ def _play(
         for index in range(count)
     ]
     played = player.play(tasks, split=split, watch=lambda _, done: progress.advance(done))
-    return scored_attempts(played)
+    scored = scored_attempts(played)
+    if not scored:
+        raise ConfigError(
+            "outcome_model",
+            f"none of {count} {split.value} attempts has a verdict: there is nothing to learn from",
+            "look into the log for why they are masked, or set more outcome_model.attempts",
+        )
+    return scored
 
 
 def truths(attempts: Sequence[Attempt]) -> list[float]:

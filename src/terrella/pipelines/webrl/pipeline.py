@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from terrella.core.files import write_atomic
+from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
@@ -34,6 +35,7 @@ from terrella.pipelines.webrl.context import (
     make_judge,
     open_context,
 )
+from terrella.pipelines.webrl.critic_report import score_critic
 from terrella.pipelines.webrl.curriculum_report import curriculum_table, write_instructions
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
@@ -101,6 +103,8 @@ class WebRl(ModelPipeline[WebRlResult]):
             last = Phase(run, context, base.folder, config.phases)
             if run.is_main:
                 self._write_curriculum(last, phases, judge)
+                if last.actor.is_dir():  # a pointer network is a file, which only this loop reads
+                    copy_folder(last.actor, run / "model")
             return self._test(last, base, judge, phases)
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
@@ -124,6 +128,7 @@ class WebRl(ModelPipeline[WebRlResult]):
             critic=critic,
             actor=actor,
             validation=self.validate(phase),
+            critic_scores=score_critic(phase, self._record(phase, judge), attempts, outcomes),
         )
 
     def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:

@@ -14,6 +14,7 @@ from terrella.pipelines.webrl.curriculum import CurriculumLog, Proposals
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
     CriticMetrics,
+    CriticScores,
     PracticeMetrics,
     ReplayCounts,
     SuccessScores,
@@ -35,6 +36,8 @@ class PhaseResult:
     critic: CriticMetrics
     actor: ActorMetrics
     validation: SuccessScores | None
+    critic_scores: CriticScores | None = None
+    """Of the critic before this phase; None where none has chosen tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ import numpy as np
 from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.host import BrowserLostError, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
-from terrella.codecs.web_language import Action, parse_action
+from terrella.codecs.web_language import PLAIN_ACTIONS, Action, parse_action
 from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.spaces import Observations
@@ -42,7 +42,8 @@ START = (
     "core.startEpisodeReal(); terrellaAdvance({wait})"
 )
 ACTION_FORMS = (
-    "Actions: click N, type N text, select N option, scroll up, scroll down, press KEY, back, stop."
+    f"{PLAIN_ACTIONS}N, type N text, select N option, scroll up, scroll down, press KEY, back, "
+    "stop."
 )
 ADVANCE = "terrellaAdvance({wait}); [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 

@@ -12,26 +12,24 @@ ends with `stop ANSWER`. Then the task's own checks run on a separate page. The 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
 
 from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.events import NetworkEvent
-from terrella.browser.guard import GUARD_HEADER, Allow, resolve
+from terrella.browser.guard import GUARD_HEADER
 from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
 from terrella.browser.tab import Tab
-from terrella.codecs.web_language import Action, parse_action
+from terrella.codecs.web_language import PLAIN_ACTIONS, Action, parse_action
 from terrella.core.config import Configurable, Local
-from terrella.core.errors import ConfigError, WorldError
+from terrella.core.errors import WorldError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Transition, Tree, Verdict
 from terrella.core.untrusted import parse_json
@@ -39,15 +37,22 @@ from terrella.core.world import MAX_ACTION_LENGTH, Step, World
 from terrella.core.written import Draft
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
+from terrella.worlds.webarena.addresses import allowed, require_addresses
 from terrella.worlds.webarena.arena import SITES, Arena
 from terrella.worlds.webarena.evaluators import Ending, Judge, evaluate
+from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.oracle import next_action
-from terrella.worlds.webarena.tasks import WebTask, fill_placeholders, load_tasks, read_task
+from terrella.worlds.webarena.tasks import (
+    WebTask,
+    fill_placeholders,
+    load_tasks,
+    read_task,
+)
 from terrella.worlds.webarena.templates import TemplateBook, unchecked_row
 
 MAX_NAME = 160
 ACTION_FORMS = (
-    "Actions: click N, type N text, select N option, scroll up|down, press KEY, back, goto URL, "
+    f"{PLAIN_ACTIONS}N, type N text, select N option, scroll up|down, press KEY, back, goto URL, "
     "stop ANSWER."
 )
 
@@ -96,7 +101,7 @@ class WebArena(World):
     """WebArena tasks on real web sites, one task per episode."""
 
     name: ClassVar[str] = "webarena"
-    reaches: ClassVar[str] = "Chromium and web sites"
+    reaches: ClassVar[str] = "Chromium, web sites and the endpoint of a judge"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(World.Config):
@@ -109,7 +114,7 @@ class WebArena(World):
         only: tuple[int, ...] = ()
         """Ids of the tasks to draw from; empty for all."""
         addresses: Local[Mapping[str, str]] = field(default_factory=dict[str, str])
-        """Placeholder -> address of your own sites; empty for the mini-arena.
+        """Placeholder -> address of your own sites; empty for the mini-arena, with its own tasks.
 
         A site may be in your own network: the browser is let through to it, and to no other there.
         """
@@ -118,6 +123,8 @@ class WebArena(World):
 
         A task names its own file there; empty logs in nowhere.
         """
+        judge: Local[EndpointJudge.Config | None] = None
+        """Who is asked where a check needs an opinion; without one, such tasks are masked."""
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0
@@ -133,14 +140,18 @@ class WebArena(World):
     presets: ClassVar[Mapping[str, Configurable.Config]] = {}
 
     def __init__(self, config: Config, judge: Judge | None = None) -> None:
-        """Read the tasks; the mini-arena must be running unless `addresses` are given."""
+        """Read the tasks; the mini-arena must be running unless `addresses` are given.
+
+        `judge` is any function; by default the one of the config.
+        """
         super().__init__(config)
+        require_addresses(config.tasks, config.addresses)
         tasks = load_tasks(config.tasks)
         self.tasks = [task for task in tasks if not config.only or task.task_id in config.only]
-        self.judge = judge
+        self.judge = judge or (config.judge.build() if config.judge else None)
         self.arena = None if config.addresses else Arena()
         self.templates = None if self.arena is None else TemplateBook(self.arena.query_snapshot)
-        allow = _allowed(config.addresses)
+        allow = allowed(config.addresses)
         if self.arena is not None:
             self.arena.require({site.name for site in SITES})
             allow = self.arena.allow()
@@ -348,45 +359,3 @@ def _require_site(address: str, response: Any) -> None:
             f"the start page {address[:200]} did not open: {response.url[:200]}: {fault}",
             "start the site, or name the host that it redirects to in `addresses`, too",
         )
-
-
-def _allowed(addresses: Mapping[str, str]) -> tuple[Allow, ...]:
-    """The allow-list for your own sites; you named them, so they may be in your own network."""
-    sites = [_host_and_port(address) for address in addresses.values()]
-    return tuple(
-        Allow(host=host, port=port, at=_pinned(host, port)) for host, port in dict.fromkeys(sites)
-    )
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    try:
-        url = urlsplit(address)
-        host = str(url.hostname or "").rstrip(".")
-        port = url.port or {"http": 80, "https": 443}[url.scheme]
-    except (ValueError, KeyError):
-        host, port = "", 0
-    if not host:
-        raise ConfigError(
-            "webarena.addresses",
-            f"{address[:200]!r} is not the address of a site",
-            "write http://HOST or http://HOST:PORT",
-        )
-    return host, port
-
-
-def _pinned(host: str, port: int) -> str:
-    """`address:port` of a host in your own network; empty for a public one.
-
-    Link-local addresses are never pinned: clouds serve credentials there, and nobody serves sites.
-    """
-    try:
-        found = [ipaddress.ip_address(address) for address in resolve(host, port)]
-    except (OSError, ValueError) as error:
-        raise WorldError(
-            "webarena.addresses", f"{host}:{port} cannot be resolved: {error}", "correct its name"
-        ) from error
-    private = [address for address in found if not (address.is_global or address.is_link_local)]
-    # In a fixed order, so that worlds of the same sites share a browser. Sites in containers
-    # often listen on IPv4 only.
-    first = min(private, key=lambda address: (address.version, str(address)), default=None)
-    return f"{first}:{port}" if first else ""

@@ -205,7 +205,7 @@ def _judged(references: list[str], text: str, task: WebTask, ending: Ending) -> 
     if references == ["N/A"] and clean(text, task.dialect) == "n/a":
         return True
     if ending.judge is None:
-        raise NeedsJudgeError(f"task {task.task_id} needs a judge: WebArena(config, judge=...)")
+        raise NeedsJudgeError(f"task {task.task_id} needs a judge: set world.judge.url and .model")
     judged = [task.string_note] if references == ["N/A"] else references
     if task.dialect == "vab":
         judged = [", ".join(judged)]

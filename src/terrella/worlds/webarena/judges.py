@@ -1,8 +1,10 @@
-"""An LLM judge for checks that need an opinion, built from any function that completes a prompt.
+"""An LLM judge for checks that need an opinion: behind an endpoint, or any function.
 
 The answer to be judged, and every page that it quotes, is untrusted. It is passed as one JSON
 string, and the reply must be exactly one of three verdicts. Any other reply is an error, which
 masks the task.
+    judge = EndpointJudge.Config(url="http://127.0.0.1:8000/v1", model="judge")
+    world = WebArena.Config(tasks="webarena_lite", addresses=sites, judge=judge).build()
     world = WebArena(config, judge=make_judge(lambda prompt: client.complete(prompt)))
 """
 
@@ -10,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from terrella.core.errors import VerifierError
+from terrella.policies.endpoint import Endpoint
 from terrella.worlds.webarena.evaluators import Judge
 
 MAX_ANSWER_LENGTH = 4000
@@ -41,3 +45,19 @@ def make_judge(complete: Callable[[str], str]) -> Judge:
         return reply == "correct"
 
     return judge
+
+
+class EndpointJudge(Endpoint):
+    """A judge behind an endpoint. One that is down masks its tasks (`core/judge.py`)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Endpoint.Config):
+        """The endpoint; a judge answers greedily, in a few words unless it thinks first."""
+
+        temperature: float = 0.0
+
+    def __call__(self, question: str, reference: str, answer: str) -> bool:
+        return make_judge(self._complete)(question, reference, answer)
+
+    def _complete(self, prompt: str) -> str:
+        return self.complete([{"role": "user", "content": prompt}], seed=0)

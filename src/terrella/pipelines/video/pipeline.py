@@ -116,6 +116,18 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "videos.out", "videos.workers")
     masks_tokens = True
 
+    def check_settings(self, *, ranks: int = 0) -> None:
+        super().check_settings(ranks=ranks)
+        TrainTokenizer(self.config.videos).check_settings(ranks=ranks)
+        asked, numbers = len(self.config.action_ranges), self.config.videos.action_numbers
+        if asked and numbers and asked != numbers:
+            what = f"has {asked} ranges; an action has {numbers} numbers (videos.action_numbers)"
+            raise ConfigError("action_ranges", what, "give one range for each number")
+
+    def preflight(self) -> None:
+        super().preflight()
+        TrainTokenizer(self.config.videos).preflight()
+
     def train(self, run: RunFolder) -> VideoModelResult:
         videos = TrainTokenizer(self.config.videos)
         tokenizer = videos.run(run.progress).held_out

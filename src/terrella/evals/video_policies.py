@@ -71,6 +71,7 @@ class EvaluatePolicies(Configurable):
         """Shares of random steps with which the oldest clone is also played."""
         classifier_steps: int = 800
         window: int = 6
+        """Frames that the model sees before the last one; it must have been fitted to as many."""
         temperature: float = 0.5
         """Sampling temperature of imagined frames; small models drift less below 1."""
         starts: int = 40

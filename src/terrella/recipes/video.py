@@ -100,7 +100,7 @@ def video_quick() -> VideoModel.Config:
         heads=2,
         clips=64,
         horizon=4,
-        evaluate_on=6,
+        evaluate_on=4,
         sft=SftConfig(batch_size=16, pack_tokens=PACK),
         rlvr=RlvrConfig(steps=2, groups=2, group_size=4, pack_tokens=PACK),
     )

@@ -5,13 +5,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.little_videos import film_episode, little_codec
 
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.run_folder import Manifest
+from terrella.data.shards import ListedShards
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
-from terrella.pipelines.evaluate.policies import PolicyEvaluation, task_scores
+from terrella.pipelines.evaluate.policies import PolicyEvaluation, task_scores, window_of
 from terrella.pipelines.video import recorded
+from terrella.pipelines.video.clips import ClipExamples
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.show.progress import SilentProgress
@@ -63,6 +66,7 @@ def runs(tmp_path, monkeypatch):
             self.config = config
 
         def run(self):
+            assert self.config.window == 6, "of the model: horizon 7, window 0"
             played.append((self.config.world.task, self.config.model.parent.name))
             return comparison(right=True, seed=self.config.seed)
 
@@ -158,6 +162,20 @@ def test_a_manifest_does_not_choose_the_folder_of_the_tokenizer(runs):
     with pytest.raises(ConfigError, match=r"--set videos=FOLDER \(where it was trained: .*films"):
         PolicyEvaluation(config).run(SilentProgress())
     assert not played
+
+
+@pytest.mark.parametrize("horizon, window, fitted", [(7, 0, 6), (4, 0, 3), (1, 3, 3), (2, 3, 4)])
+def test_a_model_sees_as_many_frames_as_it_was_fitted_to(horizon, window, fitted):
+    world, videos = Tabletop.Config(), TrainTokenizer.Config()
+    model = VideoModel.Config(world=world, videos=videos, horizon=horizon, window=window)
+    assert window_of(model, None) == fitted and window_of(model, 1) == 1
+    with pytest.raises(ConfigError, match=rf"is {fitted + 1}; the model was fitted to {fitted} "):
+        window_of(model, fitted + 1)
+    codec, shards = little_codec(window), ListedShards([film_episode(frames=20)])
+    examples = ClipExamples(shards, codec, horizon=horizon, count=40, seed=0)
+    longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
+    frame, action, beside = codec.frame_tokens, 1, 2  # beside frames: the start and the context
+    assert longest - beside - frame == (fitted + 1) * (frame + action)
 
 
 def test_a_model_without_hashes_is_refused(tmp_path, monkeypatch):

@@ -89,8 +89,11 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         instances: int = 40
         """Held-out starts; every policy plays each of them in world and model."""
         temperature: float = 0.5
-        window: int = 6
-        """Frames that the model sees before the last one."""
+        window: int | None = None
+        """Frames that the model sees before the last one; as many as it was fitted to, or fewer.
+
+        Unless given: the frames of a clip that the last prediction of a clip was fitted upon.
+        """
         train_episodes: int = 300
         """Episodes in the world, for the clones and for the classifier of success."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
@@ -170,7 +173,7 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
                 joint_vocabulary=model.joint_vocabulary,
                 starts=config.instances,
                 temperature=config.temperature,
-                window=config.window,
+                window=window_of(model, config.window),
                 train_episodes=config.train_episodes,
                 ages=config.ages,
                 shares=config.shares,
@@ -193,6 +196,23 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
             horizons = ", ".join(map(str, task.safe_horizon))
             rows.append((f"{name}: safe horizon, seed by seed", horizons))
         return rows
+
+
+def window_of(model: VideoModel.Config, asked: int | None) -> int:
+    """Frames before the last one in a prompt: what the model was fitted to, unless fewer are asked.
+
+    It was fitted to clips. Their last frame was predicted upon the frames of the clip's own prompt
+    and upon all that the clip had before it.
+    """
+    fitted = model.window + model.horizon - 1
+    if asked is not None and not 0 <= asked <= fitted:
+        raise ConfigError(
+            "window",
+            f"is {asked}; the model was fitted to {fitted} frames before the last one "
+            f"(window={model.window}, horizon={model.horizon})",
+            f"set {fitted} at the most, or leave it out",
+        )
+    return fitted if asked is None else asked
 
 
 def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:

@@ -108,7 +108,7 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
         temperature: float = 1.0
         evaluate_on: int = 96
-        """Held-out clips for the metrics before and after RLVR."""
+        """Held-out clips for the metrics before and after RLVR, at most: one of each episode."""
         out: Path = Path("runs/video_model")
 
     config: Config

@@ -179,7 +179,7 @@ def test_a_step_gets_the_reward_that_its_own_action_led_to(tmp_path):
     rows = {"next.reward": [0.0, 1.0, 2.0, 3.0, 4.0], "next.success": [False] * 4 + [True]}
     (read,) = read_lerobot(lerobot_by_hand(tmp_path, rows, 5))
     steps = [(step.action, step.reward) for step in read.transitions]
-    assert steps == [("+0.0000", 0.0), ("+1.0000", 1.0), ("+2.0000", 2.0), ("+3.0000", 3.0)]
+    assert steps == [("+0", 0.0), ("+1", 1.0), ("+2", 2.0), ("+3", 3.0)]
     assert read.success
 
 
@@ -222,6 +222,19 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
         next(read_lerobot(tmp_path / "set"))
 
 
+def test_small_actions_keep_their_digits(tmp_path):
+    actions = np.array([[1.25e-5, -0.333333], [-2e-7, 123.25], [0.0, 0.0]])
+    recorded = Recording(source="mine", number=0, video=video(3), actions=actions)
+    before = recorded_episode(recorded)
+    assert [step.action for step in before.transitions] == [
+        "+1.25e-05 -0.333333",
+        "-2e-07 +123.25",
+    ]
+    write_lerobot(tmp_path / "set", [before])
+    (after,) = read_lerobot(tmp_path / "set")
+    assert [step.action for step in after.transitions] == [s.action for s in before.transitions]
+
+
 # --- RLDS -----------------------------------------------------------------------------------------
 
 
@@ -230,7 +243,7 @@ def test_rlds_shards_are_read_without_tensorflow(codec, tmp_path):
     (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(shard(codec, 4) + shard(codec, 3))
     first, second = read_rlds(tmp_path, actions=("action/world_vector", "action/gripper"))
     assert np.abs(video_of(first).astype(int) - video(4)).mean() < (1 if codec == "png" else 6)
-    assert first.transitions[1].action == "+0.3000 +0.4000 +0.5000 +1.0000" and first.success
+    assert first.transitions[1].action == "+0.3 +0.4 +0.5 +1" and first.success
     assert len(second.transitions) == 2 and second.transitions[0].info["task"] == "open the drawer"
 
 

@@ -12,7 +12,12 @@ from terrella.core.run_folder import Manifest
 from terrella.data.shards import ListedShards
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
-from terrella.pipelines.evaluate.policies import PolicyEvaluation, task_scores, window_of
+from terrella.pipelines.evaluate.policies import (
+    PolicyEvaluation,
+    check_frames,
+    task_scores,
+    window_of,
+)
 from terrella.pipelines.video import recorded
 from terrella.pipelines.video.clips import ClipExamples
 from terrella.pipelines.video.pipeline import VideoModel
@@ -144,12 +149,19 @@ def test_frames_of_another_size_and_folders_without_a_run_are_named(runs):
     config = PolicyEvaluation.Config(
         models=(folder / "model-0",), worlds=worlds, videos=folder / "films", out=folder / "out"
     )
-    with pytest.raises(ConfigError, match="frames of 32 pixels"):
+    with pytest.raises(ConfigError, match=r"(?s)of 64 x 64; .* of 32 x 32.*world\.size=32"):
         PolicyEvaluation(config).run(SilentProgress())
     with pytest.raises(ConfigError, match="not a finished run"):
         PolicyEvaluation(config.replace(models=(folder / "x",), out=folder / "b")).run(
             SilentProgress()
         )
+
+
+def test_a_world_of_squares_is_refused_for_a_model_of_wide_frames():
+    wide = FrameTokenizerConfig(size=256, columns=320, stride=32)
+    with pytest.raises(ConfigError, match=r"(?s)256 x 256; .*256 x 320.*draws squares only"):
+        check_frames(Tabletop.Config(size=256), wide)
+    check_frames(Tabletop.Config(size=256), wide.replace(columns=256))
 
 
 def test_a_manifest_does_not_choose_the_folder_of_the_tokenizer(runs):

@@ -23,6 +23,7 @@ from terrella.core.metric import Metric
 from terrella.core.run_folder import Manifest, RunFolder, is_run, read_manifest
 from terrella.core.world import World
 from terrella.evals.video_policies import EvaluatePolicies, policy_files
+from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.recorded import recorded_model
@@ -157,13 +158,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
     def compare(
         self, world: World.Config, folder: Path, model: VideoModel.Config, seed: int
     ) -> dict[str, Any]:
-        config, frames = self.config, model.videos.trainer.tokenizer
-        if getattr(world, "size", frames.size) != frames.size:
-            raise ConfigError(
-                "against",
-                f"the model was trained on frames of {frames.size} pixels",
-                f"--set world.size={frames.size}",
-            )
+        config = self.config
+        check_frames(world, model.videos.trainer.tokenizer)
         return EvaluatePolicies(
             EvaluatePolicies.Config(
                 world=world,
@@ -196,6 +192,25 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
             horizons = ", ".join(map(str, task.safe_horizon))
             rows.append((f"{name}: safe horizon, seed by seed", horizons))
         return rows
+
+
+def check_frames(world: World.Config, frames: FrameTokenizerConfig) -> None:
+    """Refuse a world that draws frames of another size than the model was trained on."""
+    size = getattr(world, "size", None)
+    if size is None:
+        return
+    drawn = size, getattr(world, "columns", 0) or size
+    wanted = frames.size, frames.columns or frames.size
+    if drawn != wanted:
+        fits = wanted[0] == wanted[1]
+        raise ConfigError(
+            "against",
+            f"the world draws frames of {drawn[0]} x {drawn[1]}; the model was trained on frames "
+            f"of {wanted[0]} x {wanted[1]}",
+            f"--set world.size={wanted[0]}"
+            if fits or hasattr(world, "columns")
+            else "this world draws squares only: name one that draws frames of the model's size",
+        )
 
 
 def window_of(model: VideoModel.Config, asked: int | None) -> int:

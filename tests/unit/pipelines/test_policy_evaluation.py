@@ -38,7 +38,7 @@ def comparison(*, right, seed):
 
 
 def test_means_are_over_seeds_and_never_over_tasks():
-    scores = task_scores([comparison(right=True, seed=0), comparison(right=False, seed=1)])
+    scores = task_scores([comparison(right=True, seed=0), comparison(right=False, seed=1)], "")
     assert scores.pearson.mean == pytest.approx(0.0) and scores.pearson.seeds == 2
     assert scores.pearson.low < -1 < 1 < scores.pearson.high  # two seeds that disagree say nothing
     assert [each.real.mean for each in scores.policies] == pytest.approx([1 / 8, 4 / 8, 7 / 8])
@@ -46,7 +46,7 @@ def test_means_are_over_seeds_and_never_over_tasks():
     assert scores.mean_absolute_error.mean == pytest.approx(0.25) and scores.safe_horizon == [3, 4]
     constant = comparison(right=True, seed=0)
     constant["spearman"] = {"value": None, "low": None, "high": None}
-    assert task_scores([constant]).spearman is None
+    assert task_scores([constant], "").spearman is None
 
 
 @pytest.fixture
@@ -107,6 +107,7 @@ def test_every_task_is_played_with_every_model_once(runs):
     assert result.tasks["reach"].pearson.mean == pytest.approx(1.0)
     shown = dict(PolicyEvaluation(config).summary(result))
     assert shown["push: safe horizon, seed by seed"] == "3, 4" and "push: pearson" in shown
+    assert shown["push: imagination holds for"].startswith("3 of 16 steps, not to the end")
     (folder / "out/manifest.json").unlink()  # killed at the end
     assert PolicyEvaluation(config).run(SilentProgress()) == result and len(played) == 4
 
@@ -188,6 +189,21 @@ def test_a_model_sees_as_many_frames_as_it_was_fitted_to(horizon, window, fitted
     longest = max(len(each.prompt_ids) + len(each.completion_ids) for each in examples)
     frame, action, beside = codec.frame_tokens, 1, 2  # beside frames: the start and the context
     assert longest - beside - frame == (fitted + 1) * (frame + action)
+
+
+def test_how_far_imagination_holds_is_that_of_the_worst_seed(tmp_path):
+    config = PolicyEvaluation.Config(models=(), worlds={}, instances=40)
+    held = PolicyEvaluation(config).held
+    assert held([7, 2, 16], 16).startswith(
+        "2 of 16 steps, not to the end of an episode (worst of 3"
+    )
+    assert held([16, 16], 16).startswith("16 of 16 steps, to the end of an episode")
+    assert held([7], 16).endswith("mean error at most 0.1 at 95% confidence; no certificate)")
+    short = PolicyEvaluation(config.replace(depth=12)).held
+    assert "not measured beyond step 12" in short([12, 13], 16)
+    assert "not to the end" in short([11, 12], 16)
+    few = PolicyEvaluation(config.replace(instances=9)).held
+    assert few([0], 16) == "not known: 9 starts, of 10 that are needed"
 
 
 def test_a_model_without_hashes_is_refused(tmp_path, monkeypatch):

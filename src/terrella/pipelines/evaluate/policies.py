@@ -21,8 +21,14 @@ from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import content_sha256, file_sha256
 from terrella.core.metric import Metric
 from terrella.core.run_folder import Manifest, RunFolder, is_run, read_manifest
+from terrella.core.stats import CONFIDENCE
 from terrella.core.world import World
-from terrella.evals.video_policies import EvaluatePolicies, policy_files
+from terrella.evals.video_policies import (
+    HORIZON_EPISODES,
+    HORIZON_ERROR,
+    EvaluatePolicies,
+    policy_files,
+)
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
@@ -50,6 +56,8 @@ class TaskScores:
     mean_absolute_error: Metric
     safe_horizon: list[int]
     """Of each seed: steps up to which imagined frames hold, with confidence."""
+    held: str
+    """How far imagination holds, in a sentence. It is no certificate: nothing bounds a step."""
     seeds: list[dict[str, Any]]
     """Of each seed, with intervals over instances, inverted pairs, classifier and drift."""
 
@@ -102,8 +110,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
         """Shares of random steps with which the oldest clone is played, too."""
         classifier_steps: int = 800
-        depth: int = 12
-        """Steps over which the drift is measured."""
+        depth: int = 0
+        """Steps over which the drift is measured; 0 is to the end of the longest episode."""
         out: Path = Path("runs/evaluate-policies")
 
     config: Config
@@ -127,7 +135,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
             for seed, (folder, config) in enumerate(runs):
                 make = functools.partial(self.compare, world, folder, config, seed)
                 rows.append(run.part(f"{_plain(name)}-{seed}", dict[str, Any], make))
-            tasks[name] = task_scores(rows)
+            held = self.held([int(row["safe_horizon"]) for row in rows], world.max_steps)
+            tasks[name] = task_scores(rows, held)
         return PolicyScores(tasks=tasks, evaluated=known)
 
     def evaluated(self, runs: Sequence[tuple[Path, VideoModel.Config]]) -> Evaluated:
@@ -174,10 +183,27 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
                 ages=config.ages,
                 shares=config.shares,
                 classifier_steps=config.classifier_steps,
-                depth=config.depth,
+                depth=config.depth or world.max_steps,
                 seed=config.seed + seed,
             )
         ).run()
+
+    def held(self, horizons: Sequence[int], steps: int) -> str:
+        """How far imagination holds, in the worst seed; an episode has `steps` at most."""
+        starts, depth = self.config.instances, self.config.depth or steps
+        if starts < HORIZON_EPISODES:
+            return f"not known: {starts} starts, of {HORIZON_EPISODES} that are needed"
+        worst = min(*horizons, steps)
+        if worst >= steps:
+            end = "to the end of an episode"
+        elif worst >= depth:
+            end = f"not measured beyond step {depth}"
+        else:
+            end = "not to the end of an episode"
+        return (
+            f"{worst} of {steps} steps, {end} (worst of {len(horizons)} seeds; mean error at most "
+            f"{HORIZON_ERROR:g} at {CONFIDENCE:.0%} confidence; no certificate)"
+        )
 
     def summary(self, result: PolicyScores) -> list[tuple[str, str]]:
         rows = []
@@ -191,6 +217,7 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
                 rows.append((f"{name}: {title.replace('_', ' ')}", shown))
             horizons = ", ".join(map(str, task.safe_horizon))
             rows.append((f"{name}: safe horizon, seed by seed", horizons))
+            rows.append((f"{name}: imagination holds for", task.held))
         return rows
 
 
@@ -230,7 +257,7 @@ def window_of(model: VideoModel.Config, asked: int | None) -> int:
     return fitted if asked is None else asked
 
 
-def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:
+def task_scores(rows: Sequence[dict[str, Any]], held: str) -> TaskScores:
     """The means over seeds of one task; policies are matched by their place."""
     names = [each["policy"] for each in rows[0]["policies"]]
     policies = [
@@ -247,6 +274,7 @@ def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:
         spearman=_over_seeds([row["spearman"]["value"] for row in rows]),
         mean_absolute_error=Metric.over_seeds([row["mean_absolute_error"] for row in rows]),
         safe_horizon=[int(row["safe_horizon"]) for row in rows],
+        held=held,
         seeds=list(rows),
     )
 

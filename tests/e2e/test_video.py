@@ -75,7 +75,7 @@ def check_the_folder(folder):
     tokenizer = metrics["tokenizer"]
     assert tokenizer["codes_used"] > 4 and tokenizer["metrics"]["psnr"]["mean"] > 10
     assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= metrics["before"]["means"].keys()
-    assert len(metrics["after"]["clips"]["psnr"]) == 4  # one of each held-out episode
+    assert len(metrics["after"]["clips"]["psnr"]) == 3  # of 4 episodes one is too short
     assert len(metrics["after"]["by_depth"]) == 4
 
     videos = folder.with_name("video_quick_films")

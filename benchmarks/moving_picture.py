@@ -4,8 +4,8 @@
     terrella certify runs/sokoban --set exploited_on=8 --set plan_depth=2 --set samples=4
     terrella view runs/sokoban
     python benchmarks/moving_picture.py runs/sokoban/view/view.html
-Needs Chromium and Pillow. The episode is the first, of some length, whose first wrong prediction is
-of a step with more risk than most.
+Needs Chromium and Pillow (extra dev). The episode is the first, of some length, whose first wrong
+prediction is of a step with more risk than most.
 """
 
 import io

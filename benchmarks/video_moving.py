@@ -1,8 +1,8 @@
-"""Ten held-out clips of a video model as a moving picture: real | predicted | difference.
+"""Held-out clips of a video model as a moving picture, ten at most: real | predicted | difference.
 
     python benchmarks/video_moving.py runs/video_table --videos runs/video_films
 Writes docs/pictures/video_clips.gif and .webm (`--out` names another place without a suffix). Needs
-the extras train and video, and Pillow.
+the extras train, video and dev (Pillow).
 """
 
 import argparse
@@ -33,6 +33,7 @@ def grid(videos):
     """Videos of equal size beside and below each other."""
     gap = [(0, 0), (8, 8), (8, 8), (0, 0)]
     framed = [np.pad(video, gap, constant_values=255) for video in videos]
+    framed += [np.full_like(framed[0], 255)] * (-len(framed) % COLUMNS)
     rows = [
         np.concatenate(framed[at : at + COLUMNS], axis=2) for at in range(0, len(framed), COLUMNS)
     ]

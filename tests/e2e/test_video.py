@@ -14,7 +14,8 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 if importlib.util.find_spec("mujoco") is None:
     pytest.skip("pip install 'terrella[video]'", allow_module_level=True)
 
-PAGE = (Path(__file__).parents[2] / "docs/video.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "video.md").read_text()
 
 
 def run(words, cwd):
@@ -32,7 +33,9 @@ def terrella(line, cwd):
 @pytest.mark.timeout(900)
 def test_the_page_can_be_followed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the recipe's folders are relative to it
-    first, recordings, policies = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
+    first, recordings, rt1, policies = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
+    assert recordings in (DOCS / "start_robots.md").read_text()
+    assert rt1.startswith("terrella import rlds")  # tests/e2e/test_video_rlds.py follows it
     install, train, look = first.strip().splitlines()
     assert install.startswith("pip install")
     assert "psnr, after" in terrella(train, tmp_path)
@@ -72,7 +75,8 @@ def check_the_folder(folder):
     tokenizer = metrics["tokenizer"]
     assert tokenizer["codes_used"] > 4 and tokenizer["metrics"]["psnr"]["mean"] > 10
     assert {"mae", "mse", "psnr", "ssim", "repeated", "value"} <= metrics["before"]["means"].keys()
-    assert len(metrics["after"]["clips"]["psnr"]) == 6 and len(metrics["after"]["by_depth"]) == 4
+    assert len(metrics["after"]["clips"]["psnr"]) == 3  # of 4 episodes one is too short
+    assert len(metrics["after"]["by_depth"]) == 4
 
     videos = folder.with_name("video_quick_films")
     book = View(View.Config(run=folder, predicted=3, videos=videos)).build_page().data()

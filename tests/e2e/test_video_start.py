@@ -1,4 +1,4 @@
-"""The RT-1 recipes start on two CPU ranks: an imported shard, tokenizer, fit and RLVR at 256 x 320.
+"""The RT-1 recipes start on two CPU ranks: imported shards, tokenizer, fit and RLVR at 256 x 320.
 
 One layer and few steps; ids, vocabulary and losses are the recipe's.
 """
@@ -14,12 +14,24 @@ pytest.importorskip("av", reason="pip install 'terrella[video]'")
 pytest.importorskip("mujoco", reason="pip install 'terrella[video]'")
 from safetensors import safe_open
 from tests.support.launched import launch
+from tests.support.made_rlds import rt1_record
 
 from terrella.core.types import Split
-from terrella.data.recorded import Recording, recorded_episode
-from terrella.data.recorded_store import fill_store
 from terrella.data.shards import StoredShards
+from terrella.pipelines.import_data.episodes import ImportRlds
+from terrella.show.progress import SilentProgress
 
+ACTIONS = tuple(
+    f"action/{name}"
+    for name in (
+        "base_displacement_vector",
+        "base_displacement_vertical_rotation",
+        "gripper_closedness_action",
+        "rotation_delta",
+        "terminate_episode",
+        "world_vector",
+    )
+)
 SCRIPT = Path(__file__).parents[1] / "support" / "video_start.py"
 
 
@@ -35,16 +47,19 @@ def film(number):
     speed = 20 * (number % 2)
     for t, frame in enumerate(video):
         frame[100:140, 40 + speed * t : 90 + speed * t] = (200, 40, 30)
-    actions = rng.normal(size=(7, 13))
-    return recorded_episode(Recording(source="made", number=number, video=video, actions=actions))
+    return rt1_record(video, rng.normal(size=(7, 13)))
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rt1") / "store"
-    fill_store(folder, {}, lambda first: map(film, range(first, 16)))
-    assert StoredShards([folder], Split.TEST).count
-    return folder
+    folder = tmp_path_factory.mktemp("imported") / "0.1.0"  # the splits depend on this name
+    folder.mkdir()
+    for number in range(16):
+        (folder / f"rt1-train.tfrecord-{number:05d}-of-00016").write_bytes(film(number))
+    config = ImportRlds.Config(source=folder, actions=ACTIONS, out=folder.with_name("store"))
+    ImportRlds(config).run(SilentProgress())
+    assert StoredShards([config.out], Split.TEST).count
+    return config.out
 
 
 IDS = {"rt1_multi_step": 9008, "rt1_single_step": 4633}

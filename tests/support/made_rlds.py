@@ -78,3 +78,30 @@ def shard(codec="png", steps=4):
             "steps/discount": [-1] * steps,
         }
     )
+
+
+def rt1_record(video, actions, codec="mjpeg"):
+    """An episode as RT-1's shards have it: an action is 13 numbers in six columns."""
+    widths = {
+        "base_displacement_vector": 2,
+        "base_displacement_vertical_rotation": 1,
+        "gripper_closedness_action": 1,
+        "rotation_delta": 3,
+        "terminate_episode": 3,
+        "world_vector": 3,
+    }
+    columns, first = {}, 0
+    for name, width in widths.items():
+        numbers = actions[:, first : first + width].ravel().tolist()
+        whole = name == "terminate_episode"
+        columns[f"steps/action/{name}"] = [int(x) if whole else float(x) for x in numbers]
+        first += width
+    return record(
+        {
+            "steps/observation/image": [image_bytes(image, codec) for image in video],
+            **columns,
+            "steps/reward": [0.0] * len(video),
+            "steps/is_last": [0] * (len(video) - 1) + [1],
+            "steps/observation/natural_language_instruction": [b"pick the can"] * len(video),
+        }
+    )

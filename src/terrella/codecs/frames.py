@@ -133,6 +133,10 @@ class FrameCodec:
             self.cache_frames([context])
         return tuple(self._contexts[key].tolist())
 
+    def context_digest(self, situation: Situation) -> bytes:
+        """Tells context frames apart by their pixels; different frames may have the same ids."""
+        return _digest(_video(situation)[1])
+
     # --- world models -----------------------------------------------------------------------------
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:

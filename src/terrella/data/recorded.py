@@ -100,5 +100,5 @@ def _transition(recording: Recording, frames: Sequence[Frames], t: int) -> Trans
 
 
 def write_numbers(action: NDArray[np.float64]) -> str:
-    """An action as text, with as many digits as binning needs."""
-    return " ".join(f"{float(number) + 0.0:+.4f}" for number in np.atleast_1d(action))
+    """An action as text, with six digits that count: some robots move by micrometres a step."""
+    return " ".join(f"{float(number) + 0.0:+.6g}" for number in np.atleast_1d(action))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ MAX_PIXELS = 2**24
 MAX_VIDEO_BYTES = 2**31
 """Decoded frames of one episode."""
 CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
+TOLERANCE = 1e-4
+"""Seconds by which a frame's time may miss a boundary: both are rounded."""
 PNG = b"\x89PNG\r\n\x1a\n"
 PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
@@ -79,7 +82,8 @@ def read_video(
 ) -> FrameArray:
     """Read the frames with a time (in seconds) in [start, end), resized to `size` if given.
 
-    `size` is (height, width).
+    `size` is (height, width). Only the frames from the last key frame before `start` on are
+    decoded: many recordings share a file.
     """
     av = av_module()
     # An absolute path is never taken for an address, and only containers of video are tried: a
@@ -88,16 +92,42 @@ def read_video(
     with _as_store_error(str(path)), av.open(str(path.resolve()), options=options) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-        selected = _frames_between(container.decode(stream), start, end, size)
+        selected = _frames_between(_frames_from(container, stream, start), start, end, size)
         return stack_frames(selected, f"{path} between {start:g} s and {end:g} s")
+
+
+def _frames_from(container: Any, stream: Any, start: float) -> Iterator[Any]:
+    """Decoded frames from a key frame at or before `start` on.
+
+    Containers are sought by the order in which frames are stored. Where that is not the order of
+    their times, the key frame that is found may come after `start`: then an earlier one is sought.
+    """
+    back = 0.0
+    while start > back:
+        container.seek(int((start - back) / stream.time_base), stream=stream, backward=True)
+        frames = container.decode(stream)
+        # Frames before the key frame may need others that were not read.
+        key = next((frame for frame in frames if frame.key_frame), None)
+        if key is not None and _time(key) < start + TOLERANCE:
+            return itertools.chain([key], frames)
+        back = 2 * back + 1.0
+    container.seek(0)
+    return iter(container.decode(stream))
+
+
+def _time(frame: Any) -> float:
+    """Seconds from the beginning of the video."""
+    return float(frame.pts * frame.time_base)
 
 
 def _frames_between(
     frames: Iterable[Any], start: float, end: float, size: tuple[int, int] | None
 ) -> Iterator[FrameArray]:
     for frame in frames:
-        time = float(frame.pts * frame.time_base)
-        if start - 1e-4 <= time < end - 1e-4:
+        time = _time(frame)
+        if time >= end - TOLERANCE:  # frames come in the order of their times
+            return
+        if time >= start - TOLERANCE:
             height, width = size or (frame.height, frame.width)
             yield frame.reformat(width, height).to_ndarray(format="rgb24")
 

@@ -44,6 +44,8 @@ HELD_OUT_EVERY = 5
 LEAST_POLICIES = 2
 NOISE_SHARE = 0.4
 """Share of random steps of the noisy expert."""
+HORIZON_ERROR, HORIZON_EPISODES = 0.1, 10
+"""Mean error up to which imagined steps hold, and the least episodes that can show it."""
 CLASSIFIER_EPISODES = 30
 """Episodes on which the error of the classifier is measured."""
 
@@ -71,6 +73,7 @@ class EvaluatePolicies(Configurable):
         """Shares of random steps with which the oldest clone is also played."""
         classifier_steps: int = 800
         window: int = 6
+        """Frames that the model sees before the last one; it must have been fitted to as many."""
         temperature: float = 0.5
         """Sampling temperature of imagined frames; small models drift less below 1."""
         starts: int = 40
@@ -227,7 +230,10 @@ class EvaluatePolicies(Configurable):
                 for values, bound in zip(by_depth, bounds, strict=True)
             ],
             "safe_horizon": safe_horizon(
-                bounds, error=0.1, episodes=len(episodes), min_episodes=10
+                bounds,
+                error=HORIZON_ERROR,
+                episodes=len(episodes),
+                min_episodes=HORIZON_EPISODES,
             ),
         }
 

@@ -28,7 +28,7 @@ LAYERS = ((4, 2, True), (1, 2, True), (1, 1, False), (1, 1, False), (1, 1, False
 """Stride and padding of each convolution, and whether a pooling follows."""
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
 MIN_SIZE = 64
-"""Smaller images are enlarged: otherwise the network's last feature maps are single pixels."""
+"""Images with a shorter side are enlarged: otherwise the last feature maps are single pixels."""
 BATCH_SIZE = 256
 
 
@@ -85,8 +85,11 @@ class Lpips(nn.Module):
 
     def features(self, images: Tensor) -> list[Tensor]:
         """Five feature maps, normalised to unit length along the channels."""
-        if images.shape[-1] < MIN_SIZE:
-            images = functional.interpolate(images, size=(MIN_SIZE, MIN_SIZE), mode="bilinear")
+        height, width = images.shape[-2:]
+        enlarged = MIN_SIZE / min(height, width)
+        if enlarged > 1:
+            size = round(height * enlarged), round(width * enlarged)
+            images = functional.interpolate(images, size=size, mode="bilinear")
         shift, scale = (
             torch.tensor(each, device=images.device)[None, :, None, None] for each in (SHIFT, SCALE)
         )

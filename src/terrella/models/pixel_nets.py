@@ -9,6 +9,7 @@ video world model. Frames are uint8 (N, H, W, 3).
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,14 @@ BATCH_SIZE = 512
 class PixelNet(nn.Module):
     """Convolutions without a final pooling (positions matter), then two linear layers."""
 
-    def __init__(self, size: int, outputs: int, width: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self, size: int, outputs: int, width: int = 16, seed: int = 0, columns: int = 0
+    ) -> None:
+        """`size` is the height of a frame, and its width unless `columns` is given."""
         super().__init__()
-        self.shape = {"size": size, "outputs": outputs, "width": width}
+        columns = columns or size
+        self.shape = {"size": size, "columns": columns, "outputs": outputs, "width": width}
+        cells = math.ceil(size / 8) * math.ceil(columns / 8)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = nn.Sequential(
@@ -38,7 +44,7 @@ class PixelNet(nn.Module):
                 nn.Conv2d(width * 2, width * 2, 3, stride=2, padding=1),
                 nn.SiLU(),
                 nn.Flatten(),
-                nn.Linear(width * 2 * (size // 8) ** 2, 128),
+                nn.Linear(width * 2 * cells, 128),
                 nn.SiLU(),
                 nn.Linear(128, outputs),
             )

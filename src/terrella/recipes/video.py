@@ -99,7 +99,7 @@ def video_quick() -> VideoModel.Config:
         heads=2,
         clips=64,
         horizon=4,
-        evaluate_on=6,
+        evaluate_on=4,
         sft=SftConfig(batch_size=16, pack_tokens=PACK),
         rlvr=RlvrConfig(steps=2, groups=2, group_size=4, pack_tokens=PACK),
     )
@@ -116,9 +116,9 @@ def rt1_multi_step() -> VideoModel.Config:
 
     Eight A100-80G GPUs, days.
 
-    12 layers of 768 over 9,008 ids, 127.1M parameters, as published. Import RT-1 first (`terrella
-    import rlds`, 13 numbers an action) into runs/rt1. To expect, from the paper: PSNR 23.1 before
-    and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and 9.9%.
+    12 layers of 768 over 9,008 ids, 127.1M parameters, as published. Import RT-1 first into
+    runs/rt1, with 13 numbers an action: docs/video.md has the command. To expect, from the paper:
+    PSNR 23.1 before and 24.1 after RLVR, LPIPS 0.148 and 0.134, repetition 48.6% and 9.9%.
     """
     return VideoModel.Config(
         world=Tabletop.Config(distance=LPIPS),
@@ -178,6 +178,7 @@ def _rt1_videos(kind: Literal["compressive", "per_frame"]) -> TrainTokenizer.Con
     stride: Literal[16, 32] = 32 if kind == "compressive" else 16
     return TrainTokenizer.Config(
         stores=(Path("runs/rt1"),),
+        action_numbers=13,
         out=Path(f"runs/rt1_{kind}"),
         trainer=TokenizerTrainConfig(
             tokenizer=FrameTokenizerConfig(

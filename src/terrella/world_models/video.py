@@ -47,6 +47,8 @@ BINS = "actions.json"
 MADE_WITH = "made_with"
 """The key in it that holds the settings of the bins; models need the bins alone."""
 T = TypeVar("T")
+Key = tuple[tuple[int, ...], bytes]
+"""A prompt, and the digest of the context frame: its pixels are drawn upon, not only its ids."""
 
 
 class VideoWorldModel:
@@ -70,22 +72,24 @@ class VideoWorldModel:
         self.succeeded = succeeded
         self.temperature = temperature
         self.seed = seed
-        self.cache: dict[tuple[int, ...], PredictiveDistribution] = {}
+        self.cache: dict[Key, PredictiveDistribution] = {}
 
     def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
         """A distribution of one prediction per query; new queries share the sampler's batches."""
         if len(self.cache) > CACHE_LIMIT:
             self.cache.clear()
-        prompts = [self.codec.ask_observation(query.situation, query.action) for query in queries]
+        keys = [self._key(query) for query in queries]
         new = {
-            prompt: query
-            for prompt, query in zip(prompts, queries, strict=True)
-            if prompt not in self.cache
+            key: query for key, query in zip(keys, queries, strict=True) if key not in self.cache
         }
         if new:
-            sampled = run_in_background(self._sample(list(new))).result()
+            sampled = run_in_background(self._sample([prompt for prompt, _ in new])).result()
             self.cache.update(zip(new, self._read(list(new.values()), sampled), strict=True))
-        return [self.cache[prompt] for prompt in prompts]
+        return [self.cache[key] for key in keys]
+
+    def _key(self, query: Query) -> Key:
+        prompt = self.codec.ask_observation(query.situation, query.action)
+        return prompt, self.codec.context_digest(query.situation)
 
     async def _sample(self, prompts: Sequence[tuple[int, ...]]) -> list[Sampled]:
         return list(

@@ -14,6 +14,7 @@ from tests.support.made_rlds import shard, video
 
 from terrella.core.errors import StoreError
 from terrella.core.instances import split_of
+from terrella.data import videos
 from terrella.data.lerobot import read_lerobot, write_lerobot
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.rlds import read_rlds
@@ -52,6 +53,74 @@ def test_video_is_read_back_almost_unchanged(tmp_path):
     assert resize(video()[0], (16, 24)).shape == (16, 24, 3)
     with pytest.raises(StoreError, match="no frame"):
         read_video(tmp_path / "a.mp4", 99.0)
+
+
+class Counted:
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def write_groups(path, codec, options, frames=90):
+    """A file of noise with a key frame every few frames, as LeRobot writes them."""
+    noise = np.random.default_rng(0).integers(0, 255, (frames, 8, 8, 3), np.uint8)
+    with av.open(str(path), "w") as container:
+        try:
+            stream = container.add_stream(codec, rate=30, options=options)
+        except av.FFmpegError:
+            pytest.skip(f"this PyAV has no {codec}")
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        for image in noise:
+            image = np.kron(image, np.ones((8, 8, 1), np.uint8))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
+
+
+OPEN = "open-gop=1:keyint=12:bframes=4:log-level=none"
+"""Frames before a key frame are stored after it, and need the group before."""
+
+
+@pytest.mark.parametrize(
+    "codec, options",
+    [
+        ("libx264", {"g": "6"}),
+        ("libx264", {"x264-params": OPEN}),
+        ("libx265", {"x265-params": OPEN}),
+    ],
+)
+def test_a_part_of_a_shared_video_is_decoded_alone_and_is_that_of_a_full_decode(
+    codec, options, tmp_path, monkeypatch
+):
+    path = tmp_path / "shared.mp4"
+    write_groups(path, codec, options)
+    whole = read_video(path)
+    assert len(whole) == 90
+    monkeypatch.setattr(videos, "_time", count := Counted(videos._time))
+    for start in range(0, 84, 3):
+        assert np.array_equal(read_video(path, start / 30, (start + 6) / 30), whole[start:][:6])
+    # 28 parts of 6 frames, and at most two groups before each.
+    assert count.calls < 28 * (6 + 2 * 12 + 2) < 28 * 90 / 2
+    assert np.array_equal(read_video(path, 80 / 30), whole[80:])
+
+
+def test_episodes_that_share_a_video_cost_what_they_hold(tmp_path, monkeypatch):
+    """LeRobot puts hundreds of episodes into a file; each decoded all of it."""
+    write_lerobot(tmp_path / "set", [episode(number) for number in range(20)])
+    shared = next(tmp_path.glob("set/videos/**/*.mp4"))
+    write_groups(shared, "libx264", {"g": "2"}, frames=120)
+    monkeypatch.setattr(videos, "_time", count := Counted(videos._time))
+    index = tmp_path / "set/meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(index).to_pylist()
+    for number, row in enumerate(rows):
+        row["videos/observation.images.camera/from_timestamp"] = number * 6 / 30
+        row["videos/observation.images.camera/to_timestamp"] = (number + 1) * 6 / 30
+    pq.write_table(pa.Table.from_pylist(rows), index)
+    assert [len(each.transitions) for each in read_lerobot(tmp_path / "set")] == [5] * 20
+    assert count.calls < 20 * 12
 
 
 def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
@@ -110,7 +179,7 @@ def test_a_step_gets_the_reward_that_its_own_action_led_to(tmp_path):
     rows = {"next.reward": [0.0, 1.0, 2.0, 3.0, 4.0], "next.success": [False] * 4 + [True]}
     (read,) = read_lerobot(lerobot_by_hand(tmp_path, rows, 5))
     steps = [(step.action, step.reward) for step in read.transitions]
-    assert steps == [("+0.0000", 0.0), ("+1.0000", 1.0), ("+2.0000", 2.0), ("+3.0000", 3.0)]
+    assert steps == [("+0", 0.0), ("+1", 1.0), ("+2", 2.0), ("+3", 3.0)]
     assert read.success
 
 
@@ -153,6 +222,19 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
         next(read_lerobot(tmp_path / "set"))
 
 
+def test_small_actions_keep_their_digits(tmp_path):
+    actions = np.array([[1.25e-5, -0.333333], [-2e-7, 123.25], [0.0, 0.0]])
+    recorded = Recording(source="mine", number=0, video=video(3), actions=actions)
+    before = recorded_episode(recorded)
+    assert [step.action for step in before.transitions] == [
+        "+1.25e-05 -0.333333",
+        "-2e-07 +123.25",
+    ]
+    write_lerobot(tmp_path / "set", [before])
+    (after,) = read_lerobot(tmp_path / "set")
+    assert [step.action for step in after.transitions] == [s.action for s in before.transitions]
+
+
 # --- RLDS -----------------------------------------------------------------------------------------
 
 
@@ -161,7 +243,7 @@ def test_rlds_shards_are_read_without_tensorflow(codec, tmp_path):
     (tmp_path / "x-train.tfrecord-00000-of-00001").write_bytes(shard(codec, 4) + shard(codec, 3))
     first, second = read_rlds(tmp_path, actions=("action/world_vector", "action/gripper"))
     assert np.abs(video_of(first).astype(int) - video(4)).mean() < (1 if codec == "png" else 6)
-    assert first.transitions[1].action == "+0.3000 +0.4000 +0.5000 +1.0000" and first.success
+    assert first.transitions[1].action == "+0.3 +0.4 +0.5 +1" and first.success
     assert len(second.transitions) == 2 and second.transitions[0].info["task"] == "open the drawer"
 
 

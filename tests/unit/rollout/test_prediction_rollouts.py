@@ -223,3 +223,15 @@ def test_one_masked_frame_masks_the_clip():
         FrameDistance.Config().build().verify(Text("x"), film_episode().first, film_episode().first)
     )
     assert verdict.value == 0.0 and verdict.status is Status.UNPARSABLE
+
+
+def test_no_clip_is_measured_twice():
+    """An interval over copies of a clip would be too narrow."""
+    shards = ListedShards([film_episode(number, frames=8 - number) for number in range(4)])
+    clips = list(ClipTasks(shards, HORIZON).in_turn(96))
+    whole = [each for each in shards.listed if len(each.transitions) >= HORIZON]
+    assert [task.situation.observation for task in clips] == [
+        each.transitions[(len(each.transitions) - HORIZON) // 2].observation for each in whole
+    ]
+    assert [task.seed for task in clips] == list(range(len(whole)))
+    assert len(list(ClipTasks(shards, HORIZON).in_turn(2))) == 2

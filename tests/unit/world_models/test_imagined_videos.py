@@ -12,7 +12,8 @@ if importlib.util.find_spec("mujoco") is None:
 
 from terrella.codecs.frames import FrameCodec
 from terrella.core.errors import PolicyError
-from terrella.core.types import Moment, Split, Text
+from terrella.core.predictive import Query
+from terrella.core.types import Frames, Moment, Situation, Split, Text
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.evals.video_policies import play_example
@@ -91,6 +92,37 @@ def test_the_same_start_is_imagined_the_same_way():
     assert [s.next_observation for s in runs[0].transitions] == [
         s.next_observation for s in runs[1].transitions
     ]
+
+
+def test_episodes_with_the_same_ids_and_other_pixels_do_not_share_a_frame():
+    """Frames are decoded upon the pixels of the first one; ids say less than pixels."""
+    model = make_model(lambda frames: np.zeros(len(frames), bool))
+    dark, bright = (Frames.of(np.full((1, 16, 16, 3), grey, np.uint8)) for grey in (40, 200))
+    codec = model.codec
+    for frame in (dark, bright):  # a tokenizer with few codes sees no difference
+        codec.cache_frames([frame])
+        about = codec.context_digest(at(frame))
+        codec._contexts[about] = np.full(codec.context_tokens, codec.first_context)
+        codec._frames[about + about] = np.full(codec.frame_tokens, codec.first_frame)
+    queries = [Query(at(frame), "+1.00 +0.00") for frame in (dark, bright, dark)]
+    assert codec.ask_observation(at(dark), "0 0") == codec.ask_observation(at(bright), "0 0")
+    frames = [
+        each.predictions[0].observation
+        for batch in (queries, queries)
+        for each in model.predict(batch)
+    ]
+    assert frames[0] == frames[2] == frames[3] and frames[1] == frames[4]
+    assert frames[1].array.mean() - frames[0].array.mean() > 80
+    # Each frame has the ids that were generated for it, in its own episode.
+    drawn = {
+        codec.frame_ids(frame, first) for frame, first in ((frames[0], dark), (frames[1], bright))
+    }
+    assert len(drawn) == 1
+
+
+def at(frame):
+    """The beginning of an episode."""
+    return Situation(instruction="", observation=frame, actions=(), history=(), steps_left=5)
 
 
 def test_a_share_of_random_steps_and_other_observations():

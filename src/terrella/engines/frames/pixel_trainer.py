@@ -31,7 +31,7 @@ def clone(
     """Behaviour cloning of actions from single frames, by squared error; policies by age."""
     targets = torch.tensor(actions).float()
     return _fit(
-        PixelNet(frames.shape[1], actions.shape[1], seed=seed),
+        _net(frames, actions.shape[1], seed),
         frames,
         targets,
         functional.mse_loss,
@@ -47,9 +47,12 @@ def fit_classifier(
     weights = np.where(labels, 0.5 / max(labels.sum(), 1), 0.5 / max((~labels).sum(), 1))
     targets = torch.tensor(labels[:, None]).float()
     loss = functional.binary_cross_entropy_with_logits
-    return _fit(
-        PixelNet(frames.shape[1], 1, seed=seed), frames, targets, loss, (steps,), seed, weights
-    )[steps]
+    return _fit(_net(frames, 1, seed), frames, targets, loss, (steps,), seed, weights)[steps]
+
+
+def _net(frames: NDArray[np.uint8], outputs: int, seed: int) -> PixelNet:
+    _, rows, columns, _ = frames.shape
+    return PixelNet(rows, outputs, columns=columns, seed=seed)
 
 
 def _fit(

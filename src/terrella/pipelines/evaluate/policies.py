@@ -21,8 +21,15 @@ from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import content_sha256, file_sha256
 from terrella.core.metric import Metric
 from terrella.core.run_folder import Manifest, RunFolder, is_run, read_manifest
+from terrella.core.stats import CONFIDENCE
 from terrella.core.world import World
-from terrella.evals.video_policies import EvaluatePolicies, policy_files
+from terrella.evals.video_policies import (
+    HORIZON_EPISODES,
+    HORIZON_ERROR,
+    EvaluatePolicies,
+    policy_files,
+)
+from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.recorded import recorded_model
@@ -49,6 +56,8 @@ class TaskScores:
     mean_absolute_error: Metric
     safe_horizon: list[int]
     """Of each seed: steps up to which imagined frames hold, with confidence."""
+    held: str
+    """How far imagination holds, in a sentence. It is no certificate: nothing bounds a step."""
     seeds: list[dict[str, Any]]
     """Of each seed, with intervals over instances, inverted pairs, classifier and drift."""
 
@@ -89,8 +98,11 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         instances: int = 40
         """Held-out starts; every policy plays each of them in world and model."""
         temperature: float = 0.5
-        window: int = 6
-        """Frames that the model sees before the last one."""
+        window: int | None = None
+        """Frames that the model sees before the last one; as many as it was fitted to, or fewer.
+
+        Unless given: the frames of a clip that the last prediction of a clip was fitted upon.
+        """
         train_episodes: int = 300
         """Episodes in the world, for the clones and for the classifier of success."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
@@ -98,8 +110,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
         shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
         """Shares of random steps with which the oldest clone is played, too."""
         classifier_steps: int = 800
-        depth: int = 12
-        """Steps over which the drift is measured."""
+        depth: int = 0
+        """Steps over which the drift is measured; 0 is to the end of the longest episode."""
         out: Path = Path("runs/evaluate-policies")
 
     config: Config
@@ -123,7 +135,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
             for seed, (folder, config) in enumerate(runs):
                 make = functools.partial(self.compare, world, folder, config, seed)
                 rows.append(run.part(f"{_plain(name)}-{seed}", dict[str, Any], make))
-            tasks[name] = task_scores(rows)
+            held = self.held([int(row["safe_horizon"]) for row in rows], world.max_steps)
+            tasks[name] = task_scores(rows, held)
         return PolicyScores(tasks=tasks, evaluated=known)
 
     def evaluated(self, runs: Sequence[tuple[Path, VideoModel.Config]]) -> Evaluated:
@@ -154,13 +167,8 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
     def compare(
         self, world: World.Config, folder: Path, model: VideoModel.Config, seed: int
     ) -> dict[str, Any]:
-        config, frames = self.config, model.videos.trainer.tokenizer
-        if getattr(world, "size", frames.size) != frames.size:
-            raise ConfigError(
-                "against",
-                f"the model was trained on frames of {frames.size} pixels",
-                f"--set world.size={frames.size}",
-            )
+        config = self.config
+        check_frames(world, model.videos.trainer.tokenizer)
         return EvaluatePolicies(
             EvaluatePolicies.Config(
                 world=world,
@@ -170,15 +178,32 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
                 joint_vocabulary=model.joint_vocabulary,
                 starts=config.instances,
                 temperature=config.temperature,
-                window=config.window,
+                window=window_of(model, config.window),
                 train_episodes=config.train_episodes,
                 ages=config.ages,
                 shares=config.shares,
                 classifier_steps=config.classifier_steps,
-                depth=config.depth,
+                depth=config.depth or world.max_steps,
                 seed=config.seed + seed,
             )
         ).run()
+
+    def held(self, horizons: Sequence[int], steps: int) -> str:
+        """How far imagination holds, in the worst seed; an episode has `steps` at most."""
+        starts, depth = self.config.instances, self.config.depth or steps
+        if starts < HORIZON_EPISODES:
+            return f"not known: {starts} starts, of {HORIZON_EPISODES} that are needed"
+        worst = min(*horizons, steps)
+        if worst >= steps:
+            end = "to the end of an episode"
+        elif worst >= depth:
+            end = f"not measured beyond step {depth}"
+        else:
+            end = "not to the end of an episode"
+        return (
+            f"{worst} of {steps} steps, {end} (worst of {len(horizons)} seeds; mean error at most "
+            f"{HORIZON_ERROR:g} at {CONFIDENCE:.0%} confidence; no certificate)"
+        )
 
     def summary(self, result: PolicyScores) -> list[tuple[str, str]]:
         rows = []
@@ -192,10 +217,47 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
                 rows.append((f"{name}: {title.replace('_', ' ')}", shown))
             horizons = ", ".join(map(str, task.safe_horizon))
             rows.append((f"{name}: safe horizon, seed by seed", horizons))
+            rows.append((f"{name}: imagination holds for", task.held))
         return rows
 
 
-def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:
+def check_frames(world: World.Config, frames: FrameTokenizerConfig) -> None:
+    """Refuse a world that draws frames of another size than the model was trained on."""
+    size = getattr(world, "size", None)
+    if size is None:
+        return
+    drawn = size, getattr(world, "columns", 0) or size
+    wanted = frames.size, frames.columns or frames.size
+    if drawn != wanted:
+        fits = wanted[0] == wanted[1]
+        raise ConfigError(
+            "against",
+            f"the world draws frames of {drawn[0]} x {drawn[1]}; the model was trained on frames "
+            f"of {wanted[0]} x {wanted[1]}",
+            f"--set world.size={wanted[0]}"
+            if fits or hasattr(world, "columns")
+            else "this world draws squares only: name one that draws frames of the model's size",
+        )
+
+
+def window_of(model: VideoModel.Config, asked: int | None) -> int:
+    """Frames before the last one in a prompt: what the model was fitted to, unless fewer are asked.
+
+    It was fitted to clips. Their last frame was predicted upon the frames of the clip's own prompt
+    and upon all that the clip had before it.
+    """
+    fitted = model.window + model.horizon - 1
+    if asked is not None and not 0 <= asked <= fitted:
+        raise ConfigError(
+            "window",
+            f"is {asked}; the model was fitted to {fitted} frames before the last one "
+            f"(window={model.window}, horizon={model.horizon})",
+            f"set {fitted} at the most, or leave it out",
+        )
+    return fitted if asked is None else asked
+
+
+def task_scores(rows: Sequence[dict[str, Any]], held: str) -> TaskScores:
     """The means over seeds of one task; policies are matched by their place."""
     names = [each["policy"] for each in rows[0]["policies"]]
     policies = [
@@ -212,6 +274,7 @@ def task_scores(rows: Sequence[dict[str, Any]]) -> TaskScores:
         spearman=_over_seeds([row["spearman"]["value"] for row in rows]),
         mean_absolute_error=Metric.over_seeds([row["mean_absolute_error"] for row in rows]),
         safe_horizon=[int(row["safe_horizon"]) for row in rows],
+        held=held,
         seeds=list(rows),
     )
 

@@ -81,16 +81,19 @@ class ClipTasks:
         return clip_task(episode, start, self.horizon, index, self.window)
 
     def in_turn(self, count: int) -> Iterator[Task]:
-        """Clips from the middle of each episode in turn, so that all episodes weigh the same."""
+        """One clip from the middle of each episode, so that all episodes weigh the same.
+
+        There are at most `count`, and no clip comes twice: intervals are over distinct clips.
+        """
         number = 0
-        while number < count:
-            for episode in self.shards.episodes():
-                start = (len(episode.transitions) - self.horizon) // 2
-                if start >= 0 and number < count:
-                    yield clip_task(episode, start, self.horizon, number, self.window)
-                    number += 1
-                if number == count:
-                    break
+        for episode in self.shards.episodes():
+            start = (len(episode.transitions) - self.horizon) // 2
+            if start < 0:
+                continue
+            if number == count:
+                return
+            yield clip_task(episode, start, self.horizon, number, self.window)
+            number += 1
 
 
 def clip_task(

@@ -108,13 +108,25 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         rlvr: RlvrConfig = field(default_factory=RlvrConfig)
         temperature: float = 1.0
         evaluate_on: int = 96
-        """Held-out clips for the metrics before and after RLVR."""
+        """Held-out clips for the metrics before and after RLVR, at most: one of each episode."""
         out: Path = Path("runs/video_model")
 
     config: Config
     result_type = VideoModelResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "videos.out", "videos.workers")
     masks_tokens = True
+
+    def check_settings(self, *, ranks: int = 0) -> None:
+        super().check_settings(ranks=ranks)
+        TrainTokenizer(self.config.videos).check_settings(ranks=ranks)
+        asked, numbers = len(self.config.action_ranges), self.config.videos.action_numbers
+        if asked and numbers and asked != numbers:
+            what = f"has {asked} ranges; an action has {numbers} numbers (videos.action_numbers)"
+            raise ConfigError("action_ranges", what, "give one range for each number")
+
+    def preflight(self) -> None:
+        super().preflight()
+        TrainTokenizer(self.config.videos).preflight()
 
     def train(self, run: RunFolder) -> VideoModelResult:
         videos = TrainTokenizer(self.config.videos)

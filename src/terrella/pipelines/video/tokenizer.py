@@ -19,6 +19,7 @@ import numpy as np
 
 from terrella.codecs.frames import VideoTokenizer
 from terrella.core.config import Local
+from terrella.core.errors import ConfigError
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.core.types import Episode, Split
@@ -28,6 +29,7 @@ from terrella.data.videos import FrameArray, video_of
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.collect.pipeline import Collect
+from terrella.pipelines.video.recordings import check_recordings
 from terrella.policies.basic import Mixture
 from terrella.verify.frame_metrics import frame_metrics
 
@@ -63,6 +65,8 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         worlds: tuple[World.Config, ...] = ()
         stores: Local[tuple[Path, ...]] = ()
         """Episode stores of frames that exist already: imported recordings, split by instance."""
+        action_numbers: int = 0
+        """Numbers of an action; 0 is as many as the recordings have."""
         shares: tuple[float, ...] = (0.2, 0.5, 1.0)
         """Graded policies: the world's expert with this share of random actions, one store each."""
         episodes: int = 100
@@ -83,6 +87,31 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "workers")
     waits = True
 
+    def check_settings(self, *, ranks: int = 0) -> None:
+        rows, columns = self.frame
+        for world in self.config.worlds:
+            size = getattr(world, "size", None)
+            if size is not None and (size, size) != (rows, columns):
+                raise ConfigError(
+                    "videos.worlds",
+                    f"draw frames of {size} x {size}; the tokenizer of this config takes "
+                    f"{rows} x {columns}",
+                    "to train on videos.stores alone, leave the worlds out: --set videos.worlds=",
+                )
+
+    def preflight(self) -> None:
+        super().preflight()
+        self._check(self.config.stores)
+
+    def _check(self, stores: Iterable[Path]) -> None:
+        check_recordings(stores, frame=self.frame, numbers=self.config.action_numbers)
+
+    @property
+    def frame(self) -> tuple[int, int]:
+        """Height and width of the frames that the tokenizer takes."""
+        frames = self.config.trainer.tokenizer
+        return frames.size, frames.columns or frames.size
+
     def train(self, run: RunFolder) -> TokenizerResult:
         run.part("videos", bool, lambda: self.record(run))
         run.part("trained", bool, lambda: self.train_tokenizer(run), collective=True)
@@ -94,6 +123,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         """Play the worlds; recordings are there already."""
         for split in (Split.TRAIN, Split.TEST):
             self.collect(run, split)
+            self._check([*self.config.stores, *(out for out, *_ in self._stores(split))])
         return True
 
     def collect(self, run: RunFolder, split: Split) -> None:
@@ -132,9 +162,8 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         """Keep a published tokenizer in this folder, in our format and with hashes."""
         from terrella.models.published_tokenizers import read_published
 
-        frames = self.config.trainer.tokenizer
         if run.is_main:
-            rows, columns = frames.size, frames.columns or frames.size
+            rows, columns = self.frame
             read_published(published, rows=rows, columns=columns).save(run / "tokenizer")
 
     def evaluate(self, tokenizer: Path) -> TokenizerResult:

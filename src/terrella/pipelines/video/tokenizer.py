@@ -19,6 +19,7 @@ import numpy as np
 
 from terrella.codecs.frames import VideoTokenizer
 from terrella.core.config import Local
+from terrella.core.errors import ConfigError
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
 from terrella.core.types import Episode, Split
@@ -166,6 +167,15 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
     def episodes(self, split: Split) -> Iterator[Episode]:
         """The episodes of a split, a shard in memory at a time."""
         return self.shards(split).episodes()
+
+    def episodes_in(self, world: World.Config, split: Split) -> Iterator[Episode]:
+        """The episodes that were recorded in one of the worlds."""
+        folders = [out for out, recorded, _ in self._stores(split) if recorded == world]
+        if not folders:
+            raise ConfigError(
+                str(self.config.out), f"has no recordings of {world}", "name a world of `videos`"
+            )
+        return StoredShards(folders, split).episodes()
 
     def summary(self, result: TokenizerResult) -> list[tuple[str, str]]:
         rows = [("videos", f"{result.videos:,}"), ("frames", f"{result.frames:,}")]

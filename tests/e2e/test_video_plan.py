@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,6 +80,34 @@ def check_arms(arms):
 
 
 WHERE = ("model", "simulator")
+
+
+IMPORTS = """
+from pathlib import Path
+from terrella.core.types import Split
+from terrella.evals.policy_eval import evaluate_policy
+from terrella.pipelines.video.inside import InsideVideo
+from terrella.world_models.planner_continuous import ContinuousPlanner
+from terrella.worlds.tabletop import Tabletop
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_three_lines_of_the_page_plan(trained):
+    page = (ROOT / "docs/video.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    first, second, third = lines.strip().splitlines()
+    small = 'size=2, method="mppi", depth=2, candidates=3, iterations=1'
+    second = second.replace('size=2, method="mppi"', small)
+    paths = f"run, videos = Path({str(trained / 'run')!r}), Path({str(trained / 'films')!r})"
+    program = [IMPORTS, paths, first, second, f"played = {third}", "print(played.steps)"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 0 < int(done.stdout.split()[-1]) <= 32
 
 
 @pytest.mark.slow

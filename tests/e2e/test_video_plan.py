@@ -98,6 +98,7 @@ def test_the_three_lines_of_the_page_plan(trained):
     page = (ROOT / "docs/video.md").read_text()
     (lines,) = re.findall(r"```python\n(.*?)```", page, re.S)
     first, second, third = lines.strip().splitlines()
+    first = first.replace("Config(size=32)", "Config(size=32), fit_steps=20")
     small = 'size=2, method="mppi", depth=2, candidates=3, iterations=1'
     second = second.replace('size=2, method="mppi"', small)
     paths = f"run, videos = Path({str(trained / 'run')!r}), Path({str(trained / 'films')!r})"

@@ -8,13 +8,13 @@ baselines and the exact dynamics of a world all use these two records, whatever 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from terrella.core.errors import PredictionError
-from terrella.core.types import Prediction, Situation
+from terrella.core.types import Prediction, Situation, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,25 @@ class Query:
 
     situation: Situation
     action: str
+
+    def after(self, predicted: Prediction) -> Situation:
+        """The situation that a prediction leads to: its step is the last one of the history.
+
+        A model of frames reads the history; without the step it would not see the planned action.
+        """
+        step = Transition(
+            observation=self.situation.observation,
+            action=self.action,
+            next_observation=predicted.observation,
+            reward=predicted.reward,
+            terminated=predicted.terminated,
+        )
+        return replace(
+            self.situation,
+            observation=predicted.observation,
+            history=(*self.situation.history, step),
+            steps_left=self.situation.steps_left - 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,18 @@ from numpy.typing import NDArray
 
 from terrella.codecs.frames import VideoTokenizer
 from terrella.core.config import Configurable, Local
-from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
-from terrella.core.protocols import Policy
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.data.videos import last_frame
 from terrella.engines.engine import open_sampler
 from terrella.evals.policy_eval import evaluate_policy
+from terrella.evals.video_success import (
+    PixelExample,
+    fit_success,
+    fitted_and_held_out,
+    play_example,
+    through_tokenizer,
+)
 from terrella.policies.basic import Expert, Mixture
 from terrella.policies.pixels import Pixels
 from terrella.trust.horizon import accuracy_bound, carried, mean_row, open_loop, safe_horizon
@@ -38,9 +42,6 @@ from terrella.world_models.video import VideoWorldModel, imagined_video_world, r
 if TYPE_CHECKING:
     from terrella.models.pixel_nets import PixelNet
 
-FrameArray = NDArray[np.uint8]
-HELD_OUT_EVERY = 5
-"""Every fifth episode is held out from the classifier; they set its success threshold."""
 LEAST_POLICIES = 2
 NOISE_SHARE = 0.4
 """Share of random steps of the noisy expert."""
@@ -91,7 +92,9 @@ class EvaluatePolicies(Configurable):
         examples = self._examples()
         self._require_success(examples)
         policies = self._policies(examples)
-        classifier, threshold = self._fit_classifier(examples, codec.tokenizer)
+        classifier, threshold = fit_success(
+            examples, codec.tokenizer, steps=config.classifier_steps, seed=config.seed
+        )
         model = VideoWorldModel(
             open_sampler(self.config.model, work=self.config.model.with_name("engine")),
             codec,
@@ -126,7 +129,7 @@ class EvaluatePolicies(Configurable):
 
     def _require_success(self, examples: Sequence[PixelExample]) -> None:
         """Refuse before anything is trained: the classifier must have seen what success is."""
-        fitted = [example for n, example in enumerate(examples) if n % HELD_OUT_EVERY]
+        fitted, _ = fitted_and_held_out(examples)
         if not any(example.success.any() for example in fitted):
             raise ConfigError(
                 str(self.config.world),
@@ -150,30 +153,6 @@ class EvaluatePolicies(Configurable):
         ]
         return clones + noisy_clones
 
-    def _fit_classifier(
-        self, examples: Sequence[PixelExample], tokenizer: VideoTokenizer
-    ) -> tuple[PixelNet, float]:
-        """Fit a success classifier on frames as the model draws them, and set its threshold.
-
-        A single false positive ends an episode, so the threshold is set by episodes and not by
-        frames: among the held-out episodes, as many reach it as truly succeeded. A threshold set by
-        frames lets bad policies win through a few false positives.
-        """
-        from terrella.engines.frames.pixel_trainer import fit_classifier
-
-        videos = [_through_tokenizer(tokenizer, example.video) for example in examples]
-        fitted = [n for n in range(len(examples)) if n % HELD_OUT_EVERY]
-        net = fit_classifier(
-            np.concatenate([videos[n] for n in fitted]),
-            np.concatenate([examples[n].success for n in fitted]),
-            steps=self.config.classifier_steps,
-            seed=self.config.seed,
-        )
-        best_scores = [net.read(video)[:, 0].max() for video in videos[::HELD_OUT_EVERY]]
-        held_out = examples[::HELD_OUT_EVERY]
-        success_rate = float(np.mean([example.success.any() for example in held_out]))
-        return net, float(np.quantile(best_scores, 1.0 - success_rate))
-
     def _classifier_error(
         self, net: PixelNet, threshold: float, tokenizer: VideoTokenizer
     ) -> dict[str, float | None]:
@@ -185,7 +164,7 @@ class EvaluatePolicies(Configurable):
             for seed in range(CLASSIFIER_EPISODES)
         ]
         detections = [
-            net.read(_through_tokenizer(tokenizer, example.video))[:, 0] > threshold
+            net.read(through_tokenizer(tokenizer, example.video))[:, 0] > threshold
             for example in examples
         ]
         labels = np.concatenate([example.success for example in examples])
@@ -255,36 +234,3 @@ def saved_policies(folder: Path) -> list[Pixels]:
 def policy_files(folder: Path) -> list[Path]:
     """The networks of a folder of policies, by name."""
     return sorted(folder.glob("*.safetensors"))
-
-
-@dataclass(frozen=True)
-class PixelExample:
-    """An episode as training data for policies and classifiers on frames."""
-
-    video: FrameArray
-    """T + 1 frames."""
-    actions: NDArray[np.float64]
-    """The expert's action for each of the first T frames."""
-    success: NDArray[np.bool_]
-    """Whether each frame shows success."""
-
-
-def play_example(world: World, policy: Policy, *, seed: int, split: Split) -> PixelExample:
-    """Play an episode with a policy and label every step with the expert's action."""
-    run = EpisodeRun(world, seed=seed, split=split, policy=policy.name)
-    video = [last_frame(run.first)]
-    expert_actions = []
-    success = [False]
-    while not run.over:
-        moment = run.moment
-        expert_actions.append([float(number) for number in moment.expert().split()])
-        step = run.advance(policy.act(moment))
-        video.append(last_frame(step.next_observation))
-        success.append(bool(step.info["success"]))
-    return PixelExample(np.stack(video), np.array(expert_actions), np.array(success))
-
-
-def _through_tokenizer(tokenizer: VideoTokenizer, video: FrameArray) -> FrameArray:
-    """The video after encoding and decoding: what a model without errors would draw."""
-    drawn: FrameArray = tokenizer.read(video[0], tokenizer.write(video, video[0])[1])
-    return drawn

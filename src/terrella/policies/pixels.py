@@ -1,7 +1,7 @@
 """Policies that see only camera frames, so that they act on real and imagined frames alike.
 
 With `share`, that fraction of the steps is random (from the world's proposals): one network gives
-policies of graded strength.
+policies of graded strength. With `noise`, actions are disturbed: for practice.
     Pixels(net.read, name="clone-400").act(moment)
 """
 
@@ -22,11 +22,15 @@ Reader = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 class Pixels:
     """Plays a network's action for the last frame, written as numbers in [-1, 1]."""
 
-    def __init__(self, read: Reader, name: str, share: float = 0.0) -> None:
-        """`share` is the probability of a random step."""
+    def __init__(self, read: Reader, name: str, share: float = 0.0, noise: float = 0.0) -> None:
+        """`share` is the probability of a random step.
+
+        `noise` is the standard deviation of what is added to each number of an action.
+        """
         self.read = read
         self.name = name
         self.share = share
+        self.noise = noise
 
     def act(self, moment: Moment) -> str:
         observation = moment.observation
@@ -35,5 +39,8 @@ class Pixels:
         if moment.rng.random() < self.share:
             choices = moment.proposals()
             return choices[int(moment.rng.integers(len(choices)))]
-        numbers = np.clip(self.read(observation.array[-1:])[0], -1.0, 1.0)
+        numbers = self.read(observation.array[-1:])[0]
+        if self.noise:
+            numbers = numbers + self.noise * moment.rng.standard_normal(len(numbers))
+        numbers = np.clip(numbers, -1.0, 1.0)
         return " ".join(f"{round(float(number), 2) + 0.0:+.2f}" for number in numbers)

@@ -10,7 +10,8 @@ control). `risk_weight` is the penalty, in units of reward, for a step of risk 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -40,7 +41,7 @@ class _Path:
 
     score: float
     actions: tuple[str, ...] = field(compare=False)
-    observation: Observation = field(compare=False)
+    situation: Situation = field(compare=False)
     over: bool = field(compare=False, default=False)
 
 
@@ -108,16 +109,9 @@ class Planner(Configurable):
         ties = [action for action, value in values.items() if value >= best - 1e-9]
         return ties[int(moment.rng.integers(len(ties)))]
 
-    def _assess(
-        self, pairs: Sequence[tuple[Observation, str]], situation: Situation
-    ) -> list[Assessed]:
-        self.cost.queries += len(pairs)
-        return self.risk_estimator.assess(
-            [
-                Query(replace(situation, observation=observation), action)
-                for observation, action in pairs
-            ]
-        )
+    def _assess(self, queries: Sequence[Query]) -> list[Assessed]:
+        self.cost.queries += len(queries)
+        return self.risk_estimator.assess(queries)
 
     # --- enumerate: all actions over all predicted states -----------------------------------------
 
@@ -127,13 +121,15 @@ class Planner(Configurable):
         """Expected value of each action: expand level by level, then back up the values."""
         actions, first = situation.actions, situation.observation
         assessed: dict[tuple[Observation, str], Assessed] = {}
-        level, expanded = [first], [first]
+        level, expanded = [situation], {first}
         for remaining in reversed(range(depth)):
-            pairs = [(observation, action) for observation in level for action in actions]
-            assessed.update(zip(pairs, self._assess(pairs, situation), strict=True))
+            queries = [Query(reached, action) for reached in level for action in actions]
+            results = self._assess(queries)
+            pairs = ((query.situation.observation, query.action) for query in queries)
+            assessed.update(zip(pairs, results, strict=True))
             if remaining:
-                level = self._new_states([assessed[pair] for pair in pairs], expanded)
-                expanded += level
+                level = self._new_situations(queries, results, expanded)
+                expanded.update(reached.observation for reached in level)
         values: dict[Observation, float] = {}
         for _ in range(depth - 1):
             values = {
@@ -142,19 +138,19 @@ class Planner(Configurable):
             }
         return {action: self._value(assessed[first, action], values) for action in actions}
 
-    def _new_states(
-        self, assessed: Sequence[Assessed], expanded: Sequence[Observation]
-    ) -> list[Observation]:
-        """Predicted observations that are not expanded yet, up to the limit of states."""
-        reached = dict.fromkeys(
-            predicted.observation
-            for distribution, _ in assessed
-            for predicted in distribution.predictions
-            if not predicted.terminated
-        )
-        known = set(expanded)
-        new = [observation for observation in reached if observation not in known]
-        return new[: max(0, self.config.most_states - len(known))]
+    def _new_situations(
+        self, queries: Sequence[Query], results: Sequence[Assessed], known: AbstractSet[Observation]
+    ) -> list[Situation]:
+        """Predicted situations whose observation is new, up to the limit of states.
+
+        An observation is expanded once, with the history of the first way to it.
+        """
+        reached: dict[Observation, Situation] = {}
+        for query, (distribution, _) in zip(queries, results, strict=True):
+            for predicted in distribution.predictions:
+                if not predicted.terminated and predicted.observation not in known:
+                    reached.setdefault(predicted.observation, query.after(predicted))
+        return list(reached.values())[: max(0, self.config.most_states - len(known))]
 
     def _value(self, assessed: Assessed, later: dict[Observation, float]) -> float:
         distribution, risk = assessed
@@ -167,11 +163,11 @@ class Planner(Configurable):
     # --- beam and best of n: paths along the most likely results ----------------------------------
 
     def _beam(self, situation: Situation, depth: int, rng: np.random.Generator) -> dict[str, float]:
-        paths = [_Path(0.0, (), situation.observation)]
+        paths = [_Path(0.0, (), situation)]
         for index in range(depth):
             running = [path for path in paths if not path.over]
             pairs = [(path, action) for path in running for action in situation.actions]
-            grown = self._extend(pairs, situation, index) + [path for path in paths if path.over]
+            grown = self._extend(pairs, index) + [path for path in paths if path.over]
             # Shuffled, so that the order of the actions does not decide between equal scores.
             order = rng.permutation(len(grown))
             best = sorted((grown[i] for i in order), key=lambda path: -path.score)
@@ -187,40 +183,38 @@ class Planner(Configurable):
             [actions[n % len(actions)], *rng.choice(actions, depth - 1)]
             for n in range(self.config.width)
         ]
-        paths = [_Path(0.0, (), situation.observation) for _ in sequences]
+        paths = [_Path(0.0, (), situation) for _ in sequences]
         for index in range(depth):
             running = [n for n, path in enumerate(paths) if not path.over]
             pairs = [(paths[n], str(sequences[n][index])) for n in running]
-            for n, path in zip(running, self._extend(pairs, situation, index), strict=True):
+            for n, path in zip(running, self._extend(pairs, index), strict=True):
                 paths[n] = path
         return _best_by_first_action(paths)
 
-    def _extend(
-        self, pairs: Sequence[tuple[_Path, str]], situation: Situation, index: int
-    ) -> list[_Path]:
+    def _extend(self, pairs: Sequence[tuple[_Path, str]], index: int) -> list[_Path]:
         """Extend each path by its action, in one batch of queries."""
-        assessed = self._assess([(path.observation, action) for path, action in pairs], situation)
+        queries = [Query(path.situation, action) for path, action in pairs]
         return [
-            self._extended(path, action, each, index)
-            for (path, action), each in zip(pairs, assessed, strict=True)
+            self._extended(path, query, each, index)
+            for (path, _), query, each in zip(pairs, queries, self._assess(queries), strict=True)
         ]
 
-    def _extended(self, path: _Path, action: str, assessed: Assessed, index: int) -> _Path:
+    def _extended(self, path: _Path, query: Query, assessed: Assessed, index: int) -> _Path:
         distribution, risk = assessed
         score = path.score - self.config.risk_weight * risk * self.config.discount**index
-        actions = (*path.actions, action)
+        actions = (*path.actions, query.action)
         if not distribution.predictions:
-            return _Path(score, actions, path.observation, over=True)
+            return _Path(score, actions, path.situation, over=True)
         predicted = distribution.predictions[0]
         score += predicted.reward * self.config.discount**index
-        return _Path(score, actions, predicted.observation, predicted.terminated)
+        return _Path(score, actions, query.after(predicted), predicted.terminated)
 
 
 def _distinct(paths: Sequence[_Path]) -> list[_Path]:
     """The first, and so the best, path to each observation."""
     first: dict[tuple[Observation, bool], _Path] = {}
     for path in paths:
-        first.setdefault((path.observation, path.over), path)
+        first.setdefault((path.situation.observation, path.over), path)
     return list(first.values())
 
 

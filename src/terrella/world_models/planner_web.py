@@ -18,7 +18,7 @@ from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Codec, WorldModel
-from terrella.core.types import Moment, Observation, Situation, Transition, Tree, show_text
+from terrella.core.types import Moment, Observation, Situation, Tree, show_text
 from terrella.verify.page_sections import read_imagined
 from terrella.verify.tree import Node, parse, write
 
@@ -256,19 +256,9 @@ class PagePlanner(Configurable):
             return replace(branch, value=branch.value - self.config.risk_weight, over=True)
         predicted = distribution.predictions[0]
         scale = self.config.discount**depth
-        imagined = Transition(
-            observation=branch.situation.observation,
-            action=action,
-            next_observation=predicted.observation,
-            reward=predicted.reward,
-            terminated=predicted.terminated,
-        )
         situation = replace(
-            branch.situation,
-            observation=predicted.observation,
+            Query(branch.situation, action).after(predicted),
             actions=tuple(self.legal(page_of(predicted.observation))),
-            history=(*branch.situation.history, imagined),
-            steps_left=branch.situation.steps_left - 1,
         )
         gain = predicted.reward - self.config.risk_weight * predicted.risk
         return replace(

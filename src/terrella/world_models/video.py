@@ -29,7 +29,7 @@ from terrella.core.integrity import (
     read_sealed,
 )
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.protocols import Sampler
+from terrella.core.protocols import Sampler, WorldModel
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.tokens import Sampled, TokenEpisode, TokenRequest
 from terrella.core.types import Frames, Observation, Prediction
@@ -139,7 +139,7 @@ def _distribution(frame: Observation, completion: Sampled, success: bool) -> Pre
     return PredictiveDistribution((prediction,), (1,))
 
 
-def imagined_video_world(world: World.Config, model: VideoWorldModel) -> ImaginedWorld:
+def imagined_video_world(world: World.Config, model: WorldModel) -> ImaginedWorld:
     """The imagined counterpart of a world, with a model in memory.
 
     It is not certified: every step has risk 1.

@@ -6,8 +6,10 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
 from terrella.core.errors import ConfigError
+from terrella.core.types import Frames
 from terrella.evals import video_policies
-from terrella.evals.video_policies import EvaluatePolicies, PixelExample
+from terrella.evals.video_policies import EvaluatePolicies
+from terrella.evals.video_success import PixelExample, fit_progress, fit_success, frame_value
 from terrella.worlds.counter import Counter
 
 
@@ -39,8 +41,7 @@ def noise_examples(count, *, seed):
 
 
 def test_as_many_episodes_are_classified_as_successes_as_succeed():
-    config = EvaluatePolicies.Config(world=Counter.Config(), classifier_steps=150)
-    net, threshold = EvaluatePolicies(config)._fit_classifier(noise_examples(120, seed=0), Exact())
+    net, threshold = fit_success(noise_examples(120, seed=0), Exact(), steps=150, seed=0)
     fresh = noise_examples(60, seed=1)
     detected = [bool((net.read(example.video)[:, 0] > threshold).any()) for example in fresh]
     succeeded = [bool(example.success.any()) for example in fresh]
@@ -58,3 +59,18 @@ def test_a_world_that_nobody_wins_is_refused_before_anything_is_trained(monkeypa
     blind = type("Net", (), {"read": lambda self, video: np.zeros((len(video), 1))})()
     error = evaluation._classifier_error(blind, 0.5, Exact())
     assert error["missed"] is None and error["false"] == 0.0
+
+
+def test_progress_grades_frames_by_how_near_success_is():
+    """A bar that grows by two columns a step; it succeeds at sixteen."""
+    video = np.zeros((9, 16, 16, 3), np.uint8)
+    for step, image in enumerate(video):
+        image[:, : 2 * step] = 250
+    won = np.arange(9) == 8
+    example = PixelExample(video, np.zeros((8, 2)), won)
+    value = frame_value(fit_progress([example] * 4, Exact(), steps=150, seed=0))
+    values = value([Frames.of(image[None]) for image in video])
+    assert (np.diff(values) > 0).all() and abs(values[-1] - 1.0) < 0.2
+    lost = PixelExample(video, np.zeros((8, 2)), np.zeros(9, bool))
+    nothing = frame_value(fit_progress([lost] * 4, Exact(), steps=60, seed=0))
+    assert np.abs(nothing([Frames.of(video[8][None])])).max() < 0.2

@@ -16,7 +16,7 @@ from terrella.core.predictive import Query
 from terrella.core.types import Frames, Moment, Situation, Split, Text
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.evals.policy_eval import evaluate_policy
-from terrella.evals.video_policies import play_example
+from terrella.evals.video_success import play_example, recorded_example
 from terrella.models.action_bins import ActionBins
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
@@ -152,6 +152,26 @@ def test_an_example_has_the_experts_action_for_every_frame():
     noisy = play_example(world, Mixture.Config(share=1.0).build(), seed=3, split=Split.TRAIN)
     # Labels are the expert's actions, whoever acts.
     assert np.array_equal(noisy.actions[0], example.actions[0])
+
+
+def test_a_recording_is_an_example_of_the_actions_that_were_taken():
+    played = evaluate_policy(
+        WORLD.build, Mixture.Config(share=0.5).build(), seeds=range(12), split=Split.TRAIN
+    )
+    for episode in played.episodes:
+        example = recorded_example(episode)
+        assert len(example.video) == len(example.actions) + 1 == len(example.success)
+        taken = [[float(x) for x in step.action.split()] for step in episode.transitions]
+        assert example.actions.tolist() == taken
+        assert example.success.tolist() == [False] * len(taken) + [episode.success]
+    assert {episode.success for episode in played.episodes} == {True, False}
+
+
+def test_noise_disturbs_the_actions_within_their_bounds():
+    noisy = Pixels(right, "noisy", noise=0.5)
+    episode = evaluate_policy(WORLD.build, noisy, seeds=[0], split=Split.TRAIN).episodes[0]
+    actions = np.array([step.action.split() for step in episode.transitions], float)
+    assert np.abs(actions).max() <= 1.0 and len(np.unique(actions[:, 1])) == len(actions)
 
 
 def test_video_strips_and_videos_side_by_side():

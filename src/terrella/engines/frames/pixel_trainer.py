@@ -40,6 +40,20 @@ def clone(
     )
 
 
+def refine(
+    net: PixelNet,
+    frames: NDArray[np.uint8],
+    actions: NDArray[np.float64],
+    *,
+    updates: int,
+    seed: int,
+) -> PixelNet:
+    """A copy of a policy after more updates towards these actions."""
+    targets = torch.tensor(actions).float()
+    start = copy.deepcopy(net)
+    return _fit(start, frames, targets, functional.mse_loss, (updates,), seed)[updates]
+
+
 def fit_classifier(
     frames: NDArray[np.uint8], labels: NDArray[np.bool_], *, steps: int, seed: int
 ) -> PixelNet:

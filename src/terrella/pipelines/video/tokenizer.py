@@ -196,6 +196,15 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         """The episodes of a split, a shard in memory at a time."""
         return self.shards(split).episodes()
 
+    def episodes_in(self, world: World.Config, split: Split) -> Iterator[Episode]:
+        """The episodes that were recorded in one of the worlds."""
+        folders = [out for out, recorded, _ in self._stores(split) if recorded == world]
+        if not folders:
+            raise ConfigError(
+                str(self.config.out), f"has no recordings of {world}", "name a world of `videos`"
+            )
+        return StoredShards(folders, split).episodes()
+
     def summary(self, result: TokenizerResult) -> list[tuple[str, str]]:
         rows = [("videos", f"{result.videos:,}"), ("frames", f"{result.frames:,}")]
         rows += [(name, str(metric)) for name, metric in result.held_out.metrics.items()]

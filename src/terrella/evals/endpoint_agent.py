@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.codecs.answers import read_answer
 from terrella.codecs.chat import REPLY_FORM, Message, chat_messages, state_message
 from terrella.codecs.tagged import ORDERS, Form, find_tag, reply_form
 from terrella.core.errors import PolicyError
@@ -24,7 +23,7 @@ from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
 from terrella.policies.chat_client import ChatReply, ContextLengthError, Usage
-from terrella.policies.endpoint import Endpoint
+from terrella.policies.endpoint import Endpoint, reply_actions
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.session import EnvWorkerError
@@ -150,7 +149,7 @@ class EndpointAgent:
                 if not talk.replies:
                     raise  # the prompt alone is too long: nothing was asked
                 return Stop.OUT_OF_TOKENS
-            actions = read_answer(reply.text)[: config.max_actions]
+            actions = reply_actions(reply)[: config.max_actions]
             talk.hears(reply, well_formed=bool(actions) and self._is_whole(reply))
             for action in actions or ("",):
                 result = await worker.act(action)
@@ -164,11 +163,11 @@ class EndpointAgent:
         return Stop.OUT_OF_STEPS
 
     def _is_whole(self, reply: ChatReply) -> bool:
-        """Whether the reply was not cut off and has all tags of its form, in order."""
+        """Whether a reply with an action has all tags of its form, in order."""
         position = 0
         for tag in self.tags:
             content = find_tag(reply.text, tag, position)
             if content is None:
                 return False
             position = content.end
-        return reply.finished
+        return True

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from terrella.codecs.answers import read_prediction
 from terrella.codecs.chat import prediction_messages
 from terrella.core.errors import PolicyError
 from terrella.core.judge import UNREADABLE, judge
@@ -28,12 +27,12 @@ from terrella.core.types import (
     Status,
     Transition,
     Verdict,
-    same_kind,
     show_text,
 )
 from terrella.evals.agent_rows import reply_text
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.policies.chat_client import Usage
+from terrella.policies.endpoint import reply_observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +86,8 @@ class EndpointPredictor:
 
     async def predict(self, situation: Situation, action: str) -> Predicted:
         reply = await self.chat.chat(prediction_messages(situation, action), seed=0)
-        text = read_prediction(reply.text)
         return Predicted(
-            observation=None if text is None else same_kind(situation.observation, text),
+            observation=reply_observation(reply, like=situation.observation),
             text=reply.text,
             reasoning=reply.reasoning,
             usage=reply.usage,

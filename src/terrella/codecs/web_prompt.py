@@ -26,6 +26,7 @@ from terrella.core.types import Observation, Situation, show_text
 from terrella.core.written import shown_task
 from terrella.models.policy_input import PolicyInput
 
+WebForm = Literal["compact", "chat", "webrl"]
 EARLIER_PAGE = "** Simplified html **"
 """Stands for the page of a past action, as published."""
 LANGUAGE_FORMS: dict[Language, str] = {
@@ -48,7 +49,7 @@ HEADER, END = ("<|start_header_id|>", "<|end_header_id|>"), "<|eot_id|>"
 class WebCodecConfig(CodecConfig):
     """How a web agent is asked and how it answers."""
 
-    form: Literal["compact", "chat", "webrl"] = "chat"
+    form: WebForm = "chat"
     language: Language = "webrl"
     prompt_tokens: int = 0
     """Longest prompt; a page is cut to fit. 0 sets no bound."""
@@ -170,9 +171,13 @@ class WebCodec:
     def answer_action(self, actions: Sequence[str]) -> tuple[int, ...]:
         return self.reply(actions[0])
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Decode a reply."""
+        return self.template.text(token_ids)
+
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The reply itself: worlds parse it (`parse_action`)."""
-        text = self.template.text(token_ids).strip()
+        text = self.text(token_ids).strip()
         return (text,) if text else ()
 
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> NoReturn:

@@ -77,6 +77,7 @@ def token_row(episode: TokenEpisode, codec: Codec, asked: AskedEpisode) -> Episo
     """The row of an episode that a sampler has written."""
     replies = list(_replies(episode))
     written = sum(len(reply) for reply in replies)
+    read = sum(map(len, episode.turn_prompts or (episode.prompt_ids,)))
     return make_row(
         asked,
         episode.outcome,
@@ -85,7 +86,7 @@ def token_row(episode: TokenEpisode, codec: Codec, asked: AskedEpisode) -> Episo
         well_formed=sum(is_well_formed(codec, reply) for reply in replies),
         usage=Usage(
             requests=len(replies),
-            prompt_tokens=len(episode.prompt_ids) + len(episode.completion_ids) - written,
+            prompt_tokens=read + len(episode.completion_ids) - written,
             completion_tokens=written,
         ),
     )

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.codecs.chat import REPLY_FORM, Message, chat_messages, state_message
-from terrella.codecs.tagged import ORDERS, Form, find_tag, reply_form
+from terrella.codecs import chat, tagged
+from terrella.codecs.chat import Message, chat_messages, state_message
+from terrella.codecs.tagged import ORDERS, Form, find_tag
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
@@ -96,13 +97,25 @@ class _Conversation:
 class EndpointAgent:
     """Plays one world. Worlds live in an env pool, as they do in a rollout."""
 
-    def __init__(self, chat: ChatThreads, config: Rollout.Config, *, form: Form | None) -> None:
-        """`config` has the world and the limits; `form` is that of a reply."""
-        self.chat = chat
+    def __init__(
+        self,
+        threads: ChatThreads,
+        config: Rollout.Config,
+        *,
+        form: Form | None,
+        thinks: bool = True,
+    ) -> None:
+        """`config` has the world and the limits; `form` is that of a reply.
+
+        The prompt asks for a thought unless the model does not think.
+        """
+        self.threads = threads
         self.config = config
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.tags = ORDERS[form] if form else ("answer",)
-        self.form = reply_form(form) if form else REPLY_FORM
+        self.form = (
+            tagged.reply_form(form, thinks=thinks) if form else chat.reply_form(thinks=thinks)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +157,7 @@ class EndpointAgent:
         talk.begin(chat_messages(situation, config.max_actions, self.form))
         for number in seeds:
             try:
-                reply = await self.chat.chat(talk.messages, number)
+                reply = await self.threads.chat(talk.messages, number)
             except ContextLengthError:
                 if not talk.replies:
                     raise  # the prompt alone is too long: nothing was asked

@@ -81,11 +81,14 @@ class TokenPredictor:
 class EndpointPredictor:
     """A model behind a chat endpoint; its config says the temperature."""
 
-    def __init__(self, chat: ChatThreads) -> None:
+    def __init__(self, chat: ChatThreads, *, thinks: bool = False) -> None:
+        """The prompt asks for a thought if the model thinks."""
         self.chat = chat
+        self.thinks = thinks
 
     async def predict(self, situation: Situation, action: str) -> Predicted:
-        reply = await self.chat.chat(prediction_messages(situation, action), seed=0)
+        messages = prediction_messages(situation, action, thinks=self.thinks)
+        reply = await self.chat.chat(messages, seed=0)
         return Predicted(
             observation=reply_observation(reply, like=situation.observation),
             text=reply.text,

@@ -234,7 +234,7 @@ def test_an_endpoint_without_a_name_and_a_folder_that_is_no_page_model_are_refus
     with pytest.raises(ConfigError, match="which model of this endpoint"):
         WebPlan(settings).run(SilentProgress())
     with pytest.raises(ConfigError, match="not the folder of a finished page model"):
-        planning.page_settings(str(tmp_path))
+        planning.asked_pages(str(tmp_path))
     with pytest.raises(ConfigError, match="who proposes actions"):
         plan("real", "miniwob")
 

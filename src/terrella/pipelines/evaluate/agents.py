@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
 from terrella.codecs.tagged import Form
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
-from terrella.core.tokens import Task
+from terrella.core.tokens import History, Task
 from terrella.core.world import World
 from terrella.data.row_journal import file_name
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
@@ -56,10 +57,18 @@ class AgentEvaluation(Evaluation[AgentResult]):
         """Tags of a reply (`codecs/tagged.py`); None is the model's plain form."""
         max_actions: int = 1
         """Actions that one reply may hold; the model is told, and further ones are ignored."""
+        thinking: Thinking = "auto"
+        """Whether the model is asked to think; auto follows its template, and asks at endpoints."""
+        codec: CodecConfig | None = None
+        """How a web agent is asked and answers; None asks by `form` and `thinking`."""
         max_turns: int = 0
         """Replies in an episode; 0 is as many as the world has steps."""
         episode_tokens: int = 4096
         """Most tokens of an episode after its prompt, the world's included."""
+        context_tokens: int = 0
+        """Most tokens that the model sees at once, its reply included; 0 is all it can read."""
+        history: History = "sampled"
+        """What the model sees of earlier turns (`core.tokens.History`)."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
 
@@ -69,6 +78,11 @@ class AgentEvaluation(Evaluation[AgentResult]):
                 raise ConfigError(
                     "evaluate", f"samples must be in 1..{NOISE_STRIDE}, max_actions at least 1"
                 )
+            if self.codec is not None and (self.form is not None or self.thinking != "auto"):
+                raise ConfigError(
+                    "codec", "says the form and whether to think", "leave out form and thinking"
+                )
+            self.refuse_at_endpoint("codec", "context_tokens", "history")
 
         def settled(self) -> Self:
             settled = super().settled()
@@ -139,15 +153,22 @@ class AgentEvaluation(Evaluation[AgentResult]):
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
             episode_tokens=config.episode_tokens,
+            context_tokens=config.context_tokens,
+            history=config.history,
             temperature=config.temperature,
             env_pool=config.env_pool,
         )
 
     def codec_config(self) -> CodecConfig:
-        actions, form = self.config.max_actions, self.config.form
-        if form is None:
-            return CodecConfig(max_actions=actions)
-        return TaggedCodecConfig(max_actions=actions, form=form)
+        config = self.config
+        if config.codec is not None:
+            return config.codec.replace(max_actions=config.max_actions)
+        plain = CodecConfig(max_actions=config.max_actions, thinking=config.thinking)
+        if config.form is None:
+            return plain
+        return TaggedCodecConfig(
+            max_actions=plain.max_actions, thinking=plain.thinking, form=config.form
+        )
 
     @contextlib.contextmanager
     def player(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
@@ -156,7 +177,12 @@ class AgentEvaluation(Evaluation[AgentResult]):
         if self.config.endpoint is not None:
             with (
                 self.chat() as threads,
-                EndpointAgent(threads, limits, form=self.config.form) as agent,
+                EndpointAgent(
+                    threads,
+                    limits,
+                    form=self.config.form,
+                    thinks=self.config.thinking != "off",
+                ) as agent,
             ):
                 yield lambda asked: agent.play(asked, seed=seed)
             return

@@ -86,6 +86,20 @@ def attach_critic(policy: Any, kind: Literal["shared", "separate"]) -> Critic:
     return critic
 
 
+def set_apart(optimizer: torch.optim.Optimizer, critic: Critic, learning_rate: float) -> None:
+    """Give the critic's parameters groups of their own, with this learning rate.
+
+    Before the first step, and before a scheduler reads the rates.
+    """
+    own = {id(parameter) for parameter in critic.parameters()}
+    for group in list(optimizer.param_groups):
+        moved = [each for each in group["params"] if id(each) in own]
+        if not moved:
+            continue
+        group["params"] = [each for each in group["params"] if id(each) not in own]
+        optimizer.add_param_group({**group, "params": moved, "lr": learning_rate})
+
+
 def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam: float) -> None:
     """Fill `advantage` and `return` of packs from their `reward` and `value`.
 

@@ -40,7 +40,7 @@ from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
 from terrella.engines.trl.arguments import adapters, freeze_below, training_arguments
-from terrella.engines.trl.critic import Critic, add_gae, attach_critic
+from terrella.engines.trl.critic import Critic, add_gae, attach_critic, set_apart
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
@@ -166,6 +166,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.add_metrics(**{"seconds/train": time.perf_counter() - began})
         return loss
 
+    def create_optimizer(self, *arguments: Any, **options: Any) -> Any:
+        """TRL's optimizer, in which the critic may have a learning rate of its own."""
+        optimizer = super().create_optimizer(*arguments, **options)
+        if self.critic is not None and self.rlvr.critic_learning_rate:
+            set_apart(optimizer, self.critic, self.rlvr.critic_learning_rate)
+        return optimizer
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with self.watchdog.phase("save"):
             self._unfinished = self.schedule.progress()  # on all processes: it gathers
@@ -197,8 +204,15 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         with self.compute_loss_context_manager():
             return read_pack(model, pack, attention=self.attention)
 
-    def _logprobs(self, output: Any, pack: Pack) -> tuple[Tensor, Tensor]:
-        return target_logprobs(output, pack, temperature=self.rollout.config.temperature)
+    def _logprobs(
+        self, output: Any, pack: Pack, *, entropy_gradient: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        return target_logprobs(
+            output,
+            pack,
+            temperature=self.rollout.config.temperature,
+            entropy_gradient=entropy_gradient,
+        )
 
     # --- episodes ---------------------------------------------------------------------------------
 
@@ -230,7 +244,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         counts = TokenCounts(*self.accelerator.reduce(local.to(self.accelerator.device)).tolist())
         # Without a term beside the policy loss, an episode whose advantage is zero has no gradient:
         # it counts in the mean, but need not be computed.
-        other_terms = self.rlvr.kl or self.critic or self.rlvr.world_loss
+        rlvr = self.rlvr
+        other_terms = rlvr.kl or rlvr.entropy_bonus or self.critic or rlvr.world_loss
         computed = [each for each in scored if each.score.has_gradient or other_terms]
         longest = self.rollout.config.max_model_tokens
         examples = train_examples(
@@ -293,7 +308,8 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
 
     def _pack_loss(self, model: Any, pack: Pack) -> Tensor:
         output = self._read(model, pack)
-        logprobs, entropy = self._logprobs(output, pack)
+        rewards_entropy = bool(self.rlvr.entropy_bonus)
+        logprobs, entropy = self._logprobs(output, pack, entropy_gradient=rewards_entropy)
         self.watchdog.beat()
         if not len(pack.targets_M):  # an empty pack: a zero gradient for all parameters
             return logprobs.sum() + (output["values"].sum() if self.critic else 0.0)
@@ -312,9 +328,16 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             weights=self._weights(pack, now),
             reference_logprobs=pack.columns.get("reference"),
             episodes=pack.columns["episode"].long() if "episode" in pack.columns else None,
+            entropy=entropy if rewards_entropy else None,
         )
         low, high = self.rlvr.clip_range
-        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, kl=self.rlvr.kl)
+        loss, per_token = policy_loss(
+            inputs,
+            clip_low=low,
+            clip_high=high,
+            kl=self.rlvr.kl,
+            entropy_bonus=self.rlvr.entropy_bonus,
+        )
         if self.critic:
             error = value_loss(
                 output["values"][0],
@@ -324,7 +347,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             )
             per_token["value_loss"] = error
             loss = loss + self.rlvr.value_coefficient * (error * pack.columns["weight"]).sum()
-        self._count(pack, now, entropy=entropy, **per_token, **outside)
+        self._count(pack, now, entropy=entropy.detach(), **per_token, **outside)
         return loss + world_loss
 
     def _mass_outside(self, output: Any) -> dict[str, Tensor]:

@@ -116,10 +116,7 @@ class RlvrConfig(MemoryConfig):
     kl: float = 0.0
     """Weight of the KL penalty to the starting model; 0 loads no reference model."""
     entropy_bonus: float = 0.0
-    """Weight of the policy's entropy at each of its tokens, which the loss rewards; 0 is off.
-
-    It keeps a policy exploring. Published runs use 0.001.
-    """
+    """Weight of the policy's entropy at its tokens, rewarded to keep it exploring; 0 is off."""
     updates: int = 1
     """Optimiser steps per batch of episodes; above 1 the old log-probs are computed once."""
     refill: int | None = None
@@ -210,11 +207,7 @@ class RlvrConfig(MemoryConfig):
         if ESTIMATORS[self.algorithm].ratio == "episode":
             self._check_one_ratio()
         if self.critic_learning_rate and self.algorithm != "ppo":
-            raise ConfigError(
-                "critic_learning_rate",
-                f"{self.algorithm} has no critic",
-                "set 0, or algorithm=ppo",
-            )
+            raise ConfigError("critic_learning_rate", f"{self.algorithm} has no critic", "set 0")
         if self.world_loss and self.algorithm == "ppo":
             raise ConfigError(
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
-from terrella.algos.advantages import gae
+from terrella.algos.advantages import gae, whiten
 from terrella.engines.trl.packs import Pack
 
 NAME = "critic"
@@ -116,6 +116,16 @@ def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam:
     for name, padded in zip(("advantage", "return"), estimates, strict=True):
         for pack, column in zip(packs, torch.split(padded[mask], sizes), strict=True):
             pack.columns[name] = column.to(pack.targets_M.device)
+
+
+def whiten_packs(packs: Sequence[Pack], tokens: float, accelerator: Any) -> None:
+    """Normalise advantages over the batch of all processes, which has so many tokens."""
+    columns = [pack.columns["advantage"] for pack in packs]
+    sums = [sum(float((column**power).sum()) for column in columns) for power in (1, 2)]
+    total = accelerator.reduce(torch.tensor(sums).to(accelerator.device))
+    mean, square = (total / max(tokens, 1.0)).tolist()
+    for pack, column in zip(packs, columns, strict=True):
+        pack.columns["advantage"] = whiten(column, mean=mean, square=square)
 
 
 def _by_example(columns: Sequence[Tensor], mask: Tensor) -> Tensor:

@@ -76,6 +76,10 @@ REWARD, TRUE = "reward", "true"
 NO_MODEL = (REAL, RANDOM, REWARD, TRUE)
 
 
+ORACLE_PRIOR = 0.01
+"""`prior_weight` beside the true value, which a wasted step costs 5%: preferences break ties."""
+
+
 StartSampler = Callable[[str], tuple[contextlib.AbstractContextManager[Sampler], Model]]
 
 
@@ -333,6 +337,12 @@ def _endpoint(config: WebPlan.Config, part: str) -> Endpoint.Config:
             part, "which model of this endpoint?", f"set {part}_endpoint, or --{part}-name"
         )
     return endpoint
+
+
+def planner_for(value: str) -> PagePlanner.Config:
+    """The planner's settings beside this value; beside the true one preferences break ties."""
+    planner = PagePlanner.Config()
+    return planner.replace(prior_weight=ORACLE_PRIOR) if value == TRUE else planner
 
 
 def asked_pages(model: str) -> AskedPages:

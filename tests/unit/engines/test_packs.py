@@ -211,6 +211,15 @@ def test_the_gradient_of_the_entropy_is_that_of_autograd(
     assert torch.allclose(ours.grad[:, finite], plain.grad[:, finite], atol=1e-5)
 
 
+def test_a_pack_without_targets_has_a_gradient_of_zero_also_with_an_entropy_bonus():
+    """A rank whose groups were all dropped takes part in the backward pass."""
+    logits = torch.zeros(0, 50, requires_grad=True)
+    nothing = torch.zeros(0, dtype=torch.long)
+    logprobs, entropy = chunked_logprobs.logprobs_of(logits, nothing, entropy_gradient=True)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert logits.grad.shape == (0, 50)
+
+
 def test_memory_of_logprobs_is_that_of_the_logits_and_their_gradient():
     """152,000 words and 4,096 targets, on tensors without data."""
     words, count = 152_000, 4096

@@ -26,7 +26,7 @@ def logprobs_of(
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability [M] of each target, and the entropy [M] of its distribution."""
-    if len(logits_MV) > CHUNK or entropy_gradient:
+    if len(logits_MV) > CHUNK or (entropy_gradient and len(logits_MV)):
         logprobs, entropy = _Chunked.apply(logits_MV, targets_M, temperature, entropy_gradient)  # type: ignore[no-untyped-call]
         return logprobs, entropy
     scores = torch.log_softmax(scaled(logits_MV, temperature), dim=-1)

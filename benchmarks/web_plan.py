@@ -20,7 +20,7 @@ import common
 from terrella.core.instances import plain
 from terrella.core.stats import wilson
 from terrella.core.types import Split
-from terrella.pipelines.web.planning import WebPlan
+from terrella.pipelines.web.planning import WebPlan, planner_for
 from terrella.show.progress import make_progress
 from terrella.worlds.miniwob import MiniWob
 from terrella.worlds.miniwob.families import held_out
@@ -103,6 +103,7 @@ def play(name, parts, proposer, page_model, options):
         world=trained_world(),
         proposer=proposer,
         **{**parts, "page_model": model},
+        planner=planner_for(parts["value"]),
         depths=tuple(options.depths),
         instances=options.instances,
         seed=options.seed,

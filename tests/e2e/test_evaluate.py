@@ -21,7 +21,8 @@ from terrella.core.run_folder import read_manifest
 from terrella.data.row_journal import read_rows
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.pipelines.evaluate.agents import AgentEvaluation
-from terrella.pipelines.evaluate.models import talk_settings, weights_of
+from terrella.pipelines.evaluate.models import weights_of
+from terrella.pipelines.evaluate.talk import agent_settings
 from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
 from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.world_model import TrainWorldModel
@@ -72,7 +73,7 @@ def agent(tmp_path_factory):
 
 
 def test_a_run_is_evaluated_as_it_was_trained(agent, tmp_path):
-    settings = talk_settings(str(agent))
+    settings = agent_settings(str(agent))
     assert settings["turn_tokens"] == 5 and settings["max_turns"] == 12
     shown = terrella(
         *("evaluate", agent, "counter", "--instances", "10", "--samples", "4", "--out", "out"),

@@ -276,6 +276,38 @@ def test_wrong_and_unreadable_predictions_are_told_apart(tmp_path):
     assert all(row.model.mean == 0.0 for row in scores.horizon)
 
 
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "The final answer is: {}"])
+def test_a_predicted_state_is_read_as_json_without_a_tag(tmp_path, form):
+    """As of a model that is sampled here: the observation is a JSON object."""
+
+    def respond(body, count):
+        text = json.loads(predictor(1.0)(body, count)[1])["choices"][0]["message"]["content"]
+        return completion(form.format(text.removeprefix("<answer>").removesuffix("</answer>")))
+
+    with ChatServer(respond) as server:
+        result = run(config(server.url, tmp_path / "run", WorldModelEvaluation, instances=2))
+    scores = result.worlds["counter"]
+    assert scores.overall.model.mean == 1.0 and scores.invalid.mean == 0.0
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_reply_that_was_cut_off_neither_acts_nor_predicts(tmp_path, finish):
+    def respond(body, count):
+        said = json.loads((skilled if acts else predictor(1.0))(body, count)[1])
+        text = said["choices"][0]["message"]["content"]
+        return completion(f"I could try {text}, but maybe", finish=finish)
+
+    whole = float(finish == "stop")
+    with ChatServer(respond) as server:
+        acts = True
+        agent = run(config(server.url, tmp_path / "agent", instances=2)).worlds["counter"]
+        acts = False
+        model = run(config(server.url, tmp_path / "model", WorldModelEvaluation, instances=2))
+    assert agent.passes["1"].mean == agent.well_formed.mean == agent.valid_actions.mean == whole
+    scores = model.worlds["counter"]
+    assert scores.overall.model.mean == whole and scores.invalid.mean == 1.0 - whole
+
+
 def test_the_page_of_an_evaluation_has_its_episodes_with_replies_and_its_curve(tmp_path):
     with ChatServer(skilled) as server:
         run(config(server.url, tmp_path / "run"))

@@ -217,7 +217,7 @@ def test_a_finished_run_is_evaluated_with_the_prompt_and_the_actions_of_its_agen
         scores = read_manifest(tmp_path / out)
         played = scores.config["worlds"]["counter"]
         assert played["max_steps"] == 5  # what all families have in common
-        assert scores.config["agent"]["act"] == act and scores.config["turn_tokens"] == 6
+        assert scores.config["act"] == act and scores.config["turn_tokens"] == 6
         assert scores.metrics["worlds"]["counter"]["judged"] == [1] * 4
         assert scores.metrics["worlds"]["counter"]["usage"]["prompt_tokens"] > 0
     rows = read_rows(tmp_path / "evaluated" / "rows" / "counter.jsonl.gz")

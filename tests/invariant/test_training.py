@@ -104,6 +104,77 @@ def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(
     assert expected.norm() > 0.1 and (actual - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_the_entropy_bonus_adds_the_gradient_of_the_mean_entropy(algorithm: str, tmp_path: Path):
+    """Also of episodes without an advantage; written independently of the engine."""
+    gradients = {}
+    for bonus in (0.0, 0.3):
+        model, _ = tiny_model()
+        trainer = tiny_trainer(
+            tmp_path / str(bonus), model=model, algorithm=algorithm, entropy_bonus=bonus, steps=1
+        )
+        episodes, _ = trainer.schedule.play([0, 1, 2, 3])
+        scores = [Score(float(number % 3 - 1)) for number in range(len(episodes))]
+        batch = trainer._prepare(list(map(ScoredEpisode, episodes, scores)))
+        trainer._freeze(batch)
+        trainer.batch, trainer.totals = batch, _totals(trainer)
+        model.zero_grad()
+        trainer.train_on(trainer.model, batch.packs, trainer._pack_loss)
+        gradients[bonus] = _gradient(model)
+    model.zero_grad()
+    (-0.3 * _mean_entropy(model, episodes, by_episode=algorithm == "grpo")).backward()
+    expected = _gradient(model)
+    assert expected.norm() > 1e-3
+    assert (gradients[0.3] - gradients[0.0] - expected).abs().max() < 1e-5
+
+
+def test_an_entropy_bonus_of_zero_changes_no_bit_and_another_one_does(tmp_path: Path):
+    plain, same, other = (
+        trained(tmp_path / str(number), **changes)[1]
+        for number, changes in enumerate([{}, {"entropy_bonus": 0.0}, {"entropy_bonus": 0.01}])
+    )
+    assert torch.equal(plain, same) and not torch.equal(plain, other)
+
+
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+def test_a_critic_may_have_its_own_learning_rate(critic: str, tmp_path: Path):
+    """Adam's first step is as long as the learning rate wherever there is a gradient."""
+    model, _ = tiny_model()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trainer = tiny_trainer(
+        tmp_path,
+        model=model,
+        algorithm="ppo",
+        critic=critic,
+        steps=1,
+        learning_rate=1e-3,
+        critic_learning_rate=1e-2,
+    )
+    trainer.train()
+    moved = {
+        name: float((p.detach() - before[name]).abs().max())
+        for name, p in model.named_parameters()
+        if name in before
+    }
+    assert max(moved.values()) == pytest.approx(1e-3, rel=1e-2)
+    head = trainer.critic.weight  # it began at zero
+    assert float(head.detach().abs().max()) == pytest.approx(1e-2, rel=1e-2)
+
+
+def _mean_entropy(model: Any, episodes: Any, *, by_episode: bool) -> torch.Tensor:
+    """The mean over the model's tokens; or of the means of episodes."""
+    means, weights = [], []
+    for episode in episodes:
+        ids = torch.tensor([[*episode.prompt_ids, *episode.completion_ids]])
+        scores = torch.log_softmax(model(input_ids=ids).logits[0], -1)
+        entropy = -(scores.exp() * scores).sum(-1)[len(episode.prompt_ids) - 1 : -1]
+        own = entropy[torch.tensor(episode.model_mask)]
+        means.append(own.mean())
+        weights.append(1 if by_episode else len(own))
+    shares = torch.tensor(weights) / sum(weights)
+    return (torch.stack(means) * shares).sum()
+
+
 def _totals(trainer: Any) -> MetricAccumulator:
     return MetricAccumulator(trainer._metric_names(), largest=("mismatch/max",))
 

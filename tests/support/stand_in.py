@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.support.chat_templates import chat_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from terrella.codecs.chat import prediction_messages
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.core.types import Situation
+from terrella.core.types import Situation, show_text
 from terrella.models.export import export_model
 from terrella.models.shapes import hub_shape
+from terrella.pipelines.spa.pipeline import Spa
 
 SMALL = {
     "hidden_size": 64,
@@ -54,19 +56,62 @@ Pair = tuple[Situation, str, str]
 
 
 def make_stand_in(name: str, folder: Path, pairs: list[Pair], *, seed: int = 0) -> None:
-    """Write the model and its tokenizer to a folder."""
+    """Write a world model and its tokenizer to a folder."""
+    tokenizer = r1_tokenizer(pairs)
+    model = small_model(name, tokenizer, seed=seed)
+    codec = ChatCodec(tokenizer)
+    asked = [
+        (codec.ask_observation(situation, action), (*codec.write(reply), codec.stop_ids[0]))
+        for situation, action, reply in pairs
+    ]
+    fit(model, asked)
+    export_model(model, tokenizer, folder)
+
+
+def make_spa_stand_in(config: Spa.Config, folder: Path) -> None:
+    """Write an agent that replies in the form of its recipe, or breaks off: groups have spread."""
+    template = "llama3" if "llama" in config.model.lower() else "chatml"
+    world = config.world.build()
+    situations = []
+    for seed in range(4):
+        observation, _ = world.reset(seed=seed)
+        situations.append(
+            Situation(
+                instruction=world.instruction,
+                observation=observation,
+                actions=world.actions(),
+                history=(),
+                steps_left=config.max_turns,
+            )
+        )
+    corpus = [show_text(each.observation) for each in situations]
+    tokenizer = chat_tokenizer(template, corpus=[*corpus, world.instruction] * 4)
+    tokenizer.pad_token = tokenizer.eos_token
+    tags = ("observation", "prediction", "answer")
+    marks = [f"<{slash}{tag}>" for tag in tags for slash in ("", "/")]
+    tokenizer.add_tokens(["<think>\n", "\n</think>\n\n", *marks])
+    codec = Spa(config).codec_config().make(tokenizer)
+    asked = []
+    for situation in situations:
+        reply, _ = codec.answer([situation.actions[0]], ["s", "s"])
+        for target in (reply, (*reply[:2], reply[-1])):
+            asked.append((codec.ask_action(situation), target))
+    model = small_model(config.model, tokenizer)
+    fit(model, asked)
+    export_model(model, tokenizer, folder)
+
+
+def small_model(name: str, tokenizer: Any, *, seed: int = 0) -> Any:
+    """An untrained model of this architecture at small width."""
     shape = hub_shape(name)
     assert shape is not None, name
     torch.set_num_threads(1)
-    tokenizer = r1_tokenizer(pairs)
     kind = shape.pop("model_type")
     settings = {**shape, **SMALL, "vocab_size": len(tokenizer), "head_dim": 32}
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **settings, **ids, pad_token_id=tokenizer.pad_token_id)
-    model = AutoModelForCausalLM.from_config(config)
-    fit(model, tokenizer, pairs)
-    export_model(model, tokenizer, folder)
+    return AutoModelForCausalLM.from_config(config)
 
 
 def r1_tokenizer(pairs: list[Pair]) -> Any:
@@ -95,14 +140,11 @@ def r1_tokenizer(pairs: list[Pair]) -> Any:
     return tokenizer
 
 
-def fit(model: Any, tokenizer: Any, pairs: list[Pair], *, steps: int = 200) -> None:
-    """Teach the form of replies: cross-entropy on them, one pair a step."""
-    codec = ChatCodec(tokenizer)
+def fit(model: Any, asked: list[tuple[Any, Any]], *, steps: int = 200) -> None:
+    """Teach the form of replies: cross-entropy on them, one prompt and reply a step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
-        situation, action, reply = pairs[step % len(pairs)]
-        prompt = codec.ask_observation(situation, action)
-        target = [*codec.write(reply), codec.stop_ids[0]]
+        prompt, target = map(list, asked[step % len(asked)])
         ids = torch.tensor([[*prompt, *target]])
         labels = torch.tensor([[-100] * len(prompt) + target])
         model(input_ids=ids, labels=labels).loss.backward()

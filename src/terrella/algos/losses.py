@@ -31,12 +31,19 @@ class LossInputs:
     reference_logprobs: Tensor | None = None
     episodes: Tensor | None = None
     """The episode's index per token, where an episode has one ratio instead of one per token."""
+    entropy: Tensor | None = None
+    """Of the current policy where it wrote each token, with gradient; None without a bonus."""
 
 
 def policy_loss(
-    inputs: LossInputs, *, clip_low: float, clip_high: float, kl: float
+    inputs: LossInputs,
+    *,
+    clip_low: float,
+    clip_high: float,
+    kl: float,
+    entropy_bonus: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Clipped surrogate, plus a KL penalty where there is a reference.
+    """Clipped surrogate, plus a KL penalty where there is a reference, less the entropy's bonus.
 
     Returns the loss and its diagnostics, one value per token.
     """
@@ -51,6 +58,8 @@ def policy_loss(
         divergence = k3(inputs.logprobs, inputs.reference_logprobs)
         per_token = per_token + kl * divergence
         metrics["kl"] = divergence.detach()
+    if inputs.entropy is not None:
+        per_token = per_token - entropy_bonus * inputs.entropy
     return (per_token * inputs.weights).sum(), metrics
 
 

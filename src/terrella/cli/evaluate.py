@@ -86,7 +86,8 @@ def evaluate(
         assignments: config overrides, such as sampler=vllm, world.max_steps=20 or form=worldmodel.
         dry_run: print the resolved config and stop.
     """
-    from terrella.pipelines.evaluate.models import is_address, talk_settings, trained_role
+    from terrella.pipelines.evaluate.models import is_address, trained_role
+    from terrella.pipelines.evaluate.talk import agent_settings, prediction_settings
 
     if inside or against:
         from terrella.cli.evaluate_policies import evaluate_policies
@@ -109,14 +110,14 @@ def evaluate(
         "reply_price": price_out,
         "out": out or _folder(model_name or model, worlds, role),
     }
-    talk = talk_settings(model)
-    given = {"max_actions": max_actions, "turn_tokens": turn_tokens}
-    talk |= {name: value for name, value in given.items() if value is not None}
     if role == "agent":
         from terrella.pipelines.evaluate.agents import AgentEvaluation
 
         config: Any = AgentEvaluation.Config(
-            **common, **talk, samples=samples, temperature=temperature
+            **common,
+            **{**agent_settings(model), **_given(max_actions=max_actions, turn_tokens=turn_tokens)},
+            samples=samples,
+            temperature=temperature,
         )
     else:
         from terrella.cli.worlds import policy_config
@@ -124,7 +125,7 @@ def evaluate(
 
         config = WorldModelEvaluation.Config(
             **common,
-            turn_tokens=max(talk["turn_tokens"], LEAST_PREDICTION),
+            **{**prediction_settings(model), **_given(turn_tokens=turn_tokens)},
             policy=policy_config(policy),
             horizon=horizon,
         )
@@ -136,8 +137,9 @@ def evaluate(
     _run(config)
 
 
-LEAST_PREDICTION = 128
-"""Tokens of a predicted observation, at least: an agent's replies are shorter."""
+def _given(**options: int | None) -> dict[str, int]:
+    """The options that were given: they come before what a run says."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _run(config: Any) -> None:

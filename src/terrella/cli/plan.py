@@ -85,7 +85,7 @@ def _web_plan(
     out: Path | None,
 ) -> Any:
     from terrella.pipelines.evaluate.models import run_of
-    from terrella.pipelines.web.planning import WebPlan
+    from terrella.pipelines.web.planning import WebPlan, planner_for
     from terrella.worlds import world_config
 
     if proposer is None:
@@ -103,6 +103,7 @@ def _web_plan(
         value=value,
         proposer_endpoint=_endpoint(proposer, proposer_name, key_variable),
         value_endpoint=_endpoint(value, value_name, key_variable),
+        planner=planner_for(value),
         out=out or Path("runs") / f"plan-{short}",
     )
 

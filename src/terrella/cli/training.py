@@ -222,6 +222,10 @@ def reproduce(
     config = config.with_overrides(assignments, named_parts())
     only_with_dry_run(on, dry_run)
     job = None if only is None else Reproduce(config).find_job(only)
+    if job is None and not table and config.shortfall:
+        from rich.console import Console
+
+        Console(stderr=True).print(config.shortfall, highlight=False, soft_wrap=True)
     if dry_run:
         dry_run_config(job or config, on)
         return

@@ -148,6 +148,13 @@ class PageChatCodec(ChatCodec):
         return self.ask_action(situation)
 
 
+class PagePlainCodec(InterleavedCodec):
+    """The interleaved format, with the page alone in every prompt: so recorded steps are fitted."""
+
+    def ask_turn(self, situation: Situation, history: History) -> tuple[int, ...]:
+        return self.ask_action(situation)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageCodecConfig(CodecConfig):
     """How a model is asked about pages; a model from scratch is asked in the interleaved format."""
@@ -161,4 +168,4 @@ class PageCodecConfig(CodecConfig):
             return PageChatCodec(
                 tokenizer, page_form=self.form, ask=self.ask, thinking=self.thinking
             )
-        return InterleavedCodec(tokenizer)
+        return PagePlainCodec(tokenizer)

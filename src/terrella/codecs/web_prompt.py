@@ -27,6 +27,7 @@ from terrella.core.types import Observation, Situation, show_text
 from terrella.core.written import shown_task
 from terrella.models.policy_input import PolicyInput
 
+WebForm = Literal["compact", "chat", "webrl"]
 EARLIER_PAGE = "** Simplified html **"
 """Stands for the page of a past action, as published."""
 MAX_PAST_ACTIONS = 12
@@ -39,7 +40,7 @@ HEADER, END = ("<|start_header_id|>", "<|end_header_id|>"), "<|eot_id|>"
 class WebCodecConfig(CodecConfig):
     """How a web agent is asked and how it answers."""
 
-    form: Literal["compact", "chat", "webrl"] = "chat"
+    form: WebForm = "chat"
     language: Language = "webrl"
     prompt_tokens: int = 0
     """Longest prompt; a page is cut to fit. 0 sets no bound."""

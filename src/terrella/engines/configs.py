@@ -115,6 +115,8 @@ class RlvrConfig(MemoryConfig):
     """None is the algorithm's own: 0.28 for DAPO (clip-higher), `clip_low` for the others."""
     kl: float = 0.0
     """Weight of the KL penalty to the starting model; 0 loads no reference model."""
+    entropy_bonus: float = 0.0
+    """Weight of the policy's entropy at its tokens, rewarded to keep it exploring; 0 is off."""
     updates: int = 1
     """Optimiser steps per batch of episodes; above 1 the old log-probs are computed once."""
     refill: int | None = None
@@ -147,6 +149,8 @@ class RlvrConfig(MemoryConfig):
     staleness: int = 1
     """async: how many updates older than the current weights a trained token may be."""
     learning_rate: float = 3e-4
+    critic_learning_rate: float = 0.0
+    """PPO: of the critic; 0 is that of the policy."""
     warmup_steps: int = 0
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this norm; 0 is off."""
@@ -171,7 +175,7 @@ class RlvrConfig(MemoryConfig):
         check_least(self, steps=0, groups=1, group_size=1, updates=1, refill=0)
         check_least(self, clip_low=0, clip_high=0, kl=0, value_coefficient=0, value_clip=0)
         check_least(self, world_loss=0, warmup_steps=0, max_grad_norm=0, save_every=0)
-        check_least(self, importance_cap=0)
+        check_least(self, importance_cap=0, entropy_bonus=0, critic_learning_rate=0)
         check_above_zero(self, "learning_rate", "keep_share", "keep_top_p")
         check_above_zero(self, "mismatch_limit", "hang_limit")
         check_share(self, "keep_share", "keep_top_p", "gamma", "lam")
@@ -202,6 +206,8 @@ class RlvrConfig(MemoryConfig):
             )
         if ESTIMATORS[self.algorithm].ratio == "episode":
             self._check_one_ratio()
+        if self.critic_learning_rate and self.algorithm != "ppo":
+            raise ConfigError("critic_learning_rate", f"{self.algorithm} has no critic", "set 0")
         if self.world_loss and self.algorithm == "ppo":
             raise ConfigError(
                 "world_loss", "a critic values the model's own tokens only", "use a group estimator"

@@ -16,15 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.codecs.answers import read_answer
-from terrella.codecs.chat import REPLY_FORM, Message, chat_messages, state_message
-from terrella.codecs.tagged import ORDERS, Form, find_tag, reply_form
+from terrella.codecs import chat, tagged
+from terrella.codecs.chat import Message, chat_messages, state_message
+from terrella.codecs.tagged import ORDERS, Form, find_tag
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
 from terrella.policies.chat_client import ChatReply, ContextLengthError, Usage
-from terrella.policies.endpoint import Endpoint
+from terrella.policies.endpoint import Endpoint, reply_actions
 from terrella.rollout.env_pool import EnvPool, EnvWorker
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.session import EnvWorkerError
@@ -97,13 +97,25 @@ class _Conversation:
 class EndpointAgent:
     """Plays one world. Worlds live in an env pool, as they do in a rollout."""
 
-    def __init__(self, chat: ChatThreads, config: Rollout.Config, *, form: Form | None) -> None:
-        """`config` has the world and the limits; `form` is that of a reply."""
-        self.chat = chat
+    def __init__(
+        self,
+        threads: ChatThreads,
+        config: Rollout.Config,
+        *,
+        form: Form | None,
+        thinks: bool = True,
+    ) -> None:
+        """`config` has the world and the limits; `form` is that of a reply.
+
+        The prompt asks for a thought unless the model does not think.
+        """
+        self.threads = threads
         self.config = config
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.tags = ORDERS[form] if form else ("answer",)
-        self.form = reply_form(form) if form else REPLY_FORM
+        self.form = (
+            tagged.reply_form(form, thinks=thinks) if form else chat.reply_form(thinks=thinks)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -145,12 +157,12 @@ class EndpointAgent:
         talk.begin(chat_messages(situation, config.max_actions, self.form))
         for number in seeds:
             try:
-                reply = await self.chat.chat(talk.messages, number)
+                reply = await self.threads.chat(talk.messages, number)
             except ContextLengthError:
                 if not talk.replies:
                     raise  # the prompt alone is too long: nothing was asked
                 return Stop.OUT_OF_TOKENS
-            actions = read_answer(reply.text)[: config.max_actions]
+            actions = reply_actions(reply)[: config.max_actions]
             talk.hears(reply, well_formed=bool(actions) and self._is_whole(reply))
             for action in actions or ("",):
                 result = await worker.act(action)
@@ -164,11 +176,11 @@ class EndpointAgent:
         return Stop.OUT_OF_STEPS
 
     def _is_whole(self, reply: ChatReply) -> bool:
-        """Whether the reply was not cut off and has all tags of its form, in order."""
+        """Whether a reply with an action has all tags of its form, in order."""
         position = 0
         for tag in self.tags:
             content = find_tag(reply.text, tag, position)
             if content is None:
                 return False
             position = content.end
-        return reply.finished
+        return True

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from terrella.codecs.answers import read_prediction
 from terrella.codecs.chat import prediction_messages
 from terrella.core.errors import PolicyError
 from terrella.core.judge import UNREADABLE, judge
@@ -28,12 +27,12 @@ from terrella.core.types import (
     Status,
     Transition,
     Verdict,
-    same_kind,
     show_text,
 )
 from terrella.evals.agent_rows import reply_text
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.policies.chat_client import Usage
+from terrella.policies.endpoint import reply_observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +81,16 @@ class TokenPredictor:
 class EndpointPredictor:
     """A model behind a chat endpoint; its config says the temperature."""
 
-    def __init__(self, chat: ChatThreads) -> None:
+    def __init__(self, chat: ChatThreads, *, thinks: bool = False) -> None:
+        """The prompt asks for a thought if the model thinks."""
         self.chat = chat
+        self.thinks = thinks
 
     async def predict(self, situation: Situation, action: str) -> Predicted:
-        reply = await self.chat.chat(prediction_messages(situation, action), seed=0)
-        text = read_prediction(reply.text)
+        messages = prediction_messages(situation, action, thinks=self.thinks)
+        reply = await self.chat.chat(messages, seed=0)
         return Predicted(
-            observation=None if text is None else same_kind(situation.observation, text),
+            observation=reply_observation(reply, like=situation.observation),
             text=reply.text,
             reasoning=reply.reasoning,
             usage=reply.usage,

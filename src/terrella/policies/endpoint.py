@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from terrella.codecs.answers import read_answer
+from terrella.codecs.answers import read_answer, read_prediction
 from terrella.codecs.chat import Message, chat_messages
 from terrella.core.config import Configurable
-from terrella.core.types import Moment
+from terrella.core.types import Moment, Observation, State, same_kind
 from terrella.policies.chat_client import ChatClient, ChatReply, ChatSettings
 
 
@@ -47,7 +47,7 @@ class Endpoint(Configurable):
         seed = int(moment.rng.integers(2**31))
         limit = self.config.max_actions
         reply = self.chat(chat_messages(moment, limit), seed)
-        return read_answer(reply.text)[:limit] or ("",)
+        return reply_actions(reply)[:limit] or ("",)
 
     def chat(self, messages: list[Message], seed: int) -> ChatReply:
         """The reply to a conversation, with what the endpoint says about it."""
@@ -56,3 +56,20 @@ class Endpoint(Configurable):
     def complete(self, messages: list[Message], seed: int) -> str:
         """The text of the reply to a conversation."""
         return self.chat(messages, seed).text
+
+
+def reply_actions(reply: ChatReply) -> tuple[str, ...]:
+    """The actions of a reply; none of one that the limit cut off.
+
+    Where a template opens the thought and the server does not take it apart, a reply that was cut
+    off inside its thought looks like one that has answered.
+    """
+    return read_answer(reply.text) if reply.finished else ()
+
+
+def reply_observation(reply: ChatReply, like: Observation) -> Observation | None:
+    """The predicted observation, of the same kind as `like`; None of a reply that was cut off."""
+    if not reply.finished:
+        return None
+    text = read_prediction(reply.text, as_json=isinstance(like, State))
+    return None if text is None else same_kind(like, text)

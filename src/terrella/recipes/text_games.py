@@ -78,7 +78,7 @@ def bytesized32_tiny() -> Reproduce.Config:
 
 @recipe(
     hardware="2 CPU cores",
-    time="100 min a seed on one core",
+    time="3 h 20 min: 100 min a seed on one core",
     expect="changed 15.5%, 20.6% (2 seeds) on unseen games, nearest neighbour 0%; RLVR undecided",
 )
 def bytesized32_smollm2() -> Reproduce.Config:
@@ -120,7 +120,7 @@ def bytesized32_smollm2() -> Reproduce.Config:
     return Reproduce.Config(
         arms=arms,
         first=("sft",),  # both bases at once, then both RLVR runs
-        seeds=2,
+        seeds=3,
         at_once=2,
         paper=PUBLISHED,
         claims=(("sft", "nearest_neighbour", 1, False), ("exact", "sft", 1, False)),
@@ -130,7 +130,7 @@ def bytesized32_smollm2() -> Reproduce.Config:
 
 @recipe(
     hardware="8 A100-80G",
-    time="hours",
+    time="hours a seed",
     expect="never run here; the paper's settings",
     on="8xA100-80G",
 )
@@ -144,7 +144,7 @@ def rlvr_world_1_5b() -> Reproduce.Config:
 
 @recipe(
     hardware="8 A100-80G",
-    time="hours",
+    time="hours a seed",
     expect="never run here; the paper's settings",
     on="8xA100-80G",
 )
@@ -206,7 +206,7 @@ def _paper(model: str, out: str) -> Reproduce.Config:
     }
     claims = (("exact", "sft", 1, False), ("task_specific", "sft", 1, False))
     return Reproduce.Config(
-        arms=arms, first=("sft", "exact"), seeds=1, claims=claims, paper=PUBLISHED, out=Path(out)
+        arms=arms, first=("sft", "exact"), seeds=3, claims=claims, paper=PUBLISHED, out=Path(out)
     )
 
 

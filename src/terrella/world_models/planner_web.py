@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
+from terrella.codecs.tagged import TextCodec
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
@@ -38,6 +39,10 @@ class PageReplies:
 
     def ask_observation(self, situation: Situation, action: str) -> tuple[int, ...]:
         return self.codec.ask_observation(situation, action)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The changes as they were written."""
+        return cast(TextCodec, self.codec).text(token_ids)
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The imagined page; None if the changes cannot be applied."""

@@ -1,6 +1,7 @@
 """Credit and losses against numbers worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -163,6 +164,23 @@ def test_kl_is_zero_at_the_reference_and_positive_elsewhere():
     assert loss.item() == pytest.approx(0.5 * math.exp(-1)) and float(found["kl"]) == pytest.approx(
         math.exp(-1)
     )
+
+
+def test_an_entropy_bonus_lowers_the_loss_by_the_weighted_entropy():
+    entropy = torch.tensor([0.5, 2.0], requires_grad=True)
+    weights = torch.tensor([0.75, 0.25])
+    given = LossInputs(
+        logprobs=torch.tensor([-1.0, -2.0], requires_grad=True),
+        old_logprobs=torch.tensor([-1.0, -2.0]),
+        advantages=torch.tensor([1.0, -1.0]),
+        weights=weights,
+        entropy=entropy,
+    )
+    without, _ = policy_loss(replace(given, entropy=None), clip_low=0.2, clip_high=0.2, kl=0.0)
+    loss, _ = policy_loss(given, clip_low=0.2, clip_high=0.2, kl=0.0, entropy_bonus=0.1)
+    loss.backward()
+    assert (without - loss).item() == pytest.approx(0.1 * (0.75 * 0.5 + 0.25 * 2.0))
+    assert entropy.grad.tolist() == pytest.approx([-0.1 * 0.75, -0.1 * 0.25])
 
 
 def test_the_kl_is_reported_without_its_gradient_and_paid_with_it():

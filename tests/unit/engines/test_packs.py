@@ -186,6 +186,40 @@ def test_chunks_of_targets_give_the_same_numbers(
         assert torch.allclose(plain, chunked, atol=1e-6 if dtype == torch.float32 else 1e-2)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk", [1024, 16])
+def test_the_gradient_of_the_entropy_is_that_of_autograd(
+    chunk: int, temperature: float, monkeypatch
+):
+    monkeypatch.setattr(chunked_logprobs, "CHUNK", chunk)
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(40, 50, generator=generator)
+    logits[:, 7] = -torch.inf
+    targets = torch.randint(0, 7, (40,), generator=generator)
+    weights, shares = torch.randn(2, 40, generator=generator)
+    ours, plain = (logits.clone().requires_grad_() for _ in range(2))
+    logprobs, entropy = chunked_logprobs.logprobs_of(
+        ours, targets, temperature=temperature, entropy_gradient=True
+    )
+    (logprobs * weights + entropy * shares).sum().backward()
+    finite = torch.arange(50) != 7
+    scores = torch.log_softmax(plain[:, finite] / temperature, -1)
+    expected = -(scores.exp() * scores).sum(-1)
+    (scores[range(40), targets] * weights + expected * shares).sum().backward()
+    assert torch.allclose(entropy, expected, atol=1e-5) and entropy.requires_grad
+    assert torch.isfinite(ours.grad).all() and not ours.grad[:, 7].any()
+    assert torch.allclose(ours.grad[:, finite], plain.grad[:, finite], atol=1e-5)
+
+
+def test_a_pack_without_targets_has_a_gradient_of_zero_also_with_an_entropy_bonus():
+    """A rank whose groups were all dropped takes part in the backward pass."""
+    logits = torch.zeros(0, 50, requires_grad=True)
+    nothing = torch.zeros(0, dtype=torch.long)
+    logprobs, entropy = chunked_logprobs.logprobs_of(logits, nothing, entropy_gradient=True)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert logits.grad.shape == (0, 50)
+
+
 def test_memory_of_logprobs_is_that_of_the_logits_and_their_gradient():
     """152,000 words and 4,096 targets, on tensors without data."""
     words, count = 152_000, 4096

@@ -32,6 +32,7 @@ UNCONCERNED = {
         "value_coefficient": CRITIC,
         "value_clip": CRITIC,
         "whiten": CRITIC,
+        "critic_learning_rate": CRITIC,
     },
 }
 

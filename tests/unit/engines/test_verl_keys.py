@@ -118,6 +118,16 @@ def test_flash_attention_in_fp32_is_refused():
     assert keys[ATTENTION[0]] == "flash_attention_2"
 
 
+def test_the_critic_has_its_own_learning_rate_and_the_engine_computes_entropies():
+    ppo = {"algorithm": "ppo", "critic": "separate", "learning_rate": 1e-6}
+    same = composed(job(**ppo))
+    apart = composed(job(**ppo, critic_learning_rate=1e-5, entropy_bonus=1e-3))
+    assert same.critic.optim.lr == apart.actor_rollout_ref.actor.optim.lr == 1e-6
+    assert apart.critic.optim.lr == 1e-5
+    assert same.actor_rollout_ref.actor.entropy_coeff == 0.0
+    assert apart.actor_rollout_ref.actor.entropy_coeff == 1e-3
+
+
 def test_pack_tokens_bound_the_passes_of_the_critic():
     """verl's trainer bounds them by the second key, and its default is 32768."""
     critic = composed(job(pack_tokens=50_000, algorithm="ppo", critic="separate")).critic
@@ -188,7 +198,7 @@ def test_servers_are_not_asked_for_a_longer_context_than_the_model_has():
 @pytest.mark.parametrize(
     ("key", "remedy"),
     [
-        ("actor_rollout_ref.actor.entropy_coeff=0.1", "no such term"),
+        ("actor_rollout_ref.actor.entropy_coeff=0.1", "set rlvr.entropy_bonus"),
         ("actor_rollout_ref.actor.clip_ratio_high=0.3", "rlvr.clip_high"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "rlvr.algorithm"),
         ("algorithm.gamma=0.9", "rlvr.gamma"),

@@ -53,20 +53,25 @@ def test_changes_of_a_part_are_applied_to_the_whole_page(action, old, new):
     wanted = PAGE.replace(old, new).replace("[31]", "[30]")  # new elements get the next free id
     assert show_text(predicted.observation) == wanted
     assert len(model.asked[0].splitlines()) <= 8 and '"Go."' in model.asked[0]
-    assert (predicted.reward, answer.counts, answer.unreadable, pages.cut) == (0.5, (2,), 1, 1)
+    assert (predicted.reward, answer.counts, answer.unreadable, pages.cut.count) == (
+        0.5,
+        (2,),
+        1,
+        1,
+    )
 
 
 def test_what_is_hidden_goes_with_the_element_that_it_is_in():
     model = Rewrites('\n[2] list ""\n  [4] link "b"', "")
     pages, answer = ask(model, "click 4", lines=3)
     text = show_text(answer.predictions[0].observation)
-    assert "[3]" not in text and "[4]" not in text and "[5]" in text and pages.cut == 1
+    assert "[3]" not in text and "[4]" not in text and "[5]" in text and pages.cut.count == 1
 
 
 def test_a_page_that_fits_is_asked_about_whole_and_one_that_cannot_is_refused_by_name():
     model = Rewrites("x20", "y")
     pages, _ = ask(model, "click 20", lines=100)
-    assert model.asked == [PAGE] and not pages.cut
+    assert model.asked == [PAGE] and not pages.cut.count
     with pytest.raises(PolicyError, match="not even one element of a page fits"):
         ask(model, "click 20", lines=0)
 

@@ -13,7 +13,7 @@ from terrella.core.run_folder import read_part
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.pipelines.evaluate.models import weights_of
 from terrella.pipelines.web.page_model import PageModel
-from terrella.pipelines.web.planning import page_settings
+from terrella.pipelines.web.planning import asked_pages
 from terrella.show.progress import SilentProgress
 
 
@@ -55,5 +55,5 @@ def test_a_chat_model_goes_through_sft_and_rlvr_on_pages_that_are_cut(tmp_path):
     rows = read_part(tmp_path / "run" / "sft_rows.json")
     assert [row["action"] for row in rows] == ["type 2 0", "type 2 1", "type 2 2"]
     # `terrella plan` asks the model as it was trained
-    assert page_settings(str(tmp_path / "run"))["form"] == "sections"
+    assert asked_pages(str(tmp_path / "run")).codec.form == "sections"
     assert weights_of(str(tmp_path / "run")).endswith("rl/model")

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 
 import pytest
 from tests.support.chat_server import ChatServer, completion
@@ -15,7 +16,7 @@ from terrella.pipelines.web import planning
 from terrella.pipelines.web.page_agent import LocalPageAgent, SampledProposals, is_possible
 from terrella.pipelines.web.planned_episodes import PlannedEpisode, depth_scores
 from terrella.pipelines.web.planning import WebPlan
-from terrella.pipelines.web.real_pages import RealPages, RightActionAmong, TrueValue
+from terrella.pipelines.web.real_pages import DISCOUNT, RealPages, RightActionAmong, TrueValue
 from terrella.policies.endpoint import Endpoint
 from terrella.show.progress import SilentProgress
 from terrella.world_models.planner_web import PagePlanner
@@ -234,7 +235,7 @@ def test_an_endpoint_without_a_name_and_a_folder_that_is_no_page_model_are_refus
     with pytest.raises(ConfigError, match="which model of this endpoint"):
         WebPlan(settings).run(SilentProgress())
     with pytest.raises(ConfigError, match="not the folder of a finished page model"):
-        planning.page_settings(str(tmp_path))
+        planning.asked_pages(str(tmp_path))
     with pytest.raises(ConfigError, match="who proposes actions"):
         plan("real", "miniwob")
 
@@ -297,3 +298,14 @@ def test_two_models_on_one_server_are_refused_and_one_model_is_opened_once(tmp_p
     with pytest.raises(ConfigError, match="one server cannot serve a and b in turns"):
         samplers.open("b")
     assert opened == ["a", "b"]
+
+
+@pytest.mark.parametrize(("value", "prior"), [("reward", 0.3), ("true", 0.01)])
+def test_a_preference_does_not_outweigh_a_step_that_the_true_value_calls_wasted(
+    value, prior, capsys
+):
+    plan("real", "miniwob", proposer="random", value=value, dry_run=True)
+    settings = json.loads(capsys.readouterr().out)["planner"]
+    assert settings["prior_weight"] == prior
+    wasted = DISCOUNT**10 - DISCOUNT**11  # late in an episode, where it counts least
+    assert (prior < wasted) == (value == "true")

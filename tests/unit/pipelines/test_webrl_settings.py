@@ -10,7 +10,7 @@ from terrella.cli.app import world_of
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.config import dump, override
 from terrella.core.errors import ConfigError
-from terrella.pipelines.evaluate.models import talk_settings
+from terrella.pipelines.evaluate.talk import agent_settings
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.recipes import all_recipes
@@ -75,9 +75,10 @@ def test_how_an_agent_acts_is_read_from_its_run_and_nothing_else_is(tmp_path):
     )
     config = dump(PLAIN.replace(model="smollm2", agent=agent, read_instruction=True))
     write_manifest(tmp_path / "run", config, {})
-    found = talk_settings(str(tmp_path / "run"))
-    assert found["agent"] == agent.replace(env_pool=EnvPool.Config())  # that is this machine's
+    found = agent_settings(str(tmp_path / "run"))
+    assert found["codec"] == agent.codec and found["act"] == "score"
     assert found["turn_tokens"] == 7 and found["read_instruction"] is True
+    assert "env_pool" not in found  # that is this machine's
     write_manifest(tmp_path / "forged", config | {"agent": dump(Counter.Config())}, {})
-    with pytest.raises(ConfigError, match="does not say how the agent acts"):
-        talk_settings(str(tmp_path / "forged"))
+    with pytest.raises(ConfigError, match="does not say how the web agent is asked"):
+        agent_settings(str(tmp_path / "forged"))

@@ -121,6 +121,15 @@ def test_reasoning_is_kept_apart_and_holds_no_action(field):
     assert [step.action for step in episode.transitions] == ["up"]
 
 
+def test_a_reply_that_was_cut_off_does_nothing():
+    """It may be a thought that the template opened and that the server did not take apart."""
+    cut = completion("I could try <answer>up</answer>, but maybe", finish="length")
+    with ChatServer(lambda *_: cut) as server:
+        policy = Endpoint.Config(url=server.url).build()
+        episode = play(Counter.Config(max_steps=1).build(), policy, seed=0)
+    assert [step.action for step in episode.transitions] == [""]
+
+
 def test_a_reply_that_ended_in_its_thought_is_empty_and_unfinished():
     payload = completion(None, finish="length", reasoning_content="let me see")[1]
     reply = read_reply(json.loads(payload))

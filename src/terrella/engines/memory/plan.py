@@ -204,6 +204,7 @@ def train_step(phase: Phase, processes: int) -> TrainStep:
         gradient_checkpointing=settings.gradient_checkpointing,
         lora_rank=settings.lora_rank,
         critic=critic,
+        entropy_bonus=bool(getattr(settings, "entropy_bonus", 0.0)),
     )
 
 

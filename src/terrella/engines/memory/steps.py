@@ -51,6 +51,7 @@ class TrainStep:
     gradient_checkpointing: bool = False
     lora_rank: int = 0
     critic: Literal["", "shared", "separate"] = ""
+    entropy_bonus: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +124,8 @@ def _follow_training(spec: ModelSpec, step: TrainStep) -> TrainBytes:
             live.follow(model)
             with torch.autocast("cpu", torch.bfloat16, enabled=step.bf16):
                 output = read_pack(model, pack)
-            logprobs, entropy = target_logprobs(output, pack)
-            loss = logprobs.sum() + (output["values"].sum() if step.critic else 0.0)
+            logprobs, entropy = target_logprobs(output, pack, entropy_gradient=step.entropy_bonus)
+            loss = (logprobs + entropy).sum() + (output["values"].sum() if step.critic else 0.0)
             del output, logprobs
             loss.backward()  # type: ignore[no-untyped-call]
             del loss, entropy

@@ -85,12 +85,18 @@ def _check_rlvr(config: RlvrConfig, where: str) -> None:
     refused = {
         "algorithm": (config.algorithm == "ppo", "ppo needs a critic, and the endpoint has none"),
         "world_loss": (config.world_loss != 0, "tokens of the world are not trained on here"),
+        "entropy_bonus": (config.entropy_bonus != 0, "an endpoint returns no entropy"),
         "schedule": (
             config.schedule == "async",
             "a sampler of older weights would overwrite the trained ones on some servers",
         ),
     }
-    remedies = {"algorithm": "use a group estimator", "world_loss": "set 0", "schedule": "set sync"}
+    remedies = {
+        "algorithm": "use a group estimator",
+        "world_loss": "set 0",
+        "entropy_bonus": "set 0",
+        "schedule": "set sync",
+    }
     for name, (is_set, why) in refused.items():
         if is_set:
             raise ConfigError(f"{where}.{name}", why, f"{remedies[name]}, or engine=trl")

@@ -2,7 +2,8 @@
 
 Logits are [targets, vocabulary]: with 152,000 words, 1,000 targets are 0.6 GB in fp32. Plain
 autograd holds several such tensors at once. Above `CHUNK` targets, chunk after chunk is computed,
-nothing is kept but the logits, and the backward pass computes a chunk again.
+nothing is kept but the logits, and the backward pass computes a chunk again. So it is wherever the
+entropy has a gradient, whose formula is written out.
     logprobs_M, entropy_M = logprobs_of(logits_MV, targets_M)
 """
 
@@ -18,11 +19,15 @@ CHUNK = 1024
 
 
 def logprobs_of(
-    logits_MV: Tensor, targets_M: Tensor, *, temperature: float = 1.0
+    logits_MV: Tensor,
+    targets_M: Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability [M] of each target, and the entropy [M] of its distribution."""
-    if len(logits_MV) > CHUNK:
-        logprobs, entropy = _Chunked.apply(logits_MV, targets_M, temperature)  # type: ignore[no-untyped-call]
+    if len(logits_MV) > CHUNK or (entropy_gradient and len(logits_MV)):
+        logprobs, entropy = _Chunked.apply(logits_MV, targets_M, temperature, entropy_gradient)  # type: ignore[no-untyped-call]
         return logprobs, entropy
     scores = torch.log_softmax(scaled(logits_MV, temperature), dim=-1)
     with torch.no_grad():
@@ -36,10 +41,13 @@ def scaled(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1.0 else logits / temperature
 
 
+def _finite(scores: Tensor) -> Tensor:
+    """A token that is never written adds 0 to an entropy, and 0 * -inf is nan."""
+    return scores.clamp(min=torch.finfo(scores.dtype).min)
+
+
 def _entropy(scores: Tensor) -> Tensor:
-    # Finite, because a token that is never written adds 0, and 0 * -inf is nan.
-    finite = scores.clamp(min=torch.finfo(scores.dtype).min)
-    return -(scores.exp() * finite).sum(-1)
+    return -(scores.exp() * _finite(scores)).sum(-1)
 
 
 def _at(scores: Tensor, targets: Tensor) -> Tensor:
@@ -47,11 +55,15 @@ def _at(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """`logprobs_of` chunk by chunk. The entropy has no gradient."""
+    """`logprobs_of` chunk by chunk. The entropy has a gradient only where it is asked for."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits_MV: Tensor, targets_M: Tensor, temperature: float
+        ctx: Any,
+        logits_MV: Tensor,
+        targets_M: Tensor,
+        temperature: float,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies = [], []
         for first in range(0, len(logits_MV), CHUNK):
@@ -60,22 +72,27 @@ class _Chunked(torch.autograd.Function):
             logprobs.append(_at(scores, targets_M[part]))
             entropies.append(_entropy(scores))
         entropy = torch.cat(entropies)
-        ctx.save_for_backward(logits_MV, targets_M)
+        ctx.save_for_backward(logits_MV, targets_M, *[entropy] * entropy_gradient)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return torch.cat(logprobs), entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        logits_MV, targets_M = ctx.saved_tensors
-        gradient_M, temperature = gradients[0], ctx.temperature
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        logits_MV, targets_M, *entropies = ctx.saved_tensors
+        (gradient_M, of_entropy_M), temperature = gradients, ctx.temperature
         gradient_MV = torch.empty_like(logits_MV)
         for first in range(0, len(logits_MV), CHUNK):
             part = slice(first, first + CHUNK)
             weight = gradient_M[part, None] / temperature
             # That of a log-softmax at the target: 1 there, minus the probabilities everywhere.
             scores = torch.log_softmax(scaled(logits_MV[part], temperature), dim=-1)
+            bonus = None
+            if entropies:  # that of an entropy H: -p (log p + H)
+                bonus = _finite(scores).add_(entropies[0][part, None])
+                bonus.mul_(scores.exp()).mul_(-of_entropy_M[part, None] / temperature)
             step = scores.exp_().mul_(-weight)
             step.scatter_add_(-1, targets_M[part, None], weight)
-            gradient_MV[part] = step
-        return gradient_MV, None, None
+            gradient_MV[part] = step if bonus is None else step.add_(bonus)
+        return gradient_MV, None, None, None

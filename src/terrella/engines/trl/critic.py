@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
-from terrella.algos.advantages import gae
+from terrella.algos.advantages import gae, whiten
 from terrella.engines.trl.packs import Pack
 
 NAME = "critic"
@@ -86,6 +86,20 @@ def attach_critic(policy: Any, kind: Literal["shared", "separate"]) -> Critic:
     return critic
 
 
+def set_apart(optimizer: torch.optim.Optimizer, critic: Critic, learning_rate: float) -> None:
+    """Give the critic's parameters groups of their own, with this learning rate.
+
+    Before the first step, and before a scheduler reads the rates.
+    """
+    own = {id(parameter) for parameter in critic.parameters()}
+    for group in list(optimizer.param_groups):
+        moved = [each for each in group["params"] if id(each) in own]
+        if not moved:
+            continue
+        group["params"] = [each for each in group["params"] if id(each) not in own]
+        optimizer.add_param_group({**group, "params": moved, "lr": learning_rate})
+
+
 def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam: float) -> None:
     """Fill `advantage` and `return` of packs from their `reward` and `value`.
 
@@ -102,6 +116,16 @@ def add_gae(packs: Sequence[Pack], lengths: Sequence[int], *, gamma: float, lam:
     for name, padded in zip(("advantage", "return"), estimates, strict=True):
         for pack, column in zip(packs, torch.split(padded[mask], sizes), strict=True):
             pack.columns[name] = column.to(pack.targets_M.device)
+
+
+def whiten_packs(packs: Sequence[Pack], tokens: float, accelerator: Any) -> None:
+    """Normalise advantages over the batch of all processes, which has so many tokens."""
+    columns = [pack.columns["advantage"] for pack in packs]
+    sums = [sum(float((column**power).sum()) for column in columns) for power in (1, 2)]
+    total = accelerator.reduce(torch.tensor(sums).to(accelerator.device))
+    mean, square = (total / max(tokens, 1.0)).tolist()
+    for pack, column in zip(packs, columns, strict=True):
+        pack.columns["advantage"] = whiten(column, mean=mean, square=square)
 
 
 def _by_example(columns: Sequence[Tensor], mask: Tensor) -> Tensor:

@@ -226,12 +226,19 @@ def read_pack(model: Any, pack: Pack, *, attention: Attention | None = None) -> 
     )
 
 
-def target_logprobs(output: Any, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def target_logprobs(
+    output: Any, pack: Pack, *, temperature: float = 1.0, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-probability [M] of each target, and the entropy [M] of its distribution.
 
-    Gradients flow through the log-probabilities only.
+    Gradients flow through the log-probabilities, and through the entropies if they are asked for.
     """
-    return logprobs_of(output.logits[0], pack.targets_M, temperature=temperature)
+    return logprobs_of(
+        output.logits[0],
+        pack.targets_M,
+        temperature=temperature,
+        entropy_gradient=entropy_gradient,
+    )
 
 
 @torch.no_grad()

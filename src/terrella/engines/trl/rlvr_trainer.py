@@ -23,7 +23,6 @@ from torch import Tensor
 from transformers import PrinterCallback
 from trl import GRPOTrainer
 
-from terrella.algos.advantages import whiten
 from terrella.algos.auxiliary import world_token_loss
 from terrella.algos.diagnostics import check_mismatch, check_numbers
 from terrella.algos.episode_batch import (
@@ -40,7 +39,13 @@ from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
 from terrella.engines.trl.arguments import adapters, freeze_below, training_arguments
-from terrella.engines.trl.critic import Critic, add_gae, attach_critic
+from terrella.engines.trl.critic import (
+    Critic,
+    add_gae,
+    attach_critic,
+    set_apart,
+    whiten_packs,
+)
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
@@ -166,6 +171,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.add_metrics(**{"seconds/train": time.perf_counter() - began})
         return loss
 
+    def create_optimizer(self, *arguments: Any, **options: Any) -> Any:
+        """TRL's optimizer, in which the critic may have a learning rate of its own."""
+        optimizer = super().create_optimizer(*arguments, **options)
+        if self.critic is not None and self.rlvr.critic_learning_rate:
+            set_apart(optimizer, self.critic, self.rlvr.critic_learning_rate)
+        return optimizer
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         with self.watchdog.phase("save"):
             self._unfinished = self.schedule.progress()  # on all processes: it gathers
@@ -197,8 +209,12 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         with self.compute_loss_context_manager():
             return read_pack(model, pack, attention=self.attention)
 
-    def _logprobs(self, output: Any, pack: Pack) -> tuple[Tensor, Tensor]:
-        return target_logprobs(output, pack, temperature=self.rollout.config.temperature)
+    def _logprobs(
+        self, output: Any, pack: Pack, *, rewarded: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Also the entropies; they have a gradient where they are rewarded."""
+        heat = self.rollout.config.temperature
+        return target_logprobs(output, pack, temperature=heat, entropy_gradient=rewarded)
 
     # --- episodes ---------------------------------------------------------------------------------
 
@@ -230,7 +246,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         counts = TokenCounts(*self.accelerator.reduce(local.to(self.accelerator.device)).tolist())
         # Without a term beside the policy loss, an episode whose advantage is zero has no gradient:
         # it counts in the mean, but need not be computed.
-        other_terms = self.rlvr.kl or self.critic or self.rlvr.world_loss
+        other_terms = self.rlvr.kl or self.rlvr.entropy_bonus or self.critic or self.rlvr.world_loss
         computed = [each for each in scored if each.score.has_gradient or other_terms]
         longest = self.rollout.config.max_model_tokens
         examples = train_examples(
@@ -278,22 +294,14 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         packs = [pack for pack in batch.packs if len(pack.targets_M)]
         add_gae(packs, batch.lengths, gamma=self.rlvr.gamma, lam=self.rlvr.lam)
         if self.rlvr.whiten:
-            advantages = [pack.columns["advantage"] for pack in packs]
-            sums = torch.tensor(
-                [sum(float((column**power).sum()) for column in advantages) for power in (1, 2)]
-            )
-            total = self.accelerator.reduce(sums.to(self.accelerator.device))
-            mean, square = (total / max(batch.counts.tokens, 1.0)).tolist()
-            for pack in packs:
-                pack.columns["advantage"] = whiten(
-                    pack.columns["advantage"], mean=mean, square=square
-                )
+            whiten_packs(packs, batch.counts.tokens, self.accelerator)
 
     # --- loss -------------------------------------------------------------------------------------
 
     def _pack_loss(self, model: Any, pack: Pack) -> Tensor:
         output = self._read(model, pack)
-        logprobs, entropy = self._logprobs(output, pack)
+        rewarded = bool(self.rlvr.entropy_bonus)
+        logprobs, entropy = self._logprobs(output, pack, rewarded=rewarded)
         self.watchdog.beat()
         if not len(pack.targets_M):  # an empty pack: a zero gradient for all parameters
             return logprobs.sum() + (output["values"].sum() if self.critic else 0.0)
@@ -312,9 +320,11 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             weights=self._weights(pack, now),
             reference_logprobs=pack.columns.get("reference"),
             episodes=pack.columns["episode"].long() if "episode" in pack.columns else None,
+            entropy=entropy if rewarded else None,
         )
         low, high = self.rlvr.clip_range
-        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, kl=self.rlvr.kl)
+        terms = {"kl": self.rlvr.kl, "entropy_bonus": self.rlvr.entropy_bonus}
+        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, **terms)
         if self.critic:
             error = value_loss(
                 output["values"][0],
@@ -324,7 +334,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
             )
             per_token["value_loss"] = error
             loss = loss + self.rlvr.value_coefficient * (error * pack.columns["weight"]).sum()
-        self._count(pack, now, entropy=entropy, **per_token, **outside)
+        self._count(pack, now, entropy=entropy.detach(), **per_token, **outside)
         return loss + world_loss
 
     def _mass_outside(self, output: Any) -> dict[str, Tensor]:

@@ -14,11 +14,11 @@ from typing import Any
 from terrella.core.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor"
-OWN_KEYS = {
+OWN_KEYS: dict[str, str] = {
     f"{ACTOR}.policy_loss": "rlvr.algorithm",
     f"{ACTOR}.loss_agg_mode": "rlvr.algorithm",
     f"{ACTOR}.loss_scale_factor": "rlvr.algorithm",
-    f"{ACTOR}.entropy_coeff": None,
+    f"{ACTOR}.entropy_coeff": "rlvr.entropy_bonus",
     f"{ACTOR}.clip_ratio": "rlvr.clip_low and rlvr.clip_high",
     f"{ACTOR}.kl_loss": "rlvr.kl",
     "critic.cliprange_value": "rlvr.value_clip",
@@ -44,8 +44,8 @@ def refuse_own_keys(extra: Sequence[str]) -> None:
         name = assignment.partition("=")[0].lstrip("+~")
         for prefix, ours in OWN_KEYS.items():
             if name.startswith(prefix):
-                remedy = f"set {ours}" if ours else "there is no such term in the loss"
-                raise ConfigError(f"verl.{name}", "has no effect: the loss is terrella's", remedy)
+                why = "has no effect: the loss is terrella's"
+                raise ConfigError(f"verl.{name}", why, f"set {ours}")
 
 
 def compose(keys: Mapping[str, Any], extra: Sequence[str] = ()) -> Any:

@@ -31,6 +31,7 @@ class ActorLoss:
 
     clip_range: tuple[float, float]
     kl: float
+    entropy_bonus: float
     world_loss: float
     by_episode: bool
     """Whether an episode has one ratio."""
@@ -40,6 +41,7 @@ class ActorLoss:
         return cls(
             clip_range=settings.clip_range,
             kl=settings.kl,
+            entropy_bonus=settings.entropy_bonus,
             world_loss=settings.world_loss,
             by_episode=ESTIMATORS[settings.algorithm].ratio == "episode",
         )
@@ -52,14 +54,19 @@ class ActorLoss:
         optional = {"ref_log_prob": self.kl, "world_weights": self.world_loss}
         names = [*ACTOR_COLUMNS, *(name for name, weight in optional.items() if weight)]
         columns = data.select(*names).to_padded_tensor()
-        loss, metrics = self._policy(logprobs, columns)
+        entropy = None
+        if self.entropy_bonus:  # verl computes it because its own coefficient is set
+            entropy = no_padding_2_padding(model_output["entropy"], data)
+        loss, metrics = self._policy(logprobs, entropy, columns)
         if self.world_loss:
             on_world = world_token_loss(logprobs, columns["world_weights"])
             loss = loss + self.world_loss * on_world
             metrics["world_loss"] = _sum(on_world.detach() * data["dp_size"])
         return loss * data["dp_size"], metrics
 
-    def _policy(self, logprobs: Tensor, columns: Any) -> tuple[Tensor, dict[str, Any]]:
+    def _policy(
+        self, logprobs: Tensor, entropy: Tensor | None, columns: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
         counted = columns["response_mask"].bool() & (columns["policy_weights"] > 0)
         rows = torch.arange(len(counted), device=counted.device)[:, None].expand(counted.shape)
         inputs = LossInputs(
@@ -69,9 +76,12 @@ class ActorLoss:
             weights=columns["policy_weights"][counted],
             reference_logprobs=columns["ref_log_prob"][counted] if self.kl else None,
             episodes=rows[counted] if self.by_episode else None,
+            entropy=None if entropy is None else entropy[counted],
         )
         low, high = self.clip_range
-        loss, per_token = policy_loss(inputs, clip_low=low, clip_high=high, kl=self.kl)
+        loss, per_token = policy_loss(
+            inputs, clip_low=low, clip_high=high, kl=self.kl, entropy_bonus=self.entropy_bonus
+        )
         metrics = {
             name: Metric(
                 value=values.mean().item() if counted.any() else 0.0,

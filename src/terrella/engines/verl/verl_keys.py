@@ -126,10 +126,12 @@ def _actor(job: Job) -> dict[str, Any]:
         f"{actor}.ppo_epochs": rlvr.updates,
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": max(rlvr.pack_tokens, job.longest),
+        # The term is ours; verl's engine then computes entropies with their gradient.
+        f"{actor}.entropy_coeff": rlvr.entropy_bonus,
         f"{actor}.use_kl_loss": rlvr.kl > 0,  # loads the reference model; the loss is ours
         f"{actor}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         f"{actor}.checkpoint.load_contents": ["model", "optimizer", "extra"],
-        **_optimiser(rlvr, f"{actor}.optim"),
+        **_optimiser(rlvr, f"{actor}.optim", rlvr.learning_rate),
     }
 
 
@@ -166,9 +168,9 @@ def own_attention(model: Path) -> str | None:
     return named
 
 
-def _optimiser(rlvr: Any, where: str) -> dict[str, Any]:
+def _optimiser(rlvr: Any, where: str, learning_rate: float) -> dict[str, Any]:
     return {
-        f"{where}.lr": rlvr.learning_rate,
+        f"{where}.lr": learning_rate,
         f"{where}.lr_warmup_steps": warmup_within(rlvr.warmup_steps, rlvr.steps),
         f"{where}.weight_decay": 0.0,
         f"{where}.clip_grad": gradient_limit(rlvr.max_grad_norm),
@@ -197,7 +199,11 @@ def _critic(job: Job) -> dict[str, Any]:
         **_precision(job.rlvr, "critic.fsdp"),
         "critic.ppo_max_token_len_per_gpu": tokens,
         "+critic.ppo_infer_max_token_len_per_gpu": tokens,  # verl's trainer reads this one
-        **_optimiser(job.rlvr, "critic.optim"),
+        **_optimiser(
+            job.rlvr,
+            "critic.optim",
+            job.rlvr.critic_learning_rate or job.rlvr.learning_rate,
+        ),
     }
 
 

@@ -14,14 +14,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
 from terrella.codecs.tagged import Form
+from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
-from terrella.core.tokens import Task
+from terrella.core.tokens import History, Task
 from terrella.core.world import World
 from terrella.data.row_journal import file_name
+from terrella.engines.configs import LearnerConfig
 from terrella.engines.engine import load_tokenizer
 from terrella.engines.interface import Engine
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
@@ -31,8 +34,7 @@ from terrella.evals.endpoint_agent import EndpointAgent
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity, require_text
 from terrella.pipelines.evaluate.web_agents import Play, scoring_play
-from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
-from terrella.pipelines.webrl.language_player import EPISODE_TOKENS
+from terrella.pipelines.webrl.language_agent import Act
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
 
@@ -60,32 +62,44 @@ class AgentEvaluation(Evaluation[AgentResult]):
         """Tags of a reply (`codecs/tagged.py`); None is the model's plain form."""
         max_actions: int = 1
         """Actions that one reply may hold; the model is told, and further ones are ignored."""
+        thinking: Thinking = "auto"
+        """Whether the model is asked to think; auto follows its template, and asks at endpoints."""
+        codec: CodecConfig | None = None
+        """How a web agent is asked and answers; None asks by `form` and `thinking`."""
         max_turns: int = 0
         """Replies in an episode; 0 is as many as the world has steps."""
         episode_tokens: int = 4096
         """Most tokens of an episode after its prompt, the world's included."""
+        context_tokens: int = 0
+        """Most tokens that the model sees at once, its reply included; 0 is all it can read."""
+        history: History = "sampled"
+        """What the model sees of earlier turns (`core.tokens.History`)."""
         temperature: float = 1.0
         env_pool: Local[EnvPool.Config] = field(default_factory=EnvPool.Config)
-        agent: LanguageAgentConfig | None = None
-        """How a web agent of WebRL is asked and acts; a run says how its own does.
-
-        Of its settings only `codec`, `act`, `mean_score` and `training` count here.
-        """
+        act: Act = "write"
+        """write: the model writes a reply; score: a web agent scores the offered actions."""
+        mean_score: bool = False
+        """score: compare actions by their mean log-probability per token, not by its sum."""
+        scorer: LearnerConfig = field(default_factory=LearnerConfig)
+        """score: how the model is loaded that scores."""
         read_instruction: bool = False
-        """Of a web agent that scores: the world's instruction stands before its text."""
+        """score: the world's instruction stands before its text."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.agent is not None and (self.form is not None or self.max_actions != 1):
-                raise ConfigError(
-                    "agent",
-                    "replies with one action, without tags",
-                    "leave form and max_actions out, or set agent=none",
-                )
             if not 1 <= self.samples <= NOISE_STRIDE or self.max_actions < 1:
                 raise ConfigError(
                     "evaluate", f"samples must be in 1..{NOISE_STRIDE}, max_actions at least 1"
                 )
+            if self.codec is not None and (self.form is not None or self.thinking != "auto"):
+                raise ConfigError(
+                    "codec", "says the form and whether to think", "leave out form and thinking"
+                )
+            if self.act == "score" and not isinstance(self.codec, WebCodecConfig):
+                raise ConfigError(
+                    "act", "only a web agent scores actions", "set act=write, or name its run"
+                )
+            self.refuse_at_endpoint("codec", "context_tokens", "history", "act")
 
         def settled(self) -> Self:
             settled = super().settled()
@@ -155,19 +169,23 @@ class AgentEvaluation(Evaluation[AgentResult]):
             max_turns=config.max_turns or world.max_steps,
             max_actions=config.max_actions,
             turn_tokens=config.turn_tokens,
-            episode_tokens=EPISODE_TOKENS if config.agent else config.episode_tokens,
-            history="actions" if config.agent else "sampled",
+            episode_tokens=config.episode_tokens,
+            context_tokens=config.context_tokens,
+            history=config.history,
             temperature=config.temperature,
             env_pool=config.env_pool,
         )
 
     def codec_config(self) -> CodecConfig:
-        actions, form = self.config.max_actions, self.config.form
-        if self.config.agent is not None:
-            return self.config.agent.codec
-        if form is None:
-            return CodecConfig(max_actions=actions)
-        return TaggedCodecConfig(max_actions=actions, form=form)
+        config = self.config
+        if config.codec is not None:
+            return config.codec.replace(max_actions=config.max_actions)
+        plain = CodecConfig(max_actions=config.max_actions, thinking=config.thinking)
+        if config.form is None:
+            return plain
+        return TaggedCodecConfig(
+            max_actions=plain.max_actions, thinking=plain.thinking, form=config.form
+        )
 
     @contextlib.contextmanager
     def player(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
@@ -176,12 +194,17 @@ class AgentEvaluation(Evaluation[AgentResult]):
         if self.config.endpoint is not None:
             with (
                 self.chat() as threads,
-                EndpointAgent(threads, limits, form=self.config.form) as agent,
+                EndpointAgent(
+                    threads,
+                    limits,
+                    form=self.config.form,
+                    thinks=self.config.thinking != "off",
+                ) as agent,
             ):
                 yield lambda asked: agent.play(asked, seed=seed)
             return
-        if self.config.agent is not None and self.config.agent.act == "score":
-            with self.scoring(run, self.config.agent, world) as scoring:
+        if self.config.act == "score":
+            with self.scoring(run, world) as scoring:
                 yield scoring
             return
         with (
@@ -196,21 +219,20 @@ class AgentEvaluation(Evaluation[AgentResult]):
             yield play
 
     @contextlib.contextmanager
-    def scoring(
-        self, run: RunFolder, agent: LanguageAgentConfig, world: World.Config
-    ) -> Iterator[Play]:
+    def scoring(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
         """A web agent that scores the offered actions, by a learner that learns nothing."""
-        model = self.model_for(run)
+        config, model = self.config, self.model_for(run)
+        assert isinstance(config.codec, WebCodecConfig)
         engine: Engine = self.engine
         with (
-            engine.learner(model, config=agent.training, work=run / "learner") as learner,
+            engine.learner(model, config=config.scorer, work=run / "learner") as learner,
             scoring_play(
                 learner,
-                agent.codec.make(load_tokenizer(model)),
+                config.codec.make(load_tokenizer(model)),
                 world,
-                mean_score=agent.mean_score,
-                read_instruction=self.config.read_instruction,
-                temperature=self.config.temperature,
+                mean_score=config.mean_score,
+                read_instruction=config.read_instruction,
+                temperature=config.temperature,
             ) as play,
         ):
             yield play

@@ -113,6 +113,17 @@ class Evaluation(ModelPipeline[Result]):
             limits = {"max_tokens": self.turn_tokens, "temperature": self.asked_temperature}
             return self.replace(endpoint=self.endpoint.replace(**limits))
 
+        def refuse_at_endpoint(self, *names: str) -> None:
+            """Refuse settings of prompts that are written here, for a model elsewhere."""
+            fields = type(self).__dataclass_fields__
+            changed = [each for each in names if getattr(self, each) != fields[each].default]
+            if self.endpoint is not None and changed:
+                raise ConfigError(
+                    changed[0],
+                    "is for models that are sampled here: an endpoint writes its own prompts",
+                    "leave it out, or name the model's folder",
+                )
+
         @property
         def asked_temperature(self) -> float:
             """The temperature at which the model is sampled: greedily."""

@@ -1,8 +1,7 @@
 """Which model is evaluated: a run's folder, a Hugging Face folder, a preset, or an endpoint.
 
-A run folder says how its model was trained to talk (the form of a reply, actions a turn, limits);
-an evaluation uses the same unless told otherwise. It says nothing about this machine.
-    run_of("runs/lake/fitted"); weights_of("runs/lake"); talk_settings("runs/lake")
+A run folder says what its model was trained for, and says nothing about this machine.
+    run_of("runs/lake/fitted"); weights_of("runs/lake"); trained_role("runs/lake")
 """
 
 from __future__ import annotations
@@ -12,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from terrella.codecs.tagged import ORDERS
-from terrella.core.config import Configurable, load
+from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, StoreError
-from terrella.core.integrity import MAKE_AGAIN, folder_sha256
+from terrella.core.integrity import folder_sha256
 from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
 from terrella.engines.interface import Model
-from terrella.models.names import TINY, check_model_name
+from terrella.models.names import check_model_name
 
-TALK_SETTINGS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens")
 Role = Literal["agent", "world-model"]
 WORLD_MODELS = ("TrainWorldModel", "TextGameModel", "PageModel")
 """Pipelines whose models predict."""
-WEB_AGENTS = ":WebRl"
-"""The pipeline whose models have the prompt and the language of web agents."""
 FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
 """Where pipelines leave weights; the first that exists was made last."""
 SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
@@ -80,39 +75,8 @@ def trained_role(model: str) -> Role:
     run = run_of(model)
     config: Mapping[str, Any] = read_manifest(run).config if run else {}
     name = str(config.get("class", "")).rpartition(":")[2]
-    predicts = name in WORLD_MODELS or config.get("ask") == "observation"
-    return "world-model" if predicts else "agent"
-
-
-def talk_settings(model: str) -> dict[str, Any]:
-    """How a run's model was trained to talk; for other models what fits most."""
-    tokens = SCRATCH_TURN_TOKENS if model in TINY else CHAT_TURN_TOKENS
-    settings: dict[str, Any] = {"turn_tokens": tokens}
-    run = run_of(model)
-    if run is not None:
-        config: Mapping[str, Any] = read_manifest(run).config
-        for name in TALK_SETTINGS:
-            if isinstance(config.get(name), int):
-                settings[name] = config[name]
-        if config.get("form") in ORDERS:
-            settings["form"] = config["form"]
-        if str(config.get("class", "")).endswith(WEB_AGENTS):
-            settings |= _web_settings(config)
-    return settings
-
-
-def _web_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A web agent's prompt, language and way to act are those of its run."""
-    from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
-
-    agent = load(config.get("agent", {}))
-    if not isinstance(agent, LanguageAgentConfig):
-        raise ConfigError("agent", "its manifest does not say how the agent acts", MAKE_AGAIN)
-    return {
-        "agent": agent,
-        "turn_tokens": agent.turn_tokens,
-        "read_instruction": config.get("read_instruction") is True,
-    }
+    asked = config.get("ask") == "observation" or config.get("learn") == "world-model"
+    return "world-model" if name in WORLD_MODELS or asked else "agent"
 
 
 def identify(weights: Model) -> ModelIdentity:

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import codec_for
+from terrella.codecs.pages import PageCodecConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
@@ -32,6 +34,7 @@ from terrella.evals.predictions import (
 )
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity, require_text
+from terrella.pipelines.evaluate.page_predictor import AskedPages, page_predictor
 from terrella.policies.basic import Random, require_policy
 from terrella.rollout.tasks import PredictionTasks
 
@@ -52,6 +55,16 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
     class Config(Evaluation.Config):
         policy: Configurable.Config = field(default_factory=Random.Config)
         """Takes the steps that are predicted."""
+        thinking: Thinking = "auto"
+        """Whether the model is asked to think; auto follows its template, and does not at
+        endpoints."""
+        codec: PageCodecConfig | None = None
+        """How a page model is asked for changes; None asks for the next observation."""
+        context_tokens: int = 0
+        """Most tokens of a page model's question and answer; 0 is what it can read.
+
+        Of a longer page it is shown a part.
+        """
         steps: int = 4
         """Steps of an episode that are predicted from real observations, drawn uniformly."""
         horizon: int = 5
@@ -62,6 +75,13 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
             require_policy(self.policy)
             if min(self.steps, self.horizon) < 1:
                 raise ConfigError("evaluate", "steps and horizon must be at least 1")
+            if self.codec is not None and self.thinking != "auto":
+                raise ConfigError("thinking", "is the codec's", "set codec.thinking")
+            if self.context_tokens and self.codec is None:
+                raise ConfigError(
+                    "context_tokens", "is for page models, whose pages can be cut", "leave it out"
+                )
+            self.refuse_at_endpoint("codec")
 
     config: Config
     result_type = WorldModelScores
@@ -109,11 +129,20 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
         """The model as one that predicts: sampled here, or asked at the endpoint."""
         if self.config.endpoint is not None:
             with self.chat() as threads:
-                yield EndpointPredictor(threads)
+                yield EndpointPredictor(threads, thinks=self.config.thinking == "on")
             return
+        config = self.config
         with self.sampler(run) as (sampler, tokenizer):
-            codec = codec_for(tokenizer)
-            yield TokenPredictor(sampler, codec, turn_tokens=self.config.turn_tokens)
+            if config.codec is not None:
+                asked = AskedPages(
+                    codec=config.codec,
+                    turn_tokens=config.turn_tokens,
+                    context_tokens=config.context_tokens,
+                )
+                yield page_predictor(sampler, tokenizer, self.model_for(run), asked)
+                return
+            codec = codec_for(tokenizer, thinking=config.thinking)
+            yield TokenPredictor(sampler, codec, turn_tokens=config.turn_tokens)
 
     def shown(self, rows: Sequence[Any]) -> dict[str, float]:
         steps = [step for row in rows for step in row.steps if step.value is not None]

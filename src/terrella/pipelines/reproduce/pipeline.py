@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.core.claims import MARGIN, TEST, Claim
+from terrella.core.claims import LEAST_SEEDS, MARGIN, TEST, Claim
 from terrella.core.config import (
     Configurable,
     Local,
@@ -102,6 +102,17 @@ class Reproduce(Configurable):
             out = self.out.with_name(f"{self.out.name}_quick") if self.brief else self.out
             claims = tuple(claim for claim in self.claims if {claim[0], claim[1]} <= arms.keys())
             return self.replace(arms=arms, seeds=1, claims=claims, out=out)
+
+        @property
+        def shortfall(self) -> str:
+            """Why these seeds decide no claim; empty if they may."""
+            if not self.claims or self.seeds >= LEAST_SEEDS:
+                return ""
+            count = "1 seed decides" if self.seeds == 1 else f"{self.seeds} seeds decide"
+            return (
+                f"{count} no claim: each will be undecided, for which {LEAST_SEEDS} are needed; "
+                f"with --seeds {LEAST_SEEDS} the same command adds those that are missing"
+            )
 
         def with_overrides(self, assignments: Sequence[str], named: Named) -> Reproduce.Config:
             """Apply `--set`: `arms.NAME.FIELD=x` to one arm, `FIELD=x` to all that have it."""

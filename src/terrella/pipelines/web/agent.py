@@ -30,6 +30,8 @@ from terrella.worlds.miniwob.env import legal
 logger = logging.getLogger("terrella")
 
 MODEL = "model"
+ASKED = PageCodecConfig(thinking="off")
+"""How the agent is asked: recorded steps hold no thoughts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class WebPolicy(ModelPipeline[WebPolicyResult]):
         if config.model in TINY:
             vocabulary = config.world.build().vocabulary()
         start = start_model(config.model, run / "start", vocabulary=vocabulary, seed=config.seed)
-        codec = PageCodecConfig(thinking="off").make(load_tokenizer(start))
+        codec = ASKED.make(load_tokenizer(start))
         limit = config.context_tokens or max_positions(start)
         steps = [
             step

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from terrella.codecs.answers import read_answer
 from terrella.codecs.chat import Message, reply_form
 from terrella.codecs.pages import (
     PageChatCodec,
@@ -31,6 +30,7 @@ from terrella.core.tokens import TokenRequest
 from terrella.core.types import Situation, show_text
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.policies.chat_client import Usage
+from terrella.policies.endpoint import reply_actions
 from terrella.world_models.background import run_in_background
 from terrella.world_models.planner_web import Proposals, page_of
 
@@ -118,7 +118,7 @@ class EndpointPageAgent:
         asked = (self.chat.chat(messages, seed + number) for number in range(samples))
         replies = await asyncio.gather(*asked)
         self.usage = sum((reply.usage for reply in replies), self.usage)
-        return [read_answer(reply.text) for reply in replies]
+        return [reply_actions(reply) for reply in replies]
 
 
 class RandomPageAgent:

@@ -80,25 +80,16 @@ def most_that_fit(count: int, fits: Callable[[int], bool]) -> int:
     return bisect_right(range(1, count + 1), False, key=lambda n: not fits(n))
 
 
-class CutPages:
-    """A page model that is asked about as much of a page as fits, and predicts the whole page."""
+class PageCut:
+    """Shortens questions about pages that do not fit."""
 
-    def __init__(self, model: WorldModel, fits: Callable[[Situation, str], bool]) -> None:
+    def __init__(self, fits: Callable[[Situation, str], bool]) -> None:
         """`fits` says whether a question and its answer fit into the model's context."""
-        self.model = model
         self.fits = fits
-        self.cut = 0
+        self.count = 0
         """Questions so far that were about a part of a page."""
 
-    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
-        asked = [self._shorten(query) for query in queries]
-        answers = self.model.predict([short for short, _ in asked])
-        return [
-            answer if kept is None else _whole(answer, query, short, kept)
-            for answer, query, (short, kept) in zip(answers, queries, asked, strict=True)
-        ]
-
-    def _shorten(self, query: Query) -> tuple[Query, list[int] | None]:
+    def shorten(self, query: Query) -> tuple[Query, list[int] | None]:
         """The question that is asked, and the elements that it shows; None for all of them."""
         if self.fits(query.situation, query.action):
             return query, None
@@ -116,8 +107,24 @@ class CutPages:
                 "not even one element of a page fits into its context",
                 "use a page model with a larger context_tokens",
             )
-        self.cut += 1
+        self.count += 1
         return part(most)
+
+
+class CutPages:
+    """A page model that is asked about as much of a page as fits, and predicts the whole page."""
+
+    def __init__(self, model: WorldModel, fits: Callable[[Situation, str], bool]) -> None:
+        self.model = model
+        self.cut = PageCut(fits)
+
+    def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
+        asked = [self.cut.shorten(query) for query in queries]
+        answers = self.model.predict([short for short, _ in asked])
+        return [
+            answer if kept is None else _whole(answer, query, short, kept)
+            for answer, query, (short, kept) in zip(answers, queries, asked, strict=True)
+        ]
 
 
 def _whole(
@@ -138,9 +145,19 @@ def _whole(
 def _applied(
     prediction: Prediction, page: Observation, shown: Observation, kept: Sequence[int]
 ) -> Prediction | None:
-    """None if the changes leave an element without its parent."""
+    whole = whole_page(prediction.observation, page, shown, kept)
+    return None if whole is None else replace(prediction, observation=whole)
+
+
+def whole_page(
+    predicted: Observation, page: Observation, shown: Observation, kept: Sequence[int]
+) -> Tree | None:
+    """The page after the predicted changes of its part `shown`, the elements `kept`.
+
+    None if the changes leave an element without its parent.
+    """
     old = parse(show_text(page))
-    changes = diff(parse(show_text(shown)), parse(show_text(prediction.observation)))
+    changes = diff(parse(show_text(shown)), parse(show_text(predicted)))
     gone = _with_descendants({kept[index] for index in changes.deleted}, old)
     whole = Changes(
         frozenset(gone),
@@ -152,7 +169,7 @@ def _applied(
         parse(text)
     except ValueError:
         return None
-    return replace(prediction, observation=Tree(text))
+    return Tree(text)
 
 
 def _with_descendants(indices: set[int], nodes: Sequence[Node]) -> set[int]:

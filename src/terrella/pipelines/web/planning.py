@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from terrella.codecs.chat_template import Thinking
-from terrella.codecs.outcome import MAX_OUTCOME_TOKENS
 from terrella.codecs.pages import PageCodecConfig
 from terrella.core.config import Local, record_from_json
 from terrella.core.episode import play
@@ -27,7 +26,7 @@ from terrella.core.run_folder import RunFolder, read_manifest
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.row_journal import Key, RowJournal
-from terrella.engines.engine import load_tokenizer, max_positions, start_model
+from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
 from terrella.evals.endpoint_agent import ChatThreads
 from terrella.pipelines.base import ModelPipeline
@@ -39,6 +38,8 @@ from terrella.pipelines.evaluate.models import (
     run_of,
     weights_of,
 )
+from terrella.pipelines.evaluate.page_predictor import AskedPages
+from terrella.pipelines.evaluate.talk import page_settings
 from terrella.pipelines.web.page_agent import (
     EndpointPageAgent,
     LocalPageAgent,
@@ -73,7 +74,10 @@ RANDOM = "random"
 REWARD, TRUE = "reward", "true"
 """Values that need no model: the predicted reward, and what the expert makes of the real page."""
 NO_MODEL = (REAL, RANDOM, REWARD, TRUE)
-PAGE_SETTINGS = ("form", "prompt", "thinking", "turn_tokens", "context_tokens")
+
+
+ORACLE_PRIOR = 0.01
+"""`prior_weight` beside the true value, which a wasted step costs 5%: preferences break ties."""
 
 
 StartSampler = Callable[[str], tuple[contextlib.AbstractContextManager[Sampler], Model]]
@@ -212,26 +216,19 @@ class WebPlan(ModelPipeline[WebPlanResult]):
 
     def _page_model(self, samplers: _Samplers) -> CutPages:
         """The page model, asked as it was trained; of a page that does not fit, about a part."""
-        trained = page_settings(self.config.page_model)
+        trained = asked_pages(self.config.page_model)
         sampler, weights = samplers.open(self.config.page_model)
         tokenizer = load_tokenizer(weights)
-        codec = PageCodecConfig(
-            form=trained["form"], ask=trained["prompt"], thinking=trained["thinking"]
-        ).make(tokenizer)
+        codec = trained.codec.make(tokenizer)
         model = LearnedWorldModel(
             sampler,
             cast(Any, PageReplies(codec)),  # what a prediction needs of a codec
             tokenizer,
             samples=self.config.model_samples,
-            turn_tokens=trained["turn_tokens"],
+            turn_tokens=trained.turn_tokens,
             seed=self.config.seed,
         )
-        limit = trained["context_tokens"] or max_positions(weights)
-        room = limit - trained["turn_tokens"] - MAX_OUTCOME_TOKENS
-        return CutPages(
-            model,
-            lambda situation, action: len(codec.ask_observation(situation, action)) <= room,
-        )
+        return CutPages(model, trained.fits(codec, weights))
 
     # --- episodes ---------------------------------------------------------------------------------
 
@@ -342,7 +339,13 @@ def _endpoint(config: WebPlan.Config, part: str) -> Endpoint.Config:
     return endpoint
 
 
-def page_settings(model: str) -> dict[str, Any]:
+def planner_for(value: str) -> PagePlanner.Config:
+    """The planner's settings beside this value; beside the true one preferences break ties."""
+    planner = PagePlanner.Config()
+    return planner.replace(prior_weight=ORACLE_PRIOR) if value == TRUE else planner
+
+
+def asked_pages(model: str) -> AskedPages:
     """How a page model was trained to be asked, from its run's manifest."""
     from terrella.pipelines.web.page_model import PageModel
 
@@ -354,4 +357,4 @@ def page_settings(model: str) -> dict[str, Any]:
             "is not the folder of a finished page model",
             "`terrella train-world-model page_model` makes one; `real` is a copy of the world",
         )
-    return {name: config[name] for name in PAGE_SETTINGS}
+    return AskedPages(**page_settings(config))

@@ -36,12 +36,14 @@ from terrella.pipelines.webrl.language_writer import LanguageWriter
 from terrella.rollout.batch_rollout import BatchRollout
 from terrella.rollout.env_pool import EnvPool
 
+Act = Literal["score", "write"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageAgentConfig(Configurable.Config):
     """How a language model acts, and the memory of what trains it."""
 
-    act: Literal["score", "write"] = "write"
+    act: Act = "write"
     """score: the log-probabilities of all offered actions behind one prompt; one process.
 
     write: the model writes an action, through the engine's sampler and the env pool.

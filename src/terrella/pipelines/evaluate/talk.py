@@ -1,0 +1,101 @@
+"""How a run's model was trained to talk: its prompts, its thoughts, what it sees, its limits.
+
+An evaluation asks in the same way unless told otherwise. Of a manifest only numbers and known
+choices are read: it describes the run, and never decides what runs here.
+    AgentEvaluation.Config(model="runs/x", worlds=worlds, **agent_settings("runs/x"))
+    WorldModelEvaluation.Config(model="runs/y", worlds=worlds, **prediction_settings("runs/y"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from terrella.codecs.chat_template import Thinking
+from terrella.codecs.pages import PageAsk, PageCodecConfig, PageForm
+from terrella.codecs.tagged import ORDERS
+from terrella.codecs.web_language import Language
+from terrella.codecs.web_prompt import WebCodecConfig, WebForm
+from terrella.core.errors import ConfigError
+from terrella.core.integrity import MAKE_AGAIN
+from terrella.core.run_folder import read_manifest
+from terrella.core.tokens import History
+from terrella.models.names import TINY
+from terrella.pipelines.evaluate.models import (
+    CHAT_TURN_TOKENS,
+    SCRATCH_TURN_TOKENS,
+    run_of,
+    trained_role,
+)
+from terrella.pipelines.web.agent import ASKED
+from terrella.pipelines.webrl.language_agent import Act
+from terrella.pipelines.webrl.language_player import EPISODE_TOKENS
+
+AGENT_NUMBERS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens", "context_tokens")
+THOUGHTS = {"thinking": get_args(Thinking)}
+AGENT_CHOICES = {**THOUGHTS, "history": get_args(History), "form": tuple(ORDERS)}
+WEB_CHOICES = {"form": get_args(WebForm), "language": get_args(Language)}
+PAGE_CHOICES = {**THOUGHTS, "form": get_args(PageForm), "prompt": get_args(PageAsk)}
+LEAST_PREDICTION = 128
+"""Tokens of a predicted observation where no run says them: an agent's replies are shorter."""
+
+
+def agent_settings(model: str) -> dict[str, Any]:
+    """Settings of an `AgentEvaluation`: those of the run, for other models what fits most."""
+    usual = {"turn_tokens": SCRATCH_TURN_TOKENS if model in TINY else CHAT_TURN_TOKENS}
+    kind, config = _recorded(model)
+    if kind == "WebRl":
+        read = {"read_instruction": config.get("read_instruction") is True}
+        return usual | read | _web_agent(config.get("agent"), str(run_of(model)))
+    known = _known(config, AGENT_NUMBERS, AGENT_CHOICES)
+    if kind == "WebPolicy":
+        known |= {"codec": ASKED, "history": "actions"}
+    return usual | known
+
+
+def _web_agent(agent: Any, run: str) -> dict[str, Any]:
+    """WebRL's agent: a prompt for every turn, of past actions without their pages."""
+    codec = agent.get("codec") if isinstance(agent, Mapping) else None
+    if not isinstance(codec, Mapping):
+        raise ConfigError(run, "its manifest does not say how the web agent is asked", MAKE_AGAIN)
+    return {
+        **_known(agent, ("turn_tokens",), {"act": get_args(Act), "mean_score": (True, False)}),
+        "codec": WebCodecConfig(**_known(codec, ("prompt_tokens",), WEB_CHOICES)),
+        "history": "actions",
+        "episode_tokens": EPISODE_TOKENS,
+    }
+
+
+def prediction_settings(model: str) -> dict[str, Any]:
+    """Settings of a `WorldModelEvaluation`: those of the run, else what fits most."""
+    kind, config = _recorded(model)
+    if kind == "PageModel":
+        return page_settings(config)
+    known = _known(config, ("turn_tokens",), THOUGHTS)
+    if trained_role(model) != "world-model" or kind == "TrainWorldModel":
+        # `TrainWorldModel` bounds the replies of RLVR alone: its SFT learns whole observations.
+        known["turn_tokens"] = max(known.get("turn_tokens", CHAT_TURN_TOKENS), LEAST_PREDICTION)
+    return {"turn_tokens": CHAT_TURN_TOKENS, **known}
+
+
+def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """How a page model is asked, and the limits of its questions, from its recorded config."""
+    known = _known(config, ("turn_tokens", "context_tokens"), PAGE_CHOICES)
+    names = {"form": "form", "prompt": "ask", "thinking": "thinking"}
+    asked = {name: known.pop(own) for own, name in names.items() if own in known}
+    return {**known, "codec": PageCodecConfig(**asked)}
+
+
+def _recorded(model: str) -> tuple[str, Mapping[str, Any]]:
+    """The name of the pipeline that made a model, and its recorded config; empty without one."""
+    run = run_of(model)
+    config: Mapping[str, Any] = read_manifest(run).config if run else {}
+    return str(config.get("class", "")).rpartition(":")[2], config
+
+
+def _known(
+    config: Mapping[str, Any], numbers: Sequence[str], choices: Mapping[str, Sequence[object]]
+) -> dict[str, Any]:
+    """The recorded numbers of these names, and the choices that are among the known ones."""
+    found = {name: config[name] for name in numbers if type(config.get(name)) is int}
+    return found | {name: config[name] for name in choices if config.get(name) in choices[name]}

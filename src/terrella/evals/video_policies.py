@@ -33,7 +33,7 @@ from terrella.evals.video_success import (
     play_example,
     through_tokenizer,
 )
-from terrella.policies.basic import Expert, Mixture
+from terrella.policies.basic import Mixture
 from terrella.policies.pixels import Pixels
 from terrella.trust.horizon import accuracy_bound, carried, mean_row, open_loop, safe_horizon
 from terrella.trust.ranking import compare_rankings
@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     from terrella.models.pixel_nets import PixelNet
 
 LEAST_POLICIES = 2
+EXAMPLE_SHARES = (0.0, 0.4, 1.0)
+"""Shares of random steps in the episodes that show a classifier what success is."""
 NOISE_SHARE = 0.4
-"""Share of random steps of the noisy expert."""
+"""Share of random steps of the noisy expert whose episodes measure the drift."""
 HORIZON_ERROR, HORIZON_EPISODES = 0.1, 10
 """Mean error up to which imagined steps hold, and the least episodes that can show it."""
 CLASSIFIER_EPISODES = 30
@@ -66,13 +68,13 @@ class EvaluatePolicies(Configurable):
         """As the model was trained."""
         policies: Local[Path | None] = None
         """A folder of policies to compare (`NAME.safetensors`); None trains them as below."""
-        train_episodes: int = 300
+        train_episodes: int = 450
         """Training episodes in the simulator, for the clones and the classifier."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
         """Numbers of updates after which a clone is saved as a policy."""
         shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
         """Shares of random steps with which the oldest clone is also played."""
-        classifier_steps: int = 800
+        classifier_steps: int = 1500
         window: int = 6
         """Frames that the model sees before the last one; it must have been fitted to as many."""
         temperature: float = 0.5
@@ -117,13 +119,15 @@ class EvaluatePolicies(Configurable):
     # --- in the simulator, on training instances: examples, policies, classifier ------------------
 
     def _examples(self) -> list[PixelExample]:
-        """Episodes of the expert and of a noisy expert, in turn."""
+        """Episodes of the expert, of a noisy expert and of random play, in turn.
+
+        Without random play the classifier sees success where a bad policy only wanders about.
+        """
         world = self.config.world.build()
-        noisy = Mixture.Config(share=NOISE_SHARE).build()
-        expert = Expert.Config().build()
+        players = [Mixture.Config(share=share).build() for share in EXAMPLE_SHARES]
         first_seed = 10_000_000 + self.config.seed * 100_000
         return [
-            play_example(world, noisy if n % 2 else expert, seed=first_seed + n, split=Split.TRAIN)
+            play_example(world, players[n % len(players)], seed=first_seed + n, split=Split.TRAIN)
             for n in range(self.config.train_episodes)
         ]
 
@@ -155,26 +159,36 @@ class EvaluatePolicies(Configurable):
 
     def _classifier_error(
         self, net: PixelNet, threshold: float, tokenizer: VideoTokenizer
-    ) -> dict[str, float | None]:
-        """Error rates on held-out frames: missed successes and false ones; None without any."""
+    ) -> dict[str, Any]:
+        """Error rates on true held-out frames: missed successes and false ones; None without any.
+
+        Beside them, for each share of random steps, how many episodes were won and seen to be won:
+        what the classifier alone adds to a policy's imagined success.
+        """
         world = self.config.world.build()
-        policy = Mixture.Config(share=NOISE_SHARE).build()
-        examples = [
-            play_example(world, policy, seed=seed, split=Split.VALIDATION)
-            for seed in range(CLASSIFIER_EPISODES)
-        ]
-        detections = [
-            net.read(through_tokenizer(tokenizer, example.video))[:, 0] > threshold
-            for example in examples
-        ]
-        labels = np.concatenate([example.success for example in examples])
-        detected = np.concatenate(detections)
+        labels, detected, by_share = [], [], {}
+        for share in EXAMPLE_SHARES:
+            policy = Mixture.Config(share=share).build()
+            examples = [
+                play_example(world, policy, seed=seed, split=Split.VALIDATION)
+                for seed in range(CLASSIFIER_EPISODES)
+            ]
+            seen = [
+                net.read(through_tokenizer(tokenizer, example.video))[:, 0] > threshold
+                for example in examples
+            ]
+            by_share[f"{share:g}"] = {
+                "episodes_won": float(np.mean([example.success.any() for example in examples])),
+                "episodes_seen_to_win": float(np.mean([each.any() for each in seen])),
+            }
+            labels += [example.success for example in examples]
+            detected += seen
+        true, found = np.concatenate(labels), np.concatenate(detected)
         return {
-            "missed": float((~detected[labels]).mean()) if labels.any() else None,
-            "false": float(detected[~labels].mean()) if not labels.all() else None,
-            "frames": len(labels),
-            "episodes_won": float(np.mean([example.success.any() for example in examples])),
-            "episodes_seen_to_win": float(np.mean([each.any() for each in detections])),
+            "missed": float((~found[true]).mean()) if true.any() else None,
+            "false": float(found[~true].mean()) if not true.all() else None,
+            "frames": len(true),
+            "by_random_share": by_share,
         }
 
     # --- on held-out initial states ---------------------------------------------------------------

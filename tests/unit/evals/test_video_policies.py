@@ -54,11 +54,33 @@ def test_a_world_that_nobody_wins_is_refused_before_anything_is_trained(monkeypa
     monkeypatch.setattr(video_policies, "play_example", lambda *_, **__: lost)
     monkeypatch.setattr(video_policies, "read_codec", lambda *_, **__: None)
     evaluation = EvaluatePolicies(EvaluatePolicies.Config(world=Counter.Config()))
-    with pytest.raises(ConfigError, match="none of 240 training episodes"):
+    with pytest.raises(ConfigError, match="none of 360 training episodes"):
         evaluation.run()
     blind = type("Net", (), {"read": lambda self, video: np.zeros((len(video), 1))})()
     error = evaluation._classifier_error(blind, 0.5, Exact())
     assert error["missed"] is None and error["false"] == 0.0
+
+
+def test_the_classifier_is_shown_random_play_and_its_error_is_given_for_each_kind(monkeypatch):
+    """A classifier that never saw aimless frames calls many of them successes."""
+    shown = []
+
+    def play(world, policy, *, seed, split):
+        shown.append(policy.name)
+        won = np.array([False, policy.name.endswith(",0)")])
+        return PixelExample(np.zeros((2, 8, 8, 3), np.uint8), np.zeros((1, 2)), won)
+
+    monkeypatch.setattr(video_policies, "play_example", play)
+    evaluation = EvaluatePolicies(EvaluatePolicies.Config(world=Counter.Config(), train_episodes=9))
+    evaluation._examples()
+    assert len(set(shown)) == 3 and all(shown.count(name) == 3 for name in shown)
+    always = type("Net", (), {"read": lambda self, video: np.ones((len(video), 1))})()
+    by_share = evaluation._classifier_error(always, 0.5, Exact())["by_random_share"]
+    assert {share: row["episodes_seen_to_win"] for share, row in by_share.items()} == {
+        "0": 1.0,
+        "0.4": 1.0,
+        "1": 1.0,
+    }
 
 
 def test_progress_grades_frames_by_how_near_success_is():

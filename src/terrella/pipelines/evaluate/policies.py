@@ -103,13 +103,13 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
 
         Unless given: the frames of a clip that the last prediction of a clip was fitted upon.
         """
-        train_episodes: int = 300
+        train_episodes: int = 450
         """Episodes in the world, for the clones and for the classifier of success."""
         ages: tuple[int, ...] = (50, 300, 1000, 3000)
         """Updates after which a clone is a policy of the ladder."""
         shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
         """Shares of random steps with which the oldest clone is played, too."""
-        classifier_steps: int = 800
+        classifier_steps: int = 1500
         depth: int = 0
         """Steps over which the drift is measured; 0 is to the end of the longest episode."""
         out: Path = Path("runs/evaluate-policies")

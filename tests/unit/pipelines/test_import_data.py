@@ -150,7 +150,7 @@ def test_robot_video_becomes_a_store_in_parts_of_bounded_size(tmp_path, monkeypa
     store = EpisodeStore.open(tmp_path / "out")
     assert shown["observations"] == "frames of 16 x 16 x 3" and shown["episodes"] == "5"
     assert [part.counts.episodes for part in store.parts] == [2, 2, 1]
-    assert [e.transitions[0].action for e in store.episodes()][3] == "+3.0000 +3.0000"
+    assert [e.transitions[0].action for e in store.episodes()][3] == "+3 +3"
     # The command in a process of its own, where nothing else has imported parts of pyarrow.
     words = ["import", "lerobot", str(tmp_path / "set"), "--out", str(tmp_path / "alone")]
     done = subprocess.run([sys.executable, "-m", "terrella.cli", *words], capture_output=True)

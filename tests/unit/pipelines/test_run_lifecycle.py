@@ -239,11 +239,12 @@ def test_a_gated_run_reports_real_and_imagined_steps_and_is_validated_in_reality
     assert read_sealed(saved)["ledger"] == counts
 
 
+TABLE = Tabletop.Config(size=TokenizerTrainConfig().tokenizer.size)
+
+
 def video(out, **changes):
-    videos = TrainTokenizer.Config(worlds=(Tabletop.Config(),), out=out / "videos")
-    return VideoModel.Config(world=Tabletop.Config(), videos=videos, out=out / "model").replace(
-        **changes
-    )
+    videos = TrainTokenizer.Config(worlds=(TABLE,), out=out / "videos")
+    return VideoModel.Config(world=TABLE, videos=videos, out=out / "model").replace(**changes)
 
 
 def test_a_finished_video_model_is_not_the_result_of_other_videos(tmp_path, monkeypatch):
@@ -299,9 +300,7 @@ def test_two_processes_do_not_train_in_one_folder(name, tmp_path, monkeypatch):
 def test_videos_that_runs_share_are_made_by_one_and_waited_for_by_the_others(tmp_path, monkeypatch):
     freed, begun = [], []
     monkeypatch.setattr(TrainTokenizer, "collect", lambda *_: begun.append(time.monotonic()))
-    videos = TrainTokenizer(
-        TrainTokenizer.Config(worlds=(Tabletop.Config(),), out=tmp_path / "videos")
-    )
+    videos = TrainTokenizer(TrainTokenizer.Config(worlds=(TABLE,), out=tmp_path / "videos"))
 
     def late():
         with contextlib.suppress(Exception):  # it stops where videos would be needed

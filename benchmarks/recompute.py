@@ -16,6 +16,7 @@ from terrella.core.claims import Claim, decide
 from terrella.core.metric import Metric
 from terrella.evals.agents import pass_metrics
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
+from terrella.trust.ranking import compare_rankings
 
 # --- from rows ------------------------------------------------------------------------------------
 
@@ -190,6 +191,19 @@ def video(record, rows):
             figures[name] = {when: common.mean_row(each) for when, each in values.items()}
         seeds.append({"figures": figures})
     return {"seeds": seeds}
+
+
+def policy_rankings(record, rows):
+    """Policies in a video model and in its world, from the success of each at each start."""
+    parts = {}
+    for part, policies in rows.items():
+        names = [each["policy"] for each in record[part]["policies"]]
+        wins = [[policies[name][where] for name in names] for where in ("real", "imagined")]
+        compared = compare_rankings(names, *wins, seed=int(part.rsplit(" ", 1)[1]))
+        for each in compared["policies"]:
+            del each["real_by_instance"], each["imagined_by_instance"]
+        parts[part] = compared
+    return parts
 
 
 def gate(record, rows):

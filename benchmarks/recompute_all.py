@@ -34,6 +34,7 @@ FROM_ROWS = {
     "trust_gate": recompute.gate,
     "teaching": recompute.teaching,
     "textworld": recompute.textworld,
+    "video_contact": recompute.policy_rankings,
     "video_model": recompute.video,
     "web_pages": recompute.pages,
     "webrl_judge": recompute.judged,

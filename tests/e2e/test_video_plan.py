@@ -96,7 +96,8 @@ from terrella.worlds.tabletop import Tabletop
 @pytest.mark.timeout(900)
 def test_the_three_lines_of_the_page_plan(trained):
     page = (ROOT / "docs/video.md").read_text()
-    (lines,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    (lines,) = [block for block in blocks if "InsideVideo" in block]
     first, second, third = lines.strip().splitlines()
     first = first.replace("Config(size=32)", "Config(size=32), fit_steps=20")
     small = 'size=2, method="mppi", depth=2, candidates=3, iterations=1'

@@ -72,7 +72,8 @@ def test_two_ranks_run_every_part(store, tmp_path):
     assert first == second
     for recipe, ids in IDS.items():
         result, folder = first[recipe], tmp_path / recipe
-        assert 0 < result["reward"][0] < 1 and result["tokenizer"]["codes_used"] > 1
+        # Half of the films stand still: a step that draws only those is easy.
+        assert 0 <= result["reward"][0] <= 1 and result["tokenizer"]["codes_used"] > 1
         assert result["after"]["means"]["psnr"]["mean"] > 5
         config = json.loads((folder / "run/model/config.json").read_text())
         sizes = [config[name] for name in ("vocab_size", "hidden_size", "intermediate_size")]

@@ -1,6 +1,9 @@
 """The tabletop: frames, numbers as actions, success from the state, forks, Meta-World."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -82,3 +85,14 @@ def test_a_metaworld_task_works_as_a_scene():
     assert play(world, Expert.Config().build(), seed=0) == episode
     with pytest.raises(ConfigError, match="no juggle-v3"):
         Tabletop.Config(task="metaworld/juggle").build()
+
+
+def test_frames_are_rendered_without_a_window_even_if_mujoco_was_imported_first():
+    """MuJoCo chooses its backend at import; a user's own import chose windows."""
+    program = "import mujoco\nfrom terrella.worlds.tabletop import Tabletop\n"
+    program += "print(Tabletop.Config().build().reset(seed=0)[0].array.shape)"
+    without = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=without
+    )
+    assert done.stdout.strip() == "(1, 32, 32, 3)", done.stderr[-2000:]

@@ -109,7 +109,8 @@ def mujoco_module() -> Any:
     """Import MuJoCo for rendering without a window; the error says how to install it."""
     if importlib.util.find_spec("mujoco") is None:
         raise MissingExtraError("video", "the tabletop's physics and frames")
-    # Read at import. Without EGL, osmesa is as fast.
+    # Without EGL, osmesa is as fast.
+    chosen = "MUJOCO_GL" in os.environ
     os.environ.setdefault("MUJOCO_GL", "egl")
     # The threads of a software renderer cost more than frames of this size.
     os.environ.setdefault("LP_NUM_THREADS", "0")
@@ -119,6 +120,10 @@ def mujoco_module() -> Any:
         importlib.import_module("triton")
     try:
         import mujoco
+
+        if not chosen:
+            # Read at import: somebody who imported MuJoCo first, for windows, got another backend.
+            importlib.reload(importlib.import_module("mujoco.gl_context"))
     except (ImportError, AttributeError) as error:  # PyOpenGL's errors for a missing library
         backend = f"MUJOCO_GL={os.environ['MUJOCO_GL']}"
         remedy = "apt-get install libegl1, or libosmesa6 with MUJOCO_GL=osmesa"

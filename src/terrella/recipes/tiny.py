@@ -89,7 +89,8 @@ def tiny_lake_agent() -> Rlvr.Config:
         warmup_examples=36_000,
         correct_fraction=0.6,
         learn_world=True,
-        # Batches of 32 at 2e-3 cost the same time, and leave 0.82 of 0.90 right when greedy.
+        # Batches of 32 at 2e-3 cost the same time; the warmed model then succeeds in 0.82 in place
+        # of 0.90 of the layouts at temperature 0.1, and RLVR hardly goes beyond that.
         warmup=SftConfig(batch_size=16, learning_rate=1e-3, pack_tokens=PACK),
         rlvr=RlvrConfig(
             steps=80,

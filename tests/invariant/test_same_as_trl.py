@@ -21,22 +21,20 @@ def trl_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("trl_epsilon")
-@pytest.mark.parametrize("updates", [1, 2])
+@pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo"])
-def test_with_all_groups_in_the_denominator_it_is_trls(
-    algorithm: str, updates: int, tmp_path: Path
-):
+def test_with_all_groups_in_the_denominator_it_is_trls(algorithm: str, epochs: int, tmp_path: Path):
     """Episodes of several turns, but one turn for RLOO: TRL's RLOO has no mask for the world."""
     rollout, ours = our_steps(
         tmp_path / "ours",
         turns=1 if algorithm == "rloo" else 3,
         algorithm=algorithm,
-        updates=updates,
+        epochs=epochs,
         denominator="all",
         clip_high=0.2,  # TRL's `epsilon_high` is its `epsilon` unless it is set
     )
-    theirs = stock_steps(algorithm, rollout, tmp_path / "theirs", updates=updates)
-    assert len(ours) == len(theirs) == updates
+    theirs = stock_steps(algorithm, rollout, tmp_path / "theirs", epochs=epochs)
+    assert len(ours) == len(theirs) == epochs
     for mine, stock in zip(ours, theirs, strict=True):
         assert mine["loss"] == pytest.approx(stock["loss"], abs=1e-4)
         assert mine["grad_norm"] == pytest.approx(stock["grad_norm"], rel=1e-3)

@@ -51,7 +51,7 @@ def test_sampled_tokens_are_the_trained_tokens(tmp_path: Path):
     """Every model token of every episode that counts is a target, verbatim and in order."""
     trainer, _ = trained(tmp_path, kl=0.01, group_size=8, steps=1)
     episodes, _ = trainer.schedule.play([0, 1, 2, 3, 4, 5, 6, 7])
-    batch = trainer._prepare([ScoredEpisode(episode, Score(1.0)) for episode in episodes])
+    batch = trainer._prepare([[ScoredEpisode(episode, Score(1.0)) for episode in episodes]])
     targets = torch.cat([pack.targets_M for pack in batch.packs]).tolist()
     sampled = torch.cat([pack.columns["sampled"] for pack in batch.packs]).tolist()
     written = []
@@ -92,7 +92,7 @@ def test_ppo_without_discount_and_with_a_zero_critic_is_reinforce(
         max_grad_norm=0.0,
     )
     episodes, _ = trainer.schedule.play([0, 1, 2, 3])
-    batch = trainer._prepare([ScoredEpisode(episode, Score(0.0)) for episode in episodes])
+    batch = trainer._prepare([[ScoredEpisode(episode, Score(0.0)) for episode in episodes]])
     trainer._freeze(batch)
     trainer.batch, trainer.totals = batch, _totals(trainer)
     model.zero_grad()
@@ -115,7 +115,7 @@ def test_the_entropy_bonus_adds_the_gradient_of_the_mean_entropy(algorithm: str,
         )
         episodes, _ = trainer.schedule.play([0, 1, 2, 3])
         scores = [Score(float(number % 3 - 1)) for number in range(len(episodes))]
-        batch = trainer._prepare(list(map(ScoredEpisode, episodes, scores)))
+        batch = trainer._prepare([list(map(ScoredEpisode, episodes, scores))])
         trainer._freeze(batch)
         trainer.batch, trainer.totals = batch, _totals(trainer)
         model.zero_grad()

@@ -24,7 +24,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "reward": "return",
         "whiten": True,
         "kl": 0.05,
-        "updates": 2,
+        "epochs": 2,
         "pack_tokens": 300,
     },
     "lora": {"algorithm": "grpo", "lora_rank": 2, "gradient_checkpointing": True},

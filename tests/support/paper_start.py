@@ -39,7 +39,7 @@ def small(recipe: str, model: str, teacher: str, engine: str, folder: Path) -> T
         test_records=4,
         sampler="local",
         sft=arm.sft.replace(epochs=1, batch_size=4, warmup_steps=0),
-        rlvr=arm.rlvr.replace(steps=1, updates=1, groups=4, learning_rate=1e-3),
+        rlvr=arm.rlvr.replace(steps=1, mini_batches=1, groups=4, learning_rate=1e-3),
         base_cache=folder / "bases",
         out=folder / "run",
     )

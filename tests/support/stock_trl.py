@@ -44,7 +44,7 @@ def our_steps(
     rollout = Recorded(plain.config, plain.codec)
     rollout.unanimous = unanimous
     sizes = {"groups": GROUPS, "group_size": SIZE, "refill": 0}
-    steps = settings.get("updates", 1)
+    steps = settings.get("epochs", 1)
     trainer = tiny_trainer(folder, rollout=rollout, steps=steps, **sizes, **settings)
     trainer.train()
     return rollout, [row for row in trainer.state.log_history if "grad_norm" in row]
@@ -63,14 +63,14 @@ class ReplayedRloo(RLOOTrainer):
 
 
 def stock_steps(
-    algorithm: str, rollout: Recorded, folder: Path, *, updates: int = 1
+    algorithm: str, rollout: Recorded, folder: Path, *, epochs: int = 1
 ) -> list[dict[str, float]]:
     """TRL's trainer on the episodes of a rollout: what each optimizer step logged."""
     episodes = rollout.episodes
     common = {
         "output_dir": str(folder),
-        "max_steps": updates,
-        "num_iterations": updates,
+        "max_steps": epochs,
+        "num_iterations": epochs,
         "num_generations": SIZE,
         "per_device_train_batch_size": len(episodes),
         "steps_per_generation": 1,

@@ -16,7 +16,7 @@ def trl_gradient_norm(model: Any, scored: Any, config: Any, rollout: Any, out: A
     weights = {name: each for name, each in model.named_parameters() if each.requires_grad}
     tokenizer = load_tokenizer(model.peft_config["default"].base_model_name_or_path)
     trainer = RlvrTrainer(model, tokenizer, config, rollout, lambda index: None, out, seed=0)
-    batch = trainer._prepare(scored)
+    batch = trainer._prepare([scored])
     trainer._freeze(batch)
     trainer.totals = MetricAccumulator(trainer._metric_names(), largest=("mismatch/max",))
     model.zero_grad()

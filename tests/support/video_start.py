@@ -49,7 +49,7 @@ def small(recipe: str, store: Path, folder: Path) -> VideoModel.Config:
         sampler="local",
         sft=config.sft.replace(batch_size=2, warmup_steps=0, pack_tokens=4096, save_every=0),
         rlvr=config.rlvr.replace(
-            steps=1, groups=2, group_size=2, updates=1, pack_tokens=4096, save_every=0
+            steps=1, groups=2, group_size=2, mini_batches=1, pack_tokens=4096, save_every=0
         ),
         out=folder / "run",
     )

@@ -39,6 +39,8 @@ class Rules(Protocol):
     def denominator(self) -> str: ...
     @property
     def world_loss(self) -> float: ...
+    @property
+    def mini_batches(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +205,8 @@ def token_columns(
 
     `weight` is the share of the loss; `advantage`, or for PPO `reward`, is on every token of a
     turn, whoever wrote it: the engines read it where the model wrote. `world` is the share of the
-    auxiliary loss.
+    auxiliary loss. Shares add up to 1 over a batch, times the number of its mini-batches: each of
+    them takes a step as long as that of a whole batch.
     """
     length = len(episode.model_mask)
     weight = token_scales(
@@ -213,7 +216,7 @@ def token_columns(
         tokens=counts.tokens,
         longest=longest,
     )
-    columns = {"weight": torch.full((length,), weight)}
+    columns = {"weight": torch.full((length,), weight * rules.mini_batches)}
     if rules.algorithm == "ppo":
         columns["reward"] = turn_rewards(episode.rewards, episode.turn_ends, length)
     elif score.turns:
@@ -222,6 +225,6 @@ def token_columns(
         columns["advantage"] = torch.full((length,), score.advantage)
     if rules.world_loss:
         by_world = ~torch.tensor(episode.model_mask, dtype=torch.bool)
-        share = 1.0 / counts.world_tokens if counts.world_tokens else 0.0
+        share = rules.mini_batches / counts.world_tokens if counts.world_tokens else 0.0
         columns["world"] = torch.where(by_world, share, 0.0)
     return columns

@@ -5,6 +5,7 @@ RlvrConfig(algorithm="ppo", critic="shared", lam=0.95).check(processes=1)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
@@ -97,8 +98,9 @@ class RlvrConfig(MemoryConfig):
     """RL with verifiable rewards: sizes, algorithm, optimiser."""
 
     steps: int = 100
+    """Optimiser steps."""
     groups: int = 16
-    """Tasks per step, over all processes."""
+    """Tasks of a batch of episodes, over all processes."""
     group_size: int = 8
     """Episodes per task."""
     algorithm: Algorithm = "grpo"
@@ -117,8 +119,13 @@ class RlvrConfig(MemoryConfig):
     """Weight of the KL penalty to the starting model; 0 loads no reference model."""
     entropy_bonus: float = 0.0
     """Weight of the policy's entropy at its tokens, rewarded to keep it exploring; 0 is off."""
-    updates: int = 1
-    """Optimiser steps per batch of episodes; above 1 the old log-probs are computed once."""
+    mini_batches: int = 1
+    """Parts of a batch of episodes, by group; each is an optimiser step of its own.
+
+    verl's `ppo_mini_batch_size` is then `groups / mini_batches`.
+    """
+    epochs: int = 1
+    """Times that each batch is trained on: verl's `ppo_epochs`, TRL's `num_iterations`."""
     refill: int | None = None
     """Most rounds of extra tasks that replace groups without variance (dynamic sampling).
 
@@ -172,7 +179,7 @@ class RlvrConfig(MemoryConfig):
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be meant; what depends on two of them is in `check`."""
         super().__post_init__()
-        check_least(self, steps=0, groups=1, group_size=1, updates=1, refill=0)
+        check_least(self, steps=0, groups=1, group_size=1, mini_batches=1, epochs=1, refill=0)
         check_least(self, clip_low=0, clip_high=0, kl=0, value_coefficient=0, value_clip=0)
         check_least(self, world_loss=0, warmup_steps=0, max_grad_norm=0, save_every=0)
         check_least(self, importance_cap=0, entropy_bonus=0, critic_learning_rate=0)
@@ -192,10 +199,18 @@ class RlvrConfig(MemoryConfig):
             raise ConfigError(
                 "groups", f"{self.groups} tasks cannot be shared by {processes} processes"
             )
-        if self.save_every % self.updates:
+        own = self.groups // processes
+        if own % self.mini_batches:
+            raise ConfigError(
+                "mini_batches",
+                f"{own} groups of a process cannot be divided into {self.mini_batches} equal parts",
+                "set a number that divides groups / processes",
+            )
+        if self.save_every % self.steps_per_batch:
             raise ConfigError(
                 "save_every",
-                f"{self.save_every} is not a multiple of updates = {self.updates}",
+                f"{self.save_every} is not a multiple of mini_batches x epochs = "
+                f"{self.steps_per_batch}",
                 "a checkpoint is written between two batches of episodes",
             )
         if self.schedule == "async":
@@ -263,6 +278,16 @@ class RlvrConfig(MemoryConfig):
                     f"{self.algorithm} has one ratio for an episode, not one per turn or token",
                     f"use {name}={neutral}, or another algorithm",
                 )
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimiser steps on each batch of episodes."""
+        return self.mini_batches * self.epochs
+
+    @property
+    def batches(self) -> int:
+        """Batches of episodes of the run; the last one may be trained on for fewer steps."""
+        return math.ceil(self.steps / self.steps_per_batch)
 
     @property
     def clip_range(self) -> tuple[float, float]:

@@ -186,10 +186,10 @@ def _paper(model: str, out: str) -> Reproduce.Config:
         ),
     )
     rlvr = RlvrConfig(
-        steps=360,
+        steps=720,  # two on each of 360 batches
         groups=128,
         group_size=5,
-        updates=2,
+        mini_batches=2,
         learning_rate=1e-6,
         kl=0.001,
         bf16=True,

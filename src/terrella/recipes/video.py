@@ -143,10 +143,10 @@ def rt1_multi_step() -> VideoModel.Config:
             bf16=True,
         ),
         rlvr=RlvrConfig(
-            steps=150,
+            steps=600,  # four on each of 150 batches
             groups=128,
             group_size=16,
-            updates=4,
+            mini_batches=4,
             learning_rate=1e-5,
             kl=0.001,
             pack_tokens=16_384,

@@ -135,14 +135,16 @@ def infer(worker: ModelWorker, batch: TensorDict, column: str) -> torch.Tensor:
     return response_from_nested(worker.infer_batch(data)[column], batch["response_mask"])
 
 
-def train(worker: ModelWorker, batch: TensorDict, *, updates: int = 1) -> dict[str, Any]:
-    """Take one optimizer step per update and return verl's metrics."""
+def train(
+    worker: ModelWorker, batch: TensorDict, *, epochs: int = 1, mini_batches: int = 1
+) -> dict[str, Any]:
+    """Take one optimizer step per mini-batch and epoch, and return verl's metrics."""
     data = batch.clone()
     tu.assign_non_tensor(
         data,
         global_batch_size=len(batch),
-        mini_batch_size=len(batch),
-        epochs=updates,
+        mini_batch_size=len(batch) // mini_batches,
+        epochs=epochs,
         seed=0,
         dataloader_kwargs=NonTensorData({"shuffle": False}),
     )

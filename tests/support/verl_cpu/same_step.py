@@ -47,13 +47,15 @@ CASES = {
     "grpo": Case(),
     "grpo, denominator all": Case(settings={"denominator": "all", "kl": 0.1}),
     "grpo, kl": Case(settings={"kl": 0.1}),
-    "grpo, two updates": Case(settings={"updates": 2}),
+    "grpo, two epochs": Case(settings={"epochs": 2}),
+    "grpo, mini-batches": Case(settings={"epochs": 2, "mini_batches": 3}),
     "dr_grpo": Case(settings={"algorithm": "dr_grpo"}),
     "dapo": Case(settings={"algorithm": "dapo", "refill": 0}),
     "rloo": Case(settings={"algorithm": "rloo"}),
     # A large step would clip the ratio of every episode.
-    "rloo, two updates": Case(settings={"algorithm": "rloo", "updates": 2, "learning_rate": 1e-3}),
+    "rloo, two epochs": Case(settings={"algorithm": "rloo", "epochs": 2, "learning_rate": 1e-3}),
     "ppo": Case(settings=PPO),
+    "ppo, mini-batches": Case(settings={**PPO, "mini_batches": 2}),
     "ppo, whitened": Case(settings={**PPO, "whiten": True, "reward": "return"}),
     "entropy bonus": Case(settings={"entropy_bonus": 0.3}),
     "entropy bonus, ppo": Case(settings={**PPO, "entropy_bonus": 0.3, "critic_learning_rate": 0.1}),
@@ -63,6 +65,7 @@ CASES = {
     "turn credit": Case(settings={"credit": "turn"}),
     "turn credit, return": Case(settings={"credit": "turn", "reward": "return"}),
     "world loss": Case(settings={"world_loss": 0.5}),
+    "world loss, mini-batches": Case(settings={"world_loss": 0.5, "mini_batches": 2}),
     "allowed ids": Case(allowed=True),
     "async, older weights": Case(settings={"schedule": "async"}, older=True),
 }
@@ -113,7 +116,7 @@ def compare(case: Case, folder: Path, *, seed: int = 0) -> dict[str, Any]:
     `seed` is that of the model's random weights, and so of its episodes.
     """
     settings = {"groups": 6, "group_size": 4, "learning_rate": 1e-2, **case.settings}
-    settings["steps"] = settings.get("updates", 1)
+    settings["steps"] = settings.get("epochs", 1) * settings.get("mini_batches", 1)
     trainer, by_trl = _trl(case, folder, settings, seed)
     by_verl, columns, batch = _verl(trainer, folder, RlvrConfig(**settings))
     found: dict[str, Any] = {
@@ -209,9 +212,9 @@ def _verl(
     if config.kl:
         reference = make_worker(dataclasses.replace(job, model=folder / "reference"))
         ready["ref_log_prob"] = infer(reference, batch, "log_probs")
-    metrics = _step(actor, ready, config.updates)
+    metrics = _step(actor, ready, config)
     if critic is not None:  # one optimizer on TRL, two on verl
-        second = _step(critic, ready, config.updates)
+        second = _step(critic, ready, config)
         metrics = {
             "loss": [a + b for a, b in zip(metrics["loss"], second["loss"], strict=True)],
             "grad_norm": [
@@ -234,12 +237,13 @@ def _critic(job: Any) -> Any:
     return critic
 
 
-def _step(worker: Any, batch: Any, updates: int) -> dict[str, list[float]]:
+def _step(worker: Any, batch: Any, config: RlvrConfig) -> dict[str, list[float]]:
     """The loss and the gradient norm of each optimizer step."""
-    metrics = train(worker, batch, updates=updates)
+    metrics = train(worker, batch, epochs=config.epochs, mini_batches=config.mini_batches)
     losses = [float(loss) for loss in metrics["loss"]]
-    parts = len(losses) // updates
-    summed = [sum(losses[n * parts : (n + 1) * parts]) for n in range(updates)]
+    steps = config.steps_per_batch
+    parts = len(losses) // steps
+    summed = [sum(losses[n * parts : (n + 1) * parts]) for n in range(steps)]
     return {"loss": summed, "grad_norm": [float(norm) for norm in metrics["grad_norm"]]}
 
 

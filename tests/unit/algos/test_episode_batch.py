@@ -33,6 +33,7 @@ def rules(**changes: Any) -> Any:
         "keep_top_p": 1.0,
         "denominator": "informative",
         "world_loss": 0.0,
+        "mini_batches": 1,
     }
     return SimpleNamespace(**{**plain, **changes})
 
@@ -150,6 +151,9 @@ def test_weights_of_a_token(algorithm: str, weight: float):
     columns = token_columns(long, Score(1.0), counts, rules(algorithm=algorithm), longest=10)
     assert columns["weight"].tolist() == pytest.approx([weight] * 4)
     assert ("reward" in columns) is (algorithm == "ppo")
+    parts = rules(algorithm=algorithm, mini_batches=3)
+    columns = token_columns(long, Score(1.0), counts, parts, longest=10)
+    assert columns["weight"].tolist() == pytest.approx([3 * weight] * 4)
 
 
 def test_with_a_critic_each_turn_is_paid_on_its_last_token():

@@ -34,7 +34,7 @@ def test_the_papers_recipes_have_the_published_settings(name):
     arm = find_recipe(name)().arms["exact"]
     assert (arm.sft.lora_rank, arm.sft.lora_alpha, arm.sft.learning_rate) == (32, 16, 1e-5)
     assert (arm.sft.batch_size, arm.sft.epochs) == (16, 15)
-    assert (arm.rlvr.groups, arm.rlvr.group_size, arm.rlvr.updates) == (128, 5, 2)
+    assert (arm.rlvr.groups, arm.rlvr.group_size, arm.rlvr.mini_batches) == (128, 5, 2)
     assert (arm.rlvr.learning_rate, arm.rlvr.kl, arm.rlvr.lora_rank) == (1e-6, 0.001, 0)
     assert (arm.verl.prompt_tokens, arm.turn_tokens) == (7192, 4096)
     assert arm.world.prompt == "published" and arm.world.examples == 2

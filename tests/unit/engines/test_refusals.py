@@ -31,7 +31,9 @@ def refused(config: EngineConfig, tmp_path: Any, **settings: Any) -> ConfigError
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"rlvr": RlvrConfig(save_every=3, updates=2)}, "save_every"),
+        ({"rlvr": RlvrConfig(save_every=3, epochs=2)}, "save_every"),
+        ({"rlvr": RlvrConfig(save_every=3, mini_batches=2)}, "save_every"),
+        ({"rlvr": RlvrConfig(groups=6, mini_batches=4)}, "mini_batches"),
         ({"rlvr": RlvrConfig(schedule="async", staleness=0)}, "staleness"),
         ({"rlvr": PLAIN, "temperature": 0.0}, "temperature"),
         ({"rlvr": RlvrConfig(algorithm="rloo"), "history": "actions"}, "algorithm"),
@@ -47,7 +49,7 @@ def test_every_engine_refuses_rl_that_cannot_be_run(engine, settings, named, tmp
     ("settings", "named"),
     [
         ({"rlvr": RlvrConfig(algorithm="ppo")}, "rlvr.critic"),
-        ({"rlvr": RlvrConfig(steps=3, updates=2)}, "rlvr.steps"),
+        ({"rlvr": RlvrConfig(steps=3, epochs=2)}, "rlvr.steps"),
         ({"rlvr": RlvrConfig(top_layers=2)}, "rlvr.top_layers"),
         ({"rlvr": PLAIN, "history": "actions"}, "history"),
     ],
@@ -71,7 +73,7 @@ def test_trl_knows_its_processes(tmp_path, monkeypatch):
     [
         ({"rlvr": RlvrConfig(attention="flash_attention_2")}, "rlvr.attention"),
         ({"rlvr": RlvrConfig(report_to=("no-such",))}, "report_to"),
-        ({"rlvr": RlvrConfig(updates=2, save_every=3)}, "save_every"),
+        ({"rlvr": RlvrConfig(epochs=2, save_every=3)}, "save_every"),
         ({"warmup": SftConfig(top_layers=2), "engine": "verl"}, "warmup.top_layers"),
         ({"record_every": 5, "engine": "verl"}, "record_every"),
     ],

@@ -20,6 +20,7 @@ from terrella.core.types import Status, Verdict
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl import packs
+from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.rollout.tasks import AgentTasks
 
 
@@ -117,15 +118,15 @@ def test_kl_holds_the_policy_back(tmp_path: Path):
         model, _ = tiny_model()
         start = weights(model).clone()
         trainer = tiny_trainer(
-            tmp_path / str(kl), model=model, kl=kl, steps=6, max_grad_norm=0.1, updates=2
+            tmp_path / str(kl), model=model, kl=kl, steps=6, max_grad_norm=0.1, epochs=2
         )
         trainer.train()
         moved.append(float((weights(trainer.policy) - start).norm()))
     assert moved[1] < moved[0]
 
 
-def test_several_updates_use_one_batch_and_its_old_log_probabilities(tmp_path: Path):
-    trainer = tiny_trainer(tmp_path, updates=3, steps=6)
+def test_several_epochs_use_one_batch_and_its_old_log_probabilities(tmp_path: Path):
+    trainer = tiny_trainer(tmp_path, epochs=3, steps=6)
     runs: list[int] = []
     play = trainer.schedule.play
     trainer.schedule.play = lambda indices: runs.append(1) or play(indices)  # type: ignore[method-assign, func-returns-value]
@@ -135,6 +136,45 @@ def test_several_updates_use_one_batch_and_its_old_log_probabilities(tmp_path: P
     assert shares[0] == 0.0 == shares[3] and shares[1] > 0 and shares[2] > 0
     reported = ["mismatch/mean" in row for row in trainer.state.log_history[:6]]
     assert reported == [True, False, False] * 2
+
+
+def test_each_mini_batch_is_a_step_on_groups_of_its_own(tmp_path: Path):
+    trainer = tiny_trainer(tmp_path, mini_batches=2, epochs=2, steps=8, save_every=4)
+    runs: list[int] = []
+    play = trainer.schedule.play
+    trainer.schedule.play = lambda indices: runs.append(1) or play(indices)  # type: ignore[method-assign, func-returns-value]
+    seen: list[list[Any]] = []
+    train_on = trainer.train_on
+
+    def watched(model: Any, packs: Any, loss_of: Any) -> Any:
+        seen.append([id(pack) for pack in packs])
+        return train_on(model, packs, loss_of)
+
+    trainer.train_on = watched  # type: ignore[method-assign]
+    trainer.train()
+    assert len(runs) == 2
+    first, second, *again = seen[:4]
+    assert again == [first, second] and not set(first) & set(second)
+    shares = [row["clip_share"] for row in trainer.state.log_history if "clip_share" in row]
+    assert shares[0] == 0.0 == shares[4] and shares[1] > 0 and shares[2] > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"algorithm": "dapo", "refill": 0}, {"world_loss": 0.5}])
+def test_gradients_of_mini_batches_add_up_to_that_of_the_batch(
+    settings: dict[str, Any], tmp_path: Path
+):
+    """As if no step were taken between them, and each as long as a step on the whole batch."""
+    sums = []
+    for parts in (1, 2):
+        trainer = tiny_trainer(tmp_path, mini_batches=parts, steps=2, **settings)
+        batch = trainer._gather_batch(range(4))
+        trainer.totals = MetricAccumulator(trainer._metric_names(), largest=("mismatch/max",))
+        for mini_batch in batch.mini_batches:
+            assert mini_batch
+            trainer.train_on(trainer.model, mini_batch, trainer._pack_loss)
+        sums.append(torch.cat([each.grad.flatten() for each in trainer.policy.parameters()]))
+    assert torch.allclose(sums[1], 2 * sums[0], rtol=1e-3, atol=1e-7)
+    assert float(sums[0].norm()) > 1e-3
 
 
 class NoVarianceInOddTasks(WrittenRewards):
@@ -278,7 +318,7 @@ def test_no_padding_and_prompts_read_once_are_reported(tmp_path: Path, monkeypat
     assert row[0] == 0.0 and row[1] > 0.1 and 0 < row[2] < 1
 
 
-@pytest.mark.parametrize("changes", [{"updates": 2, "save_every": 3}])
+@pytest.mark.parametrize("changes", [{"epochs": 2, "save_every": 3}])
 def test_settings_that_cannot_run_are_refused(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         RlvrConfig(**changes).check(processes=1)

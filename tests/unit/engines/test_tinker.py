@@ -187,9 +187,9 @@ def test_the_first_gradient_is_that_of_trl(base, tmp_path, algorithm):
     sent = []
     prepare = tinker_loop.RlvrLoop._prepare
 
-    def kept(self, scored):
+    def kept(self, scored, counts):
         sent.append((self, scored))
-        return prepare(self, scored)
+        return prepare(self, scored, counts)
 
     endpoint = FakeEndpoint("mean")
     with pytest.MonkeyPatch.context() as patch, engine_on(endpoint, tmp_path) as engine:
@@ -208,7 +208,7 @@ def test_rlvr_continues_the_adapter_of_sft_and_leaves_its_start_alone(base, tmp_
     with engine_on(endpoint, tmp_path) as engine:
         fit(engine, base, tmp_path / "warm")
         warm = read_reference(tmp_path / "warm")
-        run = reinforce(engine, tmp_path / "warm", tmp_path / "model", kl=0.1, updates=2, steps=4)
+        run = reinforce(engine, tmp_path / "warm", tmp_path / "model", kl=0.1, epochs=2, steps=4)
         trained = read_reference(tmp_path / "model")
     assert ("load", warm.state, False) in endpoint.calls
     assert run.curve[0]["kl"] == pytest.approx(0.0, abs=1e-6)
@@ -240,7 +240,7 @@ def test_a_killed_run_continues_to_the_same_curve(base, tmp_path):
 
 def test_a_batch_that_is_used_twice_is_one_row_of_the_curve(base, tmp_path):
     with engine_on(FakeEndpoint(), tmp_path) as engine:
-        run = reinforce(engine, base, tmp_path / "model", steps=4, updates=2)
+        run = reinforce(engine, base, tmp_path / "model", steps=4, epochs=2)
     assert run.steps == 4 and [row["step"] for row in run.curve] == [1, 3]
     assert all("reward" in row for row in run.curve)
 

@@ -38,7 +38,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_the_loss_sees_every_token_of_every_turn_once(played: Any):
     trainer, episodes, rewards = played
     assert all(len(each.turn_prompts) == len(each.turn_ends) > 1 for each in episodes)
-    batch = trainer._prepare(scored_episodes(episodes, rewards, RlvrConfig(kl=0.1, group_size=4)))
+    batch = trainer._prepare([scored_episodes(episodes, rewards, RlvrConfig(kl=0.1, group_size=4))])
     expected = []
     for episode in episodes:
         for prompt, start, end in zip(
@@ -67,7 +67,7 @@ def _read_before_targets(packs: Any) -> list[tuple[int, ...]]:
 def test_advantages_and_weights_are_those_of_episodes(played: Any):
     trainer, episodes, _ = played
     rewards = group_rewards(episodes, trainer.rlvr)
-    batch = trainer._prepare(scored_episodes(episodes, rewards, trainer.rlvr))
+    batch = trainer._prepare([scored_episodes(episodes, rewards, trainer.rlvr)])
     advantages = group_advantages(rewards, scale="std", baseline="mean").flatten().tolist()
     columns = {
         name: torch.cat([pack.columns[name] for pack in batch.packs])
@@ -86,7 +86,7 @@ def test_the_gradient_is_that_of_one_turn_at_a_time(played: Any):
     """Against a loop that is written independently of packs and rows."""
     trainer, episodes, rewards = played
     scored = scored_episodes(episodes, rewards, trainer.rlvr)
-    batch = trainer._prepare(scored)
+    batch = trainer._prepare([scored])
     trainer.totals = MetricAccumulator(trainer._metric_names(), largest=("mismatch/max",))
     model = trainer.policy
     model.zero_grad()
@@ -113,7 +113,7 @@ def _gradient(model: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"algorithm": "ppo", "updates": 2}, {"credit": "turn"}], ids=str
+    "changes", [{}, {"algorithm": "ppo", "epochs": 2}, {"credit": "turn"}], ids=str
 )
 def test_sampler_and_trainer_agree_on_every_turn(changes: dict[str, Any], tmp_path: Path):
     trainer = trainer_of(tmp_path, steps=2, pack_tokens=40, **changes)

@@ -55,7 +55,7 @@ def job(**changes: Any) -> Any:
     "changes",
     [
         {"algorithm": "ppo", "critic": "shared"},
-        {"steps": 3, "updates": 2},
+        {"steps": 3, "epochs": 2},
         {"algorithm": "ppo", "critic": "separate", "credit": "turn"},
         {"algorithm": "ppo", "critic": "separate", "lora_rank": 8},
     ],
@@ -237,8 +237,19 @@ def composed(verl_job: Any, *extra: str) -> Any:
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo", "ppo"])
 def test_every_key_is_one_that_verl_has(algorithm: str):
     config = composed(
-        job(algorithm=algorithm, critic="separate", kl=0.1, steps=40, updates=2, save_every=10)
+        job(
+            algorithm=algorithm,
+            critic="separate",
+            kl=0.1,
+            steps=80,
+            groups=8,
+            mini_batches=2,
+            epochs=2,
+            save_every=20,
+        )
     )
+    for part in (config.actor_rollout_ref.actor, config.critic):
+        assert (part.ppo_mini_batch_size, part.ppo_epochs, part.shuffle) == (4, 2, False)
     assert config.algorithm.adv_estimator == f"terrella_{algorithm}"
     assert bool(config.critic.enable) is (algorithm == "ppo")
     assert (config.trainer.total_training_steps, config.trainer.save_freq) == (20, 5)

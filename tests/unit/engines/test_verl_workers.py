@@ -148,8 +148,8 @@ def test_adapters_are_those_of_the_seed(folder: Path):
 
 
 def test_the_warm_up_counts_optimizer_steps(folder: Path):
-    """verl's own counts batches of episodes, each of `updates` steps."""
-    worker = make_worker(job(folder, updates=2, warmup_steps=4, learning_rate=1.0))
+    """verl's own counts batches of episodes, each of several steps."""
+    worker = make_worker(job(folder, epochs=2, warmup_steps=4, learning_rate=1.0))
     rates = []
 
     def step(data: Any, loss_function: Any) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_the_warm_up_counts_optimizer_steps(folder: Path):
     ids = torch.nested.as_nested_tensor([torch.arange(4)] * 2, layout=torch.jagged)
     batch = TensorDict({"input_ids": ids, "position_ids": ids}, batch_size=2)
     for _ in range(3):
-        train(worker, batch, updates=2)
+        train(worker, batch, epochs=2)
     assert rates == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
 
 

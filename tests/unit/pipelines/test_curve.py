@@ -59,7 +59,7 @@ def test_real_steps_are_those_of_the_tasks_that_were_asked(tmp_path, monkeypatch
         world=Counter.Config(max_steps=4),
         transitions=20,
         sft=SftConfig(),
-        rlvr=RlvrConfig(steps=2, groups=2, group_size=2, updates=2, refill=2),
+        rlvr=RlvrConfig(steps=2, groups=2, group_size=2, epochs=2, refill=2),
         turn_tokens=4,
         evaluate_on=2,
         out=tmp_path / "run",

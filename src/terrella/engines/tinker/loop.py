@@ -8,6 +8,7 @@ engines; the endpoint samples tokens and moves an adapter.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from terrella.algos.diagnostics import CollapseWatch, MaskWatch, check_mismatch
 from terrella.algos.episode_batch import (
+    TokenCounts,
     chosen_groups,
     informative_groups,
     replacement_task,
@@ -44,7 +46,7 @@ from terrella.engines.trl.rlvr_batch import (
     batch_facts,
     episode_metrics,
     group_rewards,
-    scored_episodes,
+    scored_mini_batches,
     train_examples,
 )
 from terrella.rollout.rollout import Rollout
@@ -57,7 +59,7 @@ Recorder = Callable[[int, Sequence[TokenEpisode], Sequence[ScoredEpisode]], None
 
 @dataclass(slots=True)
 class Batch:
-    """The episodes of a step as rows, with what stays fixed while they are trained on."""
+    """The episodes of a mini-batch as rows, with what stays fixed while they are trained on."""
 
     rows: PaddedRows
     old_M: Tensor
@@ -102,7 +104,8 @@ class RlvrLoop:
         self.mask_watch = MaskWatch()
         self.masks: str | None = None
         """The first warning that masked verdicts have become more."""
-        self.batch: Batch | None = None
+        self.mini_batches: list[Batch | None] = []
+        """Of the newest episodes; None where no episode of a part has a gradient."""
         self.metrics: dict[str, float] = {}
         if saved.step:
             budget.spent = saved.env_steps
@@ -133,15 +136,17 @@ class RlvrLoop:
 
     def _step(self, step: int) -> dict[str, float]:
         self.metrics = {}
-        fresh = step % self.config.updates == 0
+        number = step % self.config.steps_per_batch
+        fresh = number == 0
         if fresh:
-            self.batch = self._gather_batch(step)
+            self.mini_batches = self._gather_batch(step)
+        batch = self.mini_batches[number % self.config.mini_batches]
         began = time.perf_counter()
         rate = constant_rate(step, peak=self.config.learning_rate, warmup=self.warmup)
-        if self.batch is not None:
+        if batch is not None:
             with self.watchdog.phase("train"):
-                self._update(self.batch, rate, fresh=fresh)
-            self.metrics |= self.batch.metrics if fresh else {}
+                self._update(batch, rate, fresh=fresh)
+            self.metrics |= batch.metrics if fresh else {}
         self._add_seconds("train", began)
         self.budget.played = self.rollout.env_steps
         fixed = {"step": step + 1, "learning_rate": rate, "env_steps": self.budget.total}
@@ -149,27 +154,29 @@ class RlvrLoop:
 
     # --- episodes ---------------------------------------------------------------------------------
 
-    def _gather_batch(self, step: int) -> Batch | None:
-        """Episodes of the current weights; None where no episode has a gradient."""
+    def _gather_batch(self, step: int) -> list[Batch | None]:
+        """Episodes of the current weights, as mini-batches."""
         config = self.config
         began = time.perf_counter()
         with self.watchdog.phase("sync"):  # a sampler of its own for each batch
             sampler = self.trainer.sampler(beat=self.watchdog.beat)
         self._add_seconds("sync", began)
         began = time.perf_counter()
-        first = step // config.updates * config.groups
+        first = step // config.steps_per_batch * config.groups
         with self.watchdog.phase("generate"):
             episodes, rewards = self._refilled(sampler, range(first, first + config.groups))
         self._add_seconds("generate", began)
         began = time.perf_counter()
         chosen = chosen_groups(batch_facts(episodes, config), rewards, config)
-        scored = scored_episodes(episodes, chosen, config)
+        parts = scored_mini_batches(episodes, chosen, config)
+        counted = list(itertools.chain.from_iterable(parts))
         if self.recorder is not None:
-            self.recorder(step, episodes, scored)
+            self.recorder(step, episodes, counted)
+        counts = token_counts(each.episode.model_mask for each in counted)
         with self.watchdog.phase("train"):
-            batch = self._prepare(scored)
+            batches = [self._prepare(scored, counts) for scored in parts]
         self._add_seconds("train", began)
-        return batch
+        return batches
 
     def _refilled(
         self, sampler: TinkerSampler, indices: Sequence[int]
@@ -206,9 +213,8 @@ class RlvrLoop:
         )
         return episodes, group_rewards(episodes, self.config)
 
-    def _prepare(self, scored: Sequence[ScoredEpisode]) -> Batch | None:
-        """Rows with loss weights that add up to 1, and the columns that stay fixed."""
-        counts = token_counts(each.episode.model_mask for each in scored)
+    def _prepare(self, scored: Sequence[ScoredEpisode], counts: TokenCounts) -> Batch | None:
+        """Rows with loss weights that add up over the batch, and the columns that stay fixed."""
         # Without a KL term, an episode whose advantage is zero has no gradient: it counts in the
         # mean, but need not be sent.
         sent = [each for each in scored if each.score.has_gradient or self.config.kl]

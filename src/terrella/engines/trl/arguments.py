@@ -42,7 +42,7 @@ def training_arguments(config: RlvrConfig, out: Path, seed: int) -> GRPOConfig:
         per_device_train_batch_size=episodes // processes(),
         steps_per_generation=1,
         gradient_accumulation_steps=1,
-        num_iterations=config.updates,
+        num_iterations=config.steps_per_batch,
         beta=0.0,
         learning_rate=config.learning_rate,
         disable_dropout=True,

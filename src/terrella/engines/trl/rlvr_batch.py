@@ -43,14 +43,20 @@ class ScoredEpisode(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """The episodes of one step, packed for training."""
+    """A batch of episodes, packed for training."""
 
-    packs: list[Pack]
+    mini_batches: list[list[Pack]]
+    """The packs of each optimiser step."""
     lengths: list[int]
     """Model tokens of each packed episode, in pack order."""
     counts: TokenCounts
     unshared_tokens: int
     """Tokens that would be read if no prompt were shared."""
+
+    @property
+    def packs(self) -> list[Pack]:
+        """Those of all mini-batches."""
+        return [pack for packs in self.mini_batches for pack in packs]
 
 
 def episode_facts(episode: TokenEpisode, reward: str) -> EpisodeFacts:
@@ -82,6 +88,22 @@ def scored_episodes(
     scores = score_episodes(batch_facts(episodes, config), rewards, config)
     pairs = zip(episodes, scores, strict=True)
     return [ScoredEpisode(episode, score) for episode, score in pairs if score is not None]
+
+
+def scored_mini_batches(
+    episodes: Sequence[TokenEpisode], rewards: Tensor, config: RlvrConfig
+) -> list[list[ScoredEpisode]]:
+    """The same for each mini-batch: equal numbers of groups, in their order."""
+    groups = len(rewards) // config.mini_batches
+    size = groups * rewards.shape[1]
+    return [
+        scored_episodes(
+            episodes[part * size : (part + 1) * size],
+            rewards[part * groups : (part + 1) * groups],
+            config,
+        )
+        for part in range(config.mini_batches)
+    ]
 
 
 def train_examples(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ from terrella.engines.trl.rlvr_batch import (
     ScoredEpisode,
     batch_facts,
     efficiency,
-    scored_episodes,
+    scored_mini_batches,
     train_examples,
     trained_lengths,
     unshared_tokens,
@@ -157,15 +158,17 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     def training_step(
         self, model: Any, inputs: list[dict[str, int]], num_items_in_batch: Any = None
     ) -> Tensor:
-        """One optimizer step over a batch of episodes; every `updates` steps the batch is new."""
+        """One optimizer step over a mini-batch; every `steps_per_batch` the episodes are new."""
         model.train()
-        fresh = self.batch is None or self.state.global_step % self.rlvr.updates == 0
+        number = self.state.global_step % self.rlvr.steps_per_batch
+        fresh = self.batch is None or number == 0
         if self.batch is None or fresh:
             self.batch = self._gather_batch([item["index"] for item in inputs])
+        packs = self.batch.mini_batches[number % self.rlvr.mini_batches]
         began = time.perf_counter()
         with self.watchdog.phase("train"):
             self.totals = MetricAccumulator(self._metric_names(), largest=("mismatch/max",))
-            loss = self.train_on(model, self.batch.packs, self._pack_loss)
+            loss = self.train_on(model, packs, self._pack_loss)
             self._report(self.batch, watch_mismatch=fresh)
         self._step += 1
         self.add_metrics(**{"seconds/train": time.perf_counter() - began})
@@ -221,10 +224,12 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
     def _gather_batch(self, indices: Sequence[int]) -> Batch:
         episodes, rewards = self.schedule.episodes(list(dict.fromkeys(indices)))
         with self.watchdog.phase("train"):
-            scored = scored_episodes(episodes, self._chosen(episodes, rewards), self.rlvr)
+            chosen = self._chosen(episodes, rewards)
+            parts = scored_mini_batches(episodes, chosen, self.rlvr)
             if self.recorder is not None:
-                self.recorder(self.state.global_step, episodes, scored)
-            batch = self._prepare(scored)
+                counted = list(itertools.chain.from_iterable(parts))
+                self.recorder(self.state.global_step, episodes, counted)
+            batch = self._prepare(parts)
             self._freeze(batch)
         return batch
 
@@ -236,31 +241,35 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         wanted = wanted_groups(everyone, self.rlvr)[first : first + len(rewards)]
         return torch.where(wanted[:, None], rewards, torch.nan)
 
-    def _prepare(self, scored: Sequence[ScoredEpisode]) -> Batch:
-        """Pack episodes, with loss weights that add up to 1 over the batch of all processes.
+    def _prepare(self, parts: Sequence[Sequence[ScoredEpisode]]) -> Batch:
+        """Pack the episodes of each mini-batch.
 
-        Every process gets the same number of packs.
+        Their loss weights add up over the batches of all processes. Every process gets the same
+        number of packs.
         """
-        masks = (each.episode.model_mask for each in scored)
+        masks = (each.episode.model_mask for each in itertools.chain.from_iterable(parts))
         local = torch.tensor(token_counts(masks), dtype=torch.float)
         counts = TokenCounts(*self.accelerator.reduce(local.to(self.accelerator.device)).tolist())
+        batch = Batch(mini_batches=[], lengths=[], counts=counts, unshared_tokens=0)
+        for scored in parts:
+            self._add_mini_batch(batch, scored)
+        return batch
+
+    def _add_mini_batch(self, batch: Batch, scored: Sequence[ScoredEpisode]) -> None:
         # Without a term beside the policy loss, an episode whose advantage is zero has no gradient:
         # it counts in the mean, but need not be computed.
         other_terms = self.rlvr.kl or self.rlvr.entropy_bonus or self.critic or self.rlvr.world_loss
         computed = [each for each in scored if each.score.has_gradient or other_terms]
         longest = self.rollout.config.max_model_tokens
         examples = train_examples(
-            computed, counts, self.rlvr, longest=longest, version=self.schedule.version
+            computed, batch.counts, self.rlvr, longest=longest, version=self.schedule.version
         )
         packed = self.packed(
             examples, max_tokens=self.rlvr.pack_tokens, share_prefix=self.rlvr.share_prefix
         )
-        return Batch(
-            packs=self.pad_packs(packed),
-            lengths=trained_lengths(computed, examples),
-            counts=counts,
-            unshared_tokens=unshared_tokens(examples),
-        )
+        batch.mini_batches.append(self.pad_packs(packed))
+        batch.lengths += trained_lengths(computed, examples)
+        batch.unshared_tokens += unshared_tokens(examples)
 
     @torch.no_grad()
     def _freeze(self, batch: Batch) -> None:
@@ -269,7 +278,7 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         This takes one pass of the policy and one of the reference model, where they are needed.
         """
         for pack in batch.packs:
-            if self.rlvr.updates > 1 or self.critic:
+            if self.rlvr.steps_per_batch > 1 or self.critic:
                 output = self._read(self.policy, pack)
                 pack.columns["old"] = self._logprobs(output, pack)[0]
                 if self.critic:

@@ -179,7 +179,7 @@ class AsyncSchedule:
             per_step=rlvr.groups // ranks,
             group_size=rlvr.group_size,
             staleness=rlvr.staleness,
-            total=rlvr.steps // rlvr.updates * rlvr.groups // ranks,
+            total=rlvr.batches * rlvr.groups // ranks,
             seed=trainer.seed,
         )
         self._open = contextlib.ExitStack()

@@ -44,9 +44,11 @@ def check(rlvr: RlvrConfig) -> None:
     rlvr.check(processes=1)
     if rlvr.algorithm == "ppo":
         _check_critic(rlvr)
-    if rlvr.steps % rlvr.updates:
+    if rlvr.steps % rlvr.steps_per_batch:
         raise ConfigError(
-            "rlvr.steps", f"{rlvr.steps} is not a multiple of updates = {rlvr.updates}"
+            "rlvr.steps",
+            f"{rlvr.steps} is not a multiple of mini_batches x epochs = {rlvr.steps_per_batch}",
+            "verl ends after a whole batch",
         )
 
 

@@ -18,8 +18,8 @@ class TaskDataset(Dataset[dict[str, Any]]):
 
     def __init__(self, data_files: str, **_: Any) -> None:
         """`data_files` is the spec file; verl's tokenizer and data options are not needed."""
-        settings = RolloutSpec.read(data_files).rlvr
-        self.count: int = settings["steps"] // settings["updates"] * settings["groups"]
+        settings = RolloutSpec.read(data_files).settings
+        self.count = settings.batches * settings.groups
 
     def __len__(self) -> int:
         return self.count

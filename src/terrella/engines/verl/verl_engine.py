@@ -154,7 +154,7 @@ class VerlEngine:
         run.export(folder)
         rows = [row for row in curve if "reward" in row]
         budget.played = int(rows[-1].get("env_steps", budget.spent)) - budget.spent if rows else 0
-        return RlvrRun(rows, len(rows) * config.updates, _collapse(rows), budget)
+        return RlvrRun(rows, len(rows) * config.steps_per_batch, _collapse(rows), budget)
 
 
 def by_example(config: SftConfig, verl: VerlConfig, *, items: int, examples: int) -> SftConfig:

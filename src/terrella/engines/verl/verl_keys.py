@@ -122,8 +122,8 @@ def _actor(job: Job) -> dict[str, Any]:
         **_precision(rlvr, f"{actor}.fsdp_config"),
         f"{actor}.fsdp_config.seed": job.seed,  # of new adapters
         **_precision(rlvr, "actor_rollout_ref.ref.fsdp_config"),
-        f"{actor}.ppo_mini_batch_size": rlvr.groups,
-        f"{actor}.ppo_epochs": rlvr.updates,
+        f"{actor}.ppo_mini_batch_size": rlvr.groups // rlvr.mini_batches,
+        f"{actor}.ppo_epochs": rlvr.epochs,
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": max(rlvr.pack_tokens, job.longest),
         # The term is ours; verl's engine then computes entropies with their gradient.
@@ -244,14 +244,14 @@ def _whole_prompts(rollout: str, job: Job) -> dict[str, Any]:
 
 
 def _run(job: Job) -> dict[str, Any]:
-    rlvr, steps = job.rlvr, job.rlvr.steps // job.rlvr.updates
+    rlvr, steps = job.rlvr, job.rlvr.batches
     return {
         "algorithm.adv_estimator": f"terrella_{rlvr.algorithm}",  # a label for trackers
         **_schedule(rlvr),
         "trainer.total_epochs": 1,
         "trainer.total_training_steps": steps,
         **device_keys(job.verl, job.device, job.devices),
-        "trainer.save_freq": rlvr.save_every // rlvr.updates or steps,
+        "trainer.save_freq": rlvr.save_every // rlvr.steps_per_batch or steps,
         "trainer.max_actor_ckpt_to_keep": 2,
         "trainer.max_critic_ckpt_to_keep": 2,
         "trainer.val_before_train": False,

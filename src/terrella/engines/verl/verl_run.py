@@ -99,8 +99,7 @@ class VerlRun:
         loop_config = LOOP_CONFIG.format(spec_file=self.job.spec_file)
         write_atomic(self.job.loop_config, loop_config.encode())
         metrics = self.job.folder / "metrics.jsonl"
-        steps = self.job.rlvr.steps // self.job.rlvr.updates
-        with _Display(progress, phase, metrics, steps):
+        with _Display(progress, phase, metrics, self.job.rlvr.batches):
             for left in range(self.job.verl.restarts, -1, -1):
                 if self._fit(left):
                     break

@@ -77,11 +77,11 @@ def test_verl_refuses_mini_batches_that_its_devices_cannot_share(tmp_path):
 
     for config, rlvr in (
         (on(), RlvrConfig(groups=16)),  # 128 episodes, 24 devices
-        (on(nodes=2), RlvrConfig(groups=16, mini_batches=16)),  # 8 episodes, 16 devices
+        (on(nodes=2), RlvrConfig(groups=16, mini_batches=16, steps=96)),  # 8 episodes, 16 devices
     ):
         assert refused(config, tmp_path, rlvr=rlvr).where == "rlvr.groups"
     for config, rlvr in (
-        (on(), RlvrConfig(groups=24, mini_batches=8)),
+        (on(), RlvrConfig(groups=24, mini_batches=8, steps=96)),
         (on("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=3"), PLAIN),
         (EngineConfig(engine="verl"), RlvrConfig(groups=7)),  # its devices are not known yet
     ):

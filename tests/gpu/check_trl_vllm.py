@@ -4,8 +4,9 @@ By hand, on a node with at least three GPUs, from the repository's root:
 
     python tests/gpu/check_trl_vllm.py runs/check           exits 1 and names what does not hold
 A server on a GPU of its own gets weights over NCCL. A server that shares the trainer's GPU sleeps
-while the trainer trains. Two ranks with FSDP2 share one server. Flex attention gives sdpa's
-gradients. A plain process that sees several GPUs is refused.
+while the trainer trains, and has nearly all of that GPU after a warm-up. Two ranks with FSDP2 share
+one server and have one process's gradient. Flex attention gives sdpa's gradients. A plain process
+that sees several GPUs is refused.
 """
 
 import json
@@ -53,7 +54,11 @@ def main(folder: Path) -> list[str]:
         "nccl": run(folder / "nccl", "vllm.devices=1", gpus="0"),
         # Seen: nvidia-smi shows the server's memory fall while the trainer trains.
         "shared": run(folder / "shared", "vllm.sleep=true", "vllm.memory=0.3", gpus="0"),
-        # Seen: both ranks' requests in vllm.log; parameters are DTensors on both GPUs.
+        # Seen: it starts: what the warm-up took is free again.
+        "tight": run(folder / "tight", "vllm.sleep=true", "vllm.memory=0.92", gpus="0"),
+        # Seen: both ranks' requests in vllm.log; parameters are DTensors on both GPUs. While they
+        # train, nvidia-smi shows what `terrella launch --dry-run --on 2x80GB` plans, and no more
+        # with a tenth of `rlvr.pack_tokens`: no rank holds a whole gradient from pack to pack.
         "fsdp2": run(
             folder / "fsdp2",
             "vllm.devices=2",
@@ -76,6 +81,9 @@ def main(folder: Path) -> list[str]:
     first = [runs[name][0]["grad_norm"] for name in ("flex", "sdpa")]
     if abs(first[0] - first[1]) > 0.02 * first[1]:
         wrong.append(f"flex: the first gradient is {first[0]:.4f}, with sdpa {first[1]:.4f}")
+    first = [runs[name][0]["grad_norm"] for name in ("fsdp2", "sdpa")]  # of the same episodes
+    if abs(first[0] - first[1]) > 0.05 * first[1]:
+        wrong.append(f"fsdp2: the first gradient is {first[0]:.4f}, of one process {first[1]:.4f}")
     syncs = [sum(row["seconds/sync"] for row in runs[name]) for name in ("nccl", "shared")]
     if syncs[0] > syncs[1]:
         wrong.append(f"nccl: weight syncs took {syncs[0]:.1f} s, by file {syncs[1]:.1f} s")

@@ -4,8 +4,8 @@ By hand, on a node with at least two GPUs:
 
     python tests/gpu/check_verl.py /shared/runs/check           exits 1 and names what does not hold
 Real vLLM kernels and NCCL weight sync in bf16, prefix cache, sleep mode, PPO with a critic, a
-killed server, replies that a weight sync interrupts (schedule=async), and servers that share the
-devices of a learner's workers.
+killed server, mini-batches, replies that a weight sync interrupts (schedule=async), and servers
+that share the devices of a learner's workers.
 """
 
 import asyncio
@@ -79,9 +79,23 @@ def main(folder: Path) -> list[str]:
                 f"{name}: the reward did not rise "
                 f"({rows[0]['reward']:.2f} to {rows[-1]['reward']:.2f})"
             )
+    wrong += check_mini_batches(folder / "parts")
     wrong += check_async(folder / "async") + check_learner(folder / "learner")
     if len({row["step"] for row in run(folder / "killed", kill_after=180.0)}) != 20:
         wrong.append("killed: not every step was done")
+    return wrong
+
+
+def check_mini_batches(folder: Path) -> list[str]:
+    """Two optimizer steps on each batch of episodes: 20 steps are 10 batches."""
+    parts = ("rlvr.mini_batches=2", "rlvr.save_every=10", "rlvr.bf16=true")
+    rows = run(folder, *parts, "rlvr.algorithm=ppo", "rlvr.critic=separate")
+    wrong = []
+    if [row["step"] for row in rows] != list(range(1, 11)):
+        wrong.append(f"mini-batches: 20 steps were {len(rows)} batches")
+    # The ratio differs from 1 from the second step of a batch on.
+    if not any(row["clip_share"] for row in rows):
+        wrong.append("mini-batches: no ratio was ever clipped, as if there were one step a batch")
     return wrong
 
 

@@ -12,7 +12,7 @@ from tests.support.fsdp_on_cpu import FSDP2
 from tests.support.launched import launch
 
 SCRIPT = Path(__file__).parents[1] / "support" / "learner_run.py"
-RUNS = ("policy", "webrl", "lora", "bce")
+RUNS = ("policy", "webrl", "lora", "bce", "heads")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,10 @@ def test_two_processes_are_one(
         assert weights(folder / f"{name}-{run}") == pytest.approx(
             weights(folder / f"alone-{run}"), abs=1e-5
         )
+    for rank in (first, second):
+        assert rank["bf16"]["longer"] == pytest.approx((256 + 60 * 0.5) / 0.5, rel=0.01)
+        values = torch.tensor(rank["bf16"]["values"])
+        assert (values != values.bfloat16().float()).any()  # a head computes in fp32
     assert first["refused"] == second["refused"] == "processes passed different data"
 
 

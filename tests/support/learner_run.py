@@ -25,6 +25,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "webrl": ("webrl_paper", {"pack_tokens": 1, "share_prefix": False}),
     "lora": ("cross_entropy", {"lora_rank": 2, "gradient_checkpointing": True}),
     "bce": ("bce", {"head": "value", "pack_tokens": 40}),
+    "heads": ("bce", {"head": "value", "value_heads": 2, "pack_tokens": 40}),
 }
 ADAM = AdamParams(learning_rate=1e-2, eps=1e-2)  # a small eps would enlarge rounding errors
 RANK = int(os.environ.get("RANK", "0"))
@@ -34,6 +35,7 @@ def main(out: Path) -> None:
     """Every rank writes what its learner returned."""
     allow_fsdp_on_cpu()
     report = {name: run(out, name, *options) for name, options in RUNS.items()}
+    report["bf16"] = in_bf16()
     if "WORLD_SIZE" in os.environ:
         report["refused"] = different_data()
     out.with_suffix(f".{RANK}.json").write_text(json.dumps(report))
@@ -64,6 +66,23 @@ def run(out: Path, name: str, loss: str, options: dict[str, Any]) -> dict[str, A
         "after": learner.forward(data),
         "sampled": sampled(learner) if options.get("head") != "value" else [],
     }
+
+
+def in_bf16() -> dict[str, Any]:
+    """How much longer a gradient of many packs is than that of one, and some values.
+
+    The first pack weighs as much as 512 of the others: in bf16 it would swallow them.
+    """
+    learner = tiny_learner(bf16=True, pack_tokens=1, share_prefix=False)
+    (one,) = made_examples(1)
+    size = len(one.completion_ids)
+    heavy, light = (replace(one, columns={"weight": [each] * size}) for each in (256.0, 0.5))
+    norms = []
+    for data in ([light], [heavy, *[light] * 60]):
+        learner.forward_backward(data, "cross_entropy")
+        norms.append(learner.optim_step(replace(ADAM, learning_rate=0.0))["grad_norm"])
+    values = tiny_learner(bf16=True, head="value", value_heads=2).forward(made_examples(3))
+    return {"longer": norms[1] / norms[0], "values": [each for row in values for each in row]}
 
 
 def sampled(learner: Any) -> list[int]:

@@ -27,6 +27,7 @@ STUB = """#!{python}
 import json, os, subprocess, sys, time
 command_name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 names = ("RAY_AUTH_MODE", "RAY_ADDRESS", "SLURM_NODEID", "DEVICES", "SHARDING")
+names += ("SRUN_CPUS_PER_TASK",)
 kept = {{name: os.environ.get(name) for name in names}}
 with open("{log}", "a") as log:
     log.write(json.dumps({{"name": command_name, "words": words, "env": kept}}) + "\\n")
@@ -258,6 +259,16 @@ def test_slurm_with_worlds_on_ray_asks_for_a_token_and_shows_no_dashboard(stubs)
         for w in named(calls, "accelerate")
     )
     assert not list(ROOT.glob(".ray-token-*"))
+
+
+@pytest.mark.parametrize("script", ["slurm.sbatch", "verl_slurm.sbatch"])
+def test_a_step_of_a_slurm_job_has_the_cores_that_sbatch_asked_for(script, stubs):
+    """srun itself gives a step one core per task."""
+    words = (f"launch/{script}", "rlvr", "tiny_counter")
+    stubs(*words, **SLURM)  # a job that asked for none
+    calls = stubs(*words, SLURM_CPUS_PER_TASK="32", **SLURM)
+    steps = [call["env"]["SRUN_CPUS_PER_TASK"] for call in calls if call["name"] == "srun"]
+    assert steps == [None, "32"]
 
 
 def test_slurm_says_what_is_missing(stubs):

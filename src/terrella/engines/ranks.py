@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.engines.vllm.server import VllmServer
+
+COLLECTIVE_LIMIT = timedelta(hours=1)
+"""How long a rank waits for others in a collective before its process group gives up.
+
+Rank 0 writes and hashes exports and checkpoints meanwhile: many minutes for a large model on slow
+storage. NCCL's own limit is ten minutes.
+"""
+POLL_SECONDS = 0.1
+_BARRIERS = itertools.count()
+"""Every rank counts its barriers; they are the same ones."""
 
 
 @contextlib.contextmanager
@@ -42,9 +55,25 @@ def share_address(server: VllmServer | None) -> Iterator[dict[str, str]]:
 
 
 def barrier() -> None:
-    """Wait for all ranks of the run; nothing to do for a run of one process."""
+    """Wait for all ranks of the run, however long; nothing to do for a run of one process.
+
+    Rank 0 may come hours later: it waits for a folder that another run is making. A collective
+    would give up before, so arrivals are counted where the ranks met.
+    """
+    if processes() == 1:
+        return
+    state = _state()
+    store, name = _store(), f"terrella/barrier/{next(_BARRIERS)}"
+    store.add(name, 1)
+    while store.add(name, 0) < state.num_processes:
+        time.sleep(POLL_SECONDS)
+    state.wait_for_everyone()  # the store is rank 0's: nobody leaves while others still ask it
+
+
+def join_ranks() -> None:
+    """Meet the other ranks of the run, unless they have met; nothing to do for one process."""
     if processes() > 1:
-        _state().wait_for_everyone()
+        _state()
 
 
 def end_rank() -> None:
@@ -111,4 +140,11 @@ def _state() -> Any:
     import torch
     from accelerate import PartialState
 
-    return PartialState(cpu=not torch.cuda.is_available())
+    return PartialState(cpu=not torch.cuda.is_available(), timeout=COLLECTIVE_LIMIT)
+
+
+def _store() -> Any:
+    """The key-value store of the rendezvous; each rank has a connection to it."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()

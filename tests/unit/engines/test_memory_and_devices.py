@@ -1,6 +1,8 @@
 """Where models sit, in which precision they compute, and what memory they hold."""
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from torch.utils.data import BatchSampler
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import TokenRequest, TrainExample
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
 from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.training_parts import warmup_within
@@ -26,9 +28,14 @@ from terrella.engines.trl import sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
+from terrella.engines.trl.trl_engine import TrlEngine
 from terrella.models import device, presets, smollm2
 from terrella.models.export import export_model
 from terrella.models.grouped_attention import GROUPED
+from terrella.rollout.rollout import Rollout
+from terrella.rollout.source import EpisodeSource, WorldTasks
+from terrella.show.progress import SilentProgress
+from terrella.worlds.counter import Counter
 
 EXAMPLES = [
     TrainExample(
@@ -101,6 +108,42 @@ def test_several_gpus_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch
         SftTrainer(model, tokenizer, SftConfig(), EXAMPLES, tmp_path, seed=0)
     monkeypatch.setenv("LOCAL_RANK", "0")  # a launched process has one
     one_gpu_per_process()
+
+
+@pytest.mark.parametrize("part", ["sft", "rlvr"])
+def test_a_training_that_is_done_leaves_no_weights_behind(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """A server that shares the GPU starts next; objects in cycles would wait for a collection."""
+    kept = []
+    load = presets.load_model
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        model, tokenizer = load(*arguments, **options)
+        kept.append(weakref.ref(next(model.parameters())))
+        return model, tokenizer
+
+    monkeypatch.setattr(presets, "load_model", watched)
+    export_model(*tiny_model(), tmp_path / "start")
+    world = Counter.Config()
+    episodes = EpisodeSource(
+        rollout=Rollout.Config(world=world, max_turns=1, turn_tokens=4),
+        tasks=WorldTasks(world=world),
+    )
+    asked: dict[str, Any] = {
+        "sft": (EXAMPLES, SftConfig(batch_size=4)),
+        "rlvr": (episodes, RlvrConfig(steps=1, groups=2, group_size=2)),
+    }
+    train = getattr(TrlEngine(EngineConfig(), tmp_path), part)
+    gc.disable()
+    try:
+        train(
+            tmp_path / "start", *asked[part], tmp_path / "model", seed=0, progress=SilentProgress()
+        )
+    finally:
+        gc.enable()
+    (weight,) = kept
+    assert weight() is None
 
 
 def test_a_large_model_is_not_sampled_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

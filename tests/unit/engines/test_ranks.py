@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from tests.support.launched import TORCHRUN
 
+from terrella.engines import ranks
 from terrella.engines.ranks import end_rank
 
-SCRIPT = Path(__file__).parents[2] / "support/ended_rank.py"
+SUPPORT = Path(__file__).parents[2] / "support"
+SCRIPT = SUPPORT / "ended_rank.py"
 
 
 def test_ranks_end_well_while_gloo_still_holds_tensors():
@@ -21,6 +25,29 @@ def test_ranks_end_well_while_gloo_still_holds_tensors():
             command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_a_barrier_waits_longer_than_a_collective():
+    """Rank 0 may wait hours for a folder that another run is making."""
+    command = [sys.executable, *TORCHRUN, "2", str(SUPPORT / "late_rank.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_ranks_have_time_to_write_a_large_checkpoint(monkeypatch):
+    """NCCL's own limit is ten minutes; trainers and learners meet before accelerate sets that."""
+    accelerate = pytest.importorskip("accelerate")
+    asked = {}
+    monkeypatch.setattr(accelerate, "PartialState", lambda **settings: asked.update(settings))
+    ranks.join_ranks()
+    assert not asked  # one process
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks.join_ranks()
+    assert asked["timeout"] >= timedelta(hours=1)
 
 
 def test_what_a_rank_printed_and_its_exit_handlers_are_kept(tmp_path):

@@ -11,8 +11,15 @@ import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.cli.memory_plan import dry_run_config
 from terrella.core.errors import ConfigError, EngineError
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig, VllmConfig
-from terrella.engines.engine import make_engine
+from terrella.engines.configs import (
+    EngineConfig,
+    RlvrConfig,
+    SftConfig,
+    TinkerConfig,
+    VerlConfig,
+    VllmConfig,
+)
+from terrella.engines.engine import check_settings, make_engine
 from terrella.pipelines.rlvr import Rlvr
 from terrella.show.progress import make_progress
 from terrella.worlds.counter import Counter
@@ -60,6 +67,25 @@ def test_verl_refuses_whether_it_is_installed_or_not(settings, named, tmp_path, 
     assert refused(config, tmp_path, **settings).where == named
     with pytest.raises(EngineError, match="not installed"):
         make_engine(config, work=tmp_path, rlvr=PLAIN)
+
+
+def test_verl_refuses_mini_batches_that_its_devices_cannot_share(tmp_path):
+    """verl itself stops in its first update, with an assertion."""
+
+    def on(*keys: str, nodes: int = 3) -> EngineConfig:
+        return EngineConfig(engine="verl", verl=VerlConfig(nodes=nodes, devices=8, keys=keys))
+
+    for config, rlvr in (
+        (on(), RlvrConfig(groups=16)),  # 128 episodes, 24 devices
+        (on(nodes=2), RlvrConfig(groups=16, mini_batches=16, steps=96)),  # 8 episodes, 16 devices
+    ):
+        assert refused(config, tmp_path, rlvr=rlvr).where == "rlvr.groups"
+    for config, rlvr in (
+        (on(), RlvrConfig(groups=24, mini_batches=8, steps=96)),
+        (on("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=3"), PLAIN),
+        (EngineConfig(engine="verl"), RlvrConfig(groups=7)),  # its devices are not known yet
+    ):
+        check_settings(config, rlvr=rlvr)
 
 
 def test_trl_knows_its_processes(tmp_path, monkeypatch):

@@ -200,6 +200,8 @@ def test_servers_are_not_asked_for_a_longer_context_than_the_model_has():
     [
         ("actor_rollout_ref.actor.entropy_coeff=0.1", "set rlvr.entropy_bonus"),
         ("actor_rollout_ref.actor.clip_ratio_high=0.3", "rlvr.clip_high"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=4", "rlvr.mini_batches"),
+        ("critic.ppo_epochs=2", "rlvr.epochs"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "rlvr.algorithm"),
         ("algorithm.gamma=0.9", "rlvr.gamma"),
         ("+algorithm.filter_groups.enable=true", "rlvr.refill"),

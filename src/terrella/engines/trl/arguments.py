@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trl import GRPOConfig
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
 from terrella.engines.configs import MemoryConfig, RlvrConfig
+from terrella.engines.ranks import join_ranks
 from terrella.engines.training_parts import warmup_within
 
 OWN_PACKAGES = ("aim", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
@@ -77,6 +79,7 @@ def trackers(names: Sequence[str]) -> list[str]:
 def precision_and_memory(config: MemoryConfig) -> dict[str, Any]:
     """Arguments that both trainers share: device, precision, gradient checkpointing."""
     one_gpu_per_process()
+    join_ranks()
     return {
         "use_cpu": not torch.cuda.is_available(),
         "bf16": config.bf16,
@@ -85,6 +88,18 @@ def precision_and_memory(config: MemoryConfig) -> dict[str, Any]:
         # attention is one.
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }
+
+
+def keep_output_precision(accelerator: Any) -> None:
+    """Under FSDP2, give out what a model computes as it is, before the model is wrapped.
+
+    accelerate casts outputs to bf16. A critic's values are fp32, and are so without FSDP2.
+    """
+    if not accelerator.is_fsdp2:
+        return
+    plugin = accelerator.state.fsdp_plugin
+    if plugin.mixed_precision_policy is not None:
+        plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
 
 
 def one_gpu_per_process() -> None:

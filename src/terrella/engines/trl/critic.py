@@ -52,7 +52,7 @@ class Critic(nn.Module):
         """Values of hidden states, in fp32, also under autocast."""
         with torch.autocast(hidden.device.type, enabled=False):
             values = functional.linear(hidden.float(), self.weight.float(), self.bias.float())
-        return values[..., 0]
+        return values[..., 0].clone()  # FSDP2 warns of outputs that are views
 
     def keep_hidden(self, decoder: nn.Module, arguments: Any, output: Any) -> None:
         """Forward hook of the policy's decoder: keep its hidden states for the head."""

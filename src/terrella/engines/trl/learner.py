@@ -29,8 +29,14 @@ from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
 from terrella.engines.configs import LearnerConfig
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.local.local_sampler import LocalSampler, check_size
+from terrella.engines.ranks import join_ranks
 from terrella.engines.trl import learner_state
-from terrella.engines.trl.arguments import adapters, freeze_below, one_gpu_per_process
+from terrella.engines.trl.arguments import (
+    adapters,
+    freeze_below,
+    keep_output_precision,
+    one_gpu_per_process,
+)
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.pack_passes import (
@@ -66,6 +72,7 @@ class TrlLearner:
         sampled in this process. `seed` is that of new adapters.
         """
         one_gpu_per_process()
+        join_ranks()
         self.config = config
         self.head = head
         self.tokenizer = tokenizer
@@ -78,6 +85,7 @@ class TrlLearner:
         self.accelerator = Accelerator(
             cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bf16 else "no"
         )
+        keep_output_precision(self.accelerator)
         module = _trainable(model, config, head, folder or Path(), seed)
         self.model, wrapped = self.accelerator.prepare(module, _optimizer(module))
         # Without accelerate's wrapper, which leaves out steps while a trainer accumulates.

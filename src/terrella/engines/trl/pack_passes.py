@@ -54,15 +54,16 @@ def pad_packs(accelerator: Any, packs: Sequence[Pack]) -> list[Pack]:
 def backward_over(
     accelerator: Any, model: Any, packs: Sequence[Pack], loss_of: Callable[[Any, Pack], Tensor]
 ) -> Tensor:
-    """Run backward over all packs and exchange gradients once.
+    """Run backward over all packs. The mean of the results over processes is the batch's loss.
 
-    The mean of the returned values over all processes is the loss of the batch.
+    DDP exchanges gradients once, with the last pack. FSDP2 shares them out with every pack: until
+    it does, each process holds the gradient of the whole model, and under bf16 sums it in bf16.
     """
     total: Tensor = torch.zeros((), device=accelerator.device)
     packs = pad_packs(accelerator, packs)
     for number, pack in enumerate(packs, 1):
-        last = number == len(packs)
-        with contextlib.nullcontext() if last else accelerator.no_sync(model):
+        exchange = number == len(packs) or accelerator.is_fsdp2
+        with contextlib.nullcontext() if exchange else accelerator.no_sync(model):
             loss = loss_of(model, pack)
             # Gradients are averaged over processes, but the losses are weighted to be summed.
             accelerator.backward(loss * accelerator.num_processes)

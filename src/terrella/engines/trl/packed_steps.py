@@ -16,6 +16,7 @@ from torch import Tensor
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.trl import pack_passes
+from terrella.engines.trl.arguments import keep_output_precision
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
 from terrella.engines.trl.packs import Pack
 from terrella.engines.trl.tree_attention import Attention, attention_of
@@ -29,6 +30,11 @@ class PackedSteps(AtomicCheckpoints):
     model: Any
     processing_class: Any
     _metrics: Any
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """The trainer's accelerator, whose models give out values in fp32."""
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        keep_output_precision(self.accelerator)
 
     @property
     def policy(self) -> Any:

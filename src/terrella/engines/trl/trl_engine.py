@@ -6,6 +6,7 @@ with TrlEngine(EngineConfig(sampler="vllm"), Path("runs/x/engine")) as engine: .
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -101,7 +102,10 @@ class TrlEngine:
         callbacks = [ShowProgress(progress, phase)]
         trainer = SftTrainer(model, tokenizer, config, examples, work, callbacks, seed=seed)
         trainer.fit(folder)
-        return [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+        losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
+        del trainer, model
+        _free_memory()
+        return losses
 
     def rlvr(  # noqa: PLR0913  see `Engine`
         self,
@@ -155,4 +159,20 @@ class TrlEngine:
             trainer.train(resume_from_checkpoint=trainer.last_checkpoint())
         trainer.export(folder)
         curve = [row for row in trainer.state.log_history if "reward" in row]
-        return RlvrRun(curve, trainer.state.global_step, alarm.warning, budget)
+        run = RlvrRun(curve, trainer.state.global_step, alarm.warning, budget)
+        del trainer, model
+        _free_memory()
+        return run
+
+
+def _free_memory() -> None:
+    """Give back the memory of a trainer that is done, on this rank's GPU, too.
+
+    Trainer, model and optimizer refer to each other: they stay until they are collected, and torch
+    keeps their memory even then. A vLLM server on the same GPU would not start.
+    """
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -42,7 +42,8 @@ class ValueHead(Critic):
         if len(self.bias) == 1:
             return super().forward(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
-            return functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+            values = functional.linear(hidden.float(), self.weight.float(), self.bias.float())
+        return values.clone()  # as one head's
 
     def skip_logits(self, model: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
         """Forward hook before the model: keep the positions and ask for no logits."""

@@ -21,6 +21,10 @@ OWN_KEYS: dict[str, str] = {
     f"{ACTOR}.entropy_coeff": "rlvr.entropy_bonus",
     f"{ACTOR}.clip_ratio": "rlvr.clip_low and rlvr.clip_high",
     f"{ACTOR}.kl_loss": "rlvr.kl",
+    f"{ACTOR}.ppo_mini_batch_size": "rlvr.mini_batches",
+    f"{ACTOR}.ppo_epochs": "rlvr.epochs",
+    "critic.ppo_mini_batch_size": "rlvr.mini_batches",
+    "critic.ppo_epochs": "rlvr.epochs",
     "critic.cliprange_value": "rlvr.value_clip",
     "algorithm.adv_estimator": "rlvr.algorithm",
     "algorithm.gamma": "rlvr.gamma",
@@ -32,19 +36,21 @@ OWN_KEYS: dict[str, str] = {
     "trainer.v1.colocate_async": "rlvr.staleness",
     "algorithm.rollout_correction": "rlvr.importance_cap",
 }
-"""Beginnings of verl's keys without effect here, and what to set instead.
+"""Beginnings of verl's keys that are not the user's to set, and what to set instead.
 
-Advantages, filters and losses are those of `algos/`, not verl's.
+Advantages, filters and losses are those of `algos/`, not verl's: most of these keys have no effect.
+Those of mini-batches and epochs would have one, but weights in the loss, warm-up and the number of
+batches follow our settings.
 """
 
 
 def refuse_own_keys(extra: Sequence[str]) -> None:
-    """Refuse keys of verl that would be accepted and have no effect."""
+    """Refuse keys of verl that would have no effect, or half of one."""
     for assignment in extra:
         name = assignment.partition("=")[0].lstrip("+~")
         for prefix, ours in OWN_KEYS.items():
             if name.startswith(prefix):
-                why = "has no effect: the loss is terrella's"
+                why = "is terrella's to set: loss and schedule of a step are computed here"
                 raise ConfigError(f"verl.{name}", why, f"set {ours}")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
-from terrella.engines.configs import EngineConfig, RlvrConfig
+from terrella.engines.configs import EngineConfig, RlvrConfig, VerlConfig
 from terrella.engines.training_parts import changed_fields, training_parts
 
 INSTEAD = {
@@ -20,6 +20,8 @@ INSTEAD = {
 }
 """Settings of a server of ours, and those of verl's servers. dtype, logprobs and max_model_len are
 the same for both."""
+SPLIT_MODEL = ("ulysses_sequence_parallel_size", "strategy", "megatron")
+"""Words in keys of verl's by which several devices may share a row: verl then counts for itself."""
 
 
 def check_run(
@@ -35,6 +37,7 @@ def check_run(
             )
     if rlvr is not None and rlvr.steps:
         check(rlvr)
+        check_shares(rlvr, config.verl)
         check_history(history)
         check_recording(getattr(config, "record_every", 0))
 
@@ -49,6 +52,25 @@ def check(rlvr: RlvrConfig) -> None:
             "rlvr.steps",
             f"{rlvr.steps} is not a multiple of mini_batches x epochs = {rlvr.steps_per_batch}",
             "verl ends after a whole batch",
+        )
+
+
+def check_shares(rlvr: RlvrConfig, verl: VerlConfig) -> None:
+    """Refuse mini-batches that the devices cannot share equally.
+
+    verl notices in its first update: after servers were started and episodes were played. Where
+    `verl.devices` is 0, the devices are not known yet.
+    """
+    devices = verl.nodes * verl.devices
+    if not devices or any(word in key for key in verl.keys for word in SPLIT_MODEL):
+        return
+    episodes = rlvr.groups // rlvr.mini_batches * rlvr.group_size
+    if episodes % devices:
+        raise ConfigError(
+            "rlvr.groups",
+            f"{episodes} episodes of a mini-batch (groups / mini_batches x group_size) cannot be "
+            f"shared by {devices} devices",
+            f"make them a multiple of {devices}",
         )
 
 

@@ -23,7 +23,7 @@ from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, VerlConfig
 from terrella.engines.verl.checkpoint_export import export_checkpoint
 from terrella.engines.verl.compose import compose
-from terrella.engines.verl.limits import check
+from terrella.engines.verl.limits import check, check_shares
 from terrella.engines.verl.rollout_spec import RolloutSpec
 from terrella.engines.verl.verl_keys import Job, device_count, verl_keys
 from terrella.rollout.source import EpisodeSource
@@ -83,6 +83,7 @@ class VerlRun:
             devices=verl.devices or device_count(),
             positions=max_positions(model.resolve()),
         )
+        check_shares(rlvr, verl.replace(devices=self.job.devices))
         self.composed = compose(verl_keys(self.job), verl.keys)
 
     def train(self, progress: Progress, phase: str = "rlvr") -> list[dict[str, Any]]:

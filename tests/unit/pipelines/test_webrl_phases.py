@@ -124,10 +124,10 @@ def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monk
             taken.append(action)
         return step(self, action)
 
-    def uncounted(self, *arguments):
+    def uncounted(self, *arguments, **named):
         evaluating.append(True)
         try:
-            return evaluate(self, *arguments)
+            return evaluate(self, *arguments, **named)
         finally:
             evaluating.pop()
 

@@ -1,5 +1,6 @@
 """WebRL from imitation to the manifest, and resumed after a kill at any file."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -231,3 +232,38 @@ def terrella(*words):
     from terrella.cli import app
 
     app.cli(args=[str(word) for word in words])
+
+
+class Kill(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def test_a_run_that_is_killed_in_play_ends_the_same_and_plays_only_what_is_missing(
+    tmp_path, monkeypatch
+):
+    """In practice, in an evaluation, and while an outcome model's attempts are played."""
+    changes = {"phases": 1, "outcome_judge": "model", "slots": 3, "demonstrations": 3}
+    changes["outcome_model"] = OutcomeModel.Config(attempts=16, epochs=1)
+    taken, left, step = [], [10**9], Sokoban.step
+
+    def counted(self, action):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Kill
+        taken.append(action)
+        return step(self, action)
+
+    monkeypatch.setattr(Sokoban, "step", counted)
+    small(tmp_path / "whole", **changes).build().run(SilentProgress())
+    wanted, steps = digests(tmp_path / "whole"), len(taken)
+    taken.clear()
+    config = small(tmp_path / "killed", **changes)
+    lives, ended = 0, False
+    while not ended and lives < 50:
+        lives, left[0] = lives + 1, steps // 4
+        with contextlib.suppress(Kill):
+            config.build().run(SilentProgress())
+            ended = True
+    assert lives >= 4 and digests(tmp_path / "killed") == wanted
+    # A kill costs the attempts that were being played: three, of at most six steps.
+    assert len(taken) <= steps + lives * 3 * 6

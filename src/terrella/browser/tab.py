@@ -36,6 +36,8 @@ It is more than one because a click takes a moment to start its request.
 """
 SETTLE_RESOURCES = ("document", "xhr", "fetch")
 """Requests that change what a page shows; images may take longer."""
+OPENING_SECONDS = 20.0
+"""Longest wait for a document: what is read before it has come is the page before it."""
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 EDIT_COMMANDS = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut"}
 KEYS = {
@@ -221,15 +223,26 @@ class Tab:
         return True
 
     async def settle(self, seconds: float = 10.0) -> None:
-        """Wait until no request is pending and the document is loaded."""
+        """Wait until no request is pending and the document is loaded.
+
+        A page that takes longer is read as it is: its episode would be lost otherwise. A document
+        is waited for longer than what a page loads afterwards.
+        """
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        began = loop.time()
         quiet = 0
-        while quiet < QUIET_POLLS and loop.time() < end:
+        while quiet < QUIET_POLLS:
+            opening = any(each.resource_type == "document" for each in self._loading)
+            if loop.time() - began >= (max(seconds, OPENING_SECONDS) if opening else seconds):
+                break
             await asyncio.sleep(POLL_SECONDS)
             quiet = 0 if self._loading else quiet + 1
-        milliseconds_left = 1000 * (end - loop.time())
-        await self.page.wait_for_load_state("load", timeout=max(1.0, milliseconds_left))
+        milliseconds_left = 1000 * (began + seconds - loop.time())
+        try:
+            await self.page.wait_for_load_state("load", timeout=max(1.0, milliseconds_left))
+        except Exception as error:  # Playwright has a single error class
+            if "Timeout" not in str(error):
+                raise
         await self._attach()
 
     # --- observation ------------------------------------------------------------------------------
@@ -242,7 +255,7 @@ class Tab:
         rows = await self.evaluate_isolated(
             f"terrella.tree({json.dumps(selector)}, {json.dumps(task_query)})"
         )
-        return [TreeRow(*row) for row in rows]
+        return [TreeRow(*row) for row in _well_formed(rows)]
 
     async def forget_ids(self) -> None:
         """Restart the numbering of elements at 1."""
@@ -394,3 +407,14 @@ class Tab:
     async def scroll(self, pixels: int, element_id: int = 0) -> bool:
         """Scroll the page, or the scrollable part around an element."""
         return bool(await self.evaluate_isolated(f"terrella.scroll({element_id}, {pixels})"))
+
+
+def _well_formed(value: Any) -> Any:
+    """Texts without the halves of characters that scripts leave: no tokenizer takes them."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_well_formed(each) for each in value]
+    if isinstance(value, dict):
+        return {_well_formed(name): _well_formed(each) for name, each in value.items()}
+    return value

@@ -77,9 +77,14 @@ class Attempt:
         return f"{self.task.family}/{self.instance}" if self.instance else self.task.name
 
     @property
+    def is_broken(self) -> bool:
+        """Whether the world failed, so that nobody knows how it would have ended."""
+        return bool(self.stop) and Stop(self.stop).is_broken
+
+    @property
     def can_be_judged(self) -> bool:
         """Whether it was played to its end; the world may have no check for it."""
-        return bool(self.choices) and not (self.stop and Stop(self.stop).is_broken)
+        return bool(self.choices) and not self.is_broken
 
     @property
     def actions(self) -> tuple[str, ...]:

@@ -79,6 +79,11 @@ class RowJournal:
         self.unfinished.unlink()
         return self.whole
 
+    def discard(self) -> None:
+        """Remove the rows that are not finished."""
+        self._file.close()
+        self.unfinished.unlink()
+
     def _add(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self.rows[tuple(row[column] for column in self.columns)] = row

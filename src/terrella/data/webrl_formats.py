@@ -150,9 +150,12 @@ def _question(intent: str, responses: Sequence[str], page: str) -> str:
     )
 
 
-def outcome_question(attempt: Attempt, page: str) -> str:
-    """What the outcome model is asked about an attempt, with this text as its last page."""
-    return _question(instruction_of(attempt), attempt.actions, page)
+def outcome_question(attempt: Attempt, page: str, *, without: int = 0) -> str:
+    """What the outcome model is asked about an attempt, with this text as its last page.
+
+    `without` so many of its first actions.
+    """
+    return _question(instruction_of(attempt), attempt.actions[without:], page)
 
 
 # --- from attempts --------------------------------------------------------------------------------

@@ -227,6 +227,7 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
         ),
         families={"webarena_lite": WebArena.Config(tasks="webarena_lite", max_steps=30)},
         slots=64,
+        env_threads=16,  # 1,700 proposals a phase are reset for the critic: hours one by one
         imitation_updates=36,  # one epoch of 1,123 demonstrations of about four steps
         curriculum="self_evolving",
         practice=Curriculum.Config(

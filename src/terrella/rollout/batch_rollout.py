@@ -2,7 +2,8 @@
 
 The order of everything follows from the tasks alone, so the same tasks and weights give the same
 attempts, bit for bit. A world that fails leaves a masked attempt, and the others continue. Slow
-worlds (browsers) are stepped beside each other in threads.
+worlds (browsers) are stepped beside each other in threads. Attempts that a journal has kept take
+their place in the batch without a world, so a resumed run makes the same choices.
     with BatchRollout(families, slots=32) as rollout:
         attempts = rollout.play(expert_actions, tasks, split=Split.TRAIN)
 """
@@ -20,8 +21,10 @@ import numpy as np
 
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
+from terrella.core.seeds import POLICY_STREAM, stream
 from terrella.core.types import Split, Stop, show_text
 from terrella.core.world import World
+from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
 
@@ -46,14 +49,26 @@ class WorldSlot:
 
     index: int
     task: PracticeTask
-    world: World
+    world: World | None
+    """None for an attempt that was kept."""
     run: EpisodeRun | None
     """None where the world could not be reset."""
     choices: list[Choice] = field(default_factory=list[Choice])
+    kept: Attempt | None = None
+    """Played before a kill: its choices are repeated, and no world is stepped."""
 
     @property
     def over(self) -> bool:
+        if self.kept is not None:
+            return len(self.choices) == len(self.kept.choices)
         return self.run is None or self.run.over
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The episode's own random numbers; what is drawn for a kept attempt is not used."""
+        if self.run is None:
+            return stream(POLICY_STREAM, self.task.seed, self.task.noise_seed)
+        return self.run.rng
 
 
 class Chosen(NamedTuple):
@@ -97,6 +112,7 @@ class BatchRollout:
         """
         self.families = families
         self.slots = slots
+        self.threads = threads
         self.read_instruction = read_instruction
         self._idle: list[tuple[str, World]] = []
         self._threads = ThreadPoolExecutor(threads, "world") if threads else None
@@ -141,16 +157,25 @@ class BatchRollout:
             self._give_back(family, world)
 
     def first_inputs(self, tasks: Sequence[PracticeTask], split: Split) -> list[PolicyInput | None]:
-        """The first policy input of each task; None where the world cannot be reset."""
-        inputs = []
-        for index, task in enumerate(tasks):
-            slot = self._start(index, task, self._borrow(task.family), split)
-            inputs.append(self.policy_input(slot) if slot.run is not None else None)
-            self._finish(slot)
+        """The first policy input of each task; None where the world cannot be reset.
+
+        Slow worlds are reset beside each other, in the threads.
+        """
+        inputs: list[PolicyInput | None] = []
+        at_once = max(1, min(self.slots, self.threads))
+        for start in range(0, len(tasks), at_once):
+            borrowed = [
+                (task, self._borrow(task.family)) for task in tasks[start : start + at_once]
+            ]
+            for slot in self._each(lambda new: self._start(0, new[0], new[1], split), borrowed):
+                inputs.append(self.policy_input(slot) if slot.run is not None else None)
+                self._finish(slot)
         return inputs
 
     def policy_input(self, slot: WorldSlot) -> PolicyInput:
         """What the policy sees now."""
+        if slot.kept is not None:
+            return _kept_input(slot.kept, len(slot.choices))
         assert slot.run is not None
         situation = slot.run.situation
         text = show_text(situation.observation)
@@ -172,9 +197,9 @@ class BatchRollout:
             if len(first) == count:
                 break
             task = PracticeTask(family=family, seed=seed)
-            slot = self._start(seed, task, self._borrow(family), split)
-            first.setdefault(slot.world.instance if slot.run else task.name, seed)
-            self._give_back(family, slot.world)
+            with self.world(family) as world:
+                slot = self._start(seed, task, world, split)
+                first.setdefault(world.instance if slot.run else task.name, seed)
         return list(first.values())
 
     # --- play -------------------------------------------------------------------------------------
@@ -187,30 +212,38 @@ class BatchRollout:
         split: Split,
         max_env_steps: int = 0,
         watch: Watch = unwatched,
+        journal: AttemptJournal | None = None,
     ) -> list[Attempt]:
         """Attempts in the order of the tasks.
 
-        No task is started once `max_env_steps` are used; 0 plays all tasks.
+        No task is started once `max_env_steps` are used; 0 plays all tasks. What a journal has kept
+        is not played again.
         """
+        kept = journal.known(tasks) if journal else {}
         waiting = list(enumerate(tasks))
         active: list[WorldSlot] = []
         finished: dict[int, Attempt] = {}
         env_steps = 0
         while waiting or active:
-            starting: list[tuple[int, PracticeTask, World]] = []
+            starting: list[tuple[int, PracticeTask, World | None]] = []
             while waiting and len(active) + len(starting) < self.slots:
                 if 0 < max_env_steps <= env_steps:
                     break
                 index, task = waiting.pop(0)
-                starting.append((index, task, self._borrow(task.family)))
-            active += self._each(lambda new: self._start(new[0], new[1], new[2], split), starting)
+                world = None if index in kept else self._borrow(task.family)
+                starting.append((index, task, world))
+            active += self._each(
+                lambda new: self._start(new[0], new[1], new[2], split, kept.get(new[0])), starting
+            )
             live = [slot for slot in active if not slot.over]
             if live:
                 self._step(sampler, live)
                 env_steps += len(live)
             for slot in [slot for slot in active if slot.over]:
-                finished[slot.index] = self._finish(slot)
                 active.remove(slot)
+                finished[slot.index] = slot.kept or self._finish(slot)
+                if journal and slot.kept is None:
+                    journal.keep(slot.index, finished[slot.index])
             watch(env_steps, len(finished))
             if not active and 0 < max_env_steps <= env_steps:
                 break
@@ -221,7 +254,16 @@ class BatchRollout:
         mapped = map if self._threads is None else self._threads.map
         return list(mapped(call, items))
 
-    def _start(self, index: int, task: PracticeTask, world: World, split: Split) -> WorldSlot:
+    def _start(
+        self,
+        index: int,
+        task: PracticeTask,
+        world: World | None,
+        split: Split,
+        kept: Attempt | None = None,
+    ) -> WorldSlot:
+        if world is None:
+            return WorldSlot(index, task, None, None, kept=kept)
         try:
             run = EpisodeRun(
                 world,
@@ -238,9 +280,21 @@ class BatchRollout:
         return WorldSlot(index, task, world, run)
 
     def _step(self, sampler: ActionSampler, slots: Sequence[WorldSlot]) -> None:
+        played = [slot for slot in slots if slot.kept is None]
+        if played:
+            # Of the kept ones, too: the last bits of what is computed may depend on all of a batch.
+            self._choose(sampler, slots)
+            self._each(self._advance, played)
+        for slot in slots:
+            if slot.kept is not None:
+                slot.choices.append(slot.kept.choices[len(slot.choices)])
+
+    def _choose(self, sampler: ActionSampler, slots: Sequence[WorldSlot]) -> None:
         inputs = [self.policy_input(slot) for slot in slots]
         sampled = sampler(inputs, slots)
         for slot, shown, chosen in zip(slots, inputs, sampled, strict=True):
+            if slot.kept is not None:
+                continue
             choice = Choice(
                 observation=shown.text,
                 offered=shown.offered,
@@ -251,7 +305,6 @@ class BatchRollout:
                 reply_ids=chosen.reply_ids,
             )
             slot.choices.append(choice)
-        self._each(self._advance, slots)
 
     def _advance(self, slot: WorldSlot) -> None:
         """Carry out the last choice."""
@@ -262,6 +315,7 @@ class BatchRollout:
             slot.run.end(Stop.WORLD_ERROR, f"{type(error).__name__}: {error}")
 
     def _finish(self, slot: WorldSlot) -> Attempt:
+        assert slot.world is not None
         self._give_back(slot.task.family, slot.world)
         run = slot.run
         if run is None or not run.over:
@@ -283,6 +337,15 @@ class BatchRollout:
             stop=str(run.stop or Stop.WORLD_ERROR),
             instance=run.episode.instance,
         )
+
+
+def _kept_input(attempt: Attempt, step: int) -> PolicyInput:
+    """What the policy saw before a step of a kept attempt."""
+    choice = attempt.choices[step]
+    past = attempt.actions[:step]
+    return PolicyInput(
+        choice.observation, choice.offered, past, choice.steps_left, attempt.instruction
+    )
 
 
 def expert_actions(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:

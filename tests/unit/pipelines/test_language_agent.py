@@ -50,9 +50,10 @@ def attempt(seed, *, success, actions=("up", "down", "up")):
         Choice(
             observation=f"at {seed}, step {n}",
             offered=("up", "down"),
-            taken=("up", "down").index(action),
+            taken=("up", "down").index(action) if action in ("up", "down") else -1,
             logprob=0.0,
             steps_left=5 - n,
+            written="" if action in ("up", "down") else action,
         )
         for n, action in enumerate(actions)
     )
@@ -206,6 +207,11 @@ def test_a_judge_learns_yes_and_no_and_a_long_page_keeps_the_question():
     asked = short._question(replace(attempts[0], last="page " * 200))
     assert len(asked) <= 200
     assert learner.tokenizer.decode(list(asked)).endswith("YES or NO:")
+    rambled = attempt(0, success=True, actions=[f"act {n}: {'on and on ' * 9}" for n in range(9)])
+    asked = short._question(replace(rambled, last="page " * 200))
+    text = learner.tokenizer.decode(list(asked))
+    assert len(asked) <= 200 and "act 8" in text and "act 0" not in text
+    assert text.endswith("YES or NO:")
 
 
 def test_scoring_and_writing_play_the_same_tasks_and_keep_their_tokens():

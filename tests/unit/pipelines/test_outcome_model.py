@@ -62,7 +62,7 @@ def test_too_few_attempts_to_measure_it_are_refused(setting):
 
 def test_attempts_that_are_all_masked_are_named():
     class Broken:
-        def play(self, tasks, *, split, watch):
+        def play(self, tasks, *, split, watch, journal):
             return [
                 Attempt(
                     task=task, instruction="", choices=(), last="", success=None, stop="world_error"
@@ -71,7 +71,7 @@ def test_attempts_that_are_all_masked_are_named():
             ]
 
     with pytest.raises(ConfigError, match="none of 4 test attempts has a verdict"):
-        _play(Broken(), ["shop"], 4, Split.TEST, SilentProgress())
+        _play(Broken(), ["shop"], 4, Split.TEST, SilentProgress(), None)
 
 
 def test_both_kinds_of_error_are_told_apart_and_silence_is_counted():

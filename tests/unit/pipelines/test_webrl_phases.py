@@ -32,15 +32,17 @@ class ExpertAgent:
     def player(self, actor):
         yield self
 
-    def play(self, tasks, *, split, greedy=False, max_env_steps=0, watch):
-        self.played = self.rollout.play(expert_actions, tasks, split=split, watch=watch)
+    def play(self, tasks, *, split, greedy=False, max_env_steps=0, watch, journal):
+        self.played = self.rollout.play(
+            expert_actions, tasks, split=split, watch=watch, journal=journal
+        )
         return self.played
 
 
 def test_an_evaluation_counts_each_instance_once(tmp_path):
     with BatchRollout({"count": Counter.Config(goals=5)}) as rollout:
         agent = ExpertAgent(rollout)
-        scores = TrainContext(rollout, agent, 0).evaluate(tmp_path, ["count"], 40, Split.TEST)
+        scores = TrainContext(rollout, agent, 0, 20).evaluate(tmp_path, ["count"], 40, Split.TEST)
         instances = {attempt.instance for attempt in agent.played}
     assert scores.n == len(scores.successes) == len(instances) < 40
 
@@ -105,7 +107,7 @@ def test_no_fold_of_the_critic_has_seen_a_replayed_task(tmp_path):
     config = WebRl.Config(
         families={"count": Counter.Config()}, learner=WebRlUpdateConfig(critic_folds=2)
     )
-    pipeline, context = WebRl(config), TrainContext(None, TellingAgent(), 0)
+    pipeline, context = WebRl(config), TrainContext(None, TellingAgent(), 0, 20)
     first = Phase(QuietRun(tmp_path), context, tmp_path, 1)
     phases = {"abcd": first, "efabcd": dataclasses.replace(first, number=2)}
     for tasks, phase in phases.items():
@@ -122,10 +124,10 @@ def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monk
             taken.append(action)
         return step(self, action)
 
-    def uncounted(self, *arguments):
+    def uncounted(self, *arguments, **named):
         evaluating.append(True)
         try:
-            return evaluate(self, *arguments)
+            return evaluate(self, *arguments, **named)
         finally:
             evaluating.pop()
 

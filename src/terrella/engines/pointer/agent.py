@@ -16,6 +16,7 @@ import torch
 
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
+from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.engines.pointer.learner import PointerActor, PointerCritic, PointerJudge, make_net
 from terrella.models.pointer import PointerSizes, Reader
@@ -45,6 +46,7 @@ class PointerPlayer:
         max_env_steps: int = 0,
         greedy: bool = False,
         watch: Watch = unwatched,
+        journal: AttemptJournal | None = None,
     ) -> list[Attempt]:
         """Sample at temperature 1 with each episode's own random numbers, or the likeliest."""
 
@@ -53,14 +55,13 @@ class PointerPlayer:
                 probs_BK = self.actor.scores(inputs).double().exp()
             chosen = []
             for probs_K, shown, slot in zip(probs_BK, inputs, slots, strict=True):
-                assert slot.run is not None
                 probs = probs_K[: len(shown.offered)]
-                taken = draw_index(probs.tolist(), slot.run.rng, greedy=greedy)
+                taken = draw_index(probs.tolist(), slot.rng, greedy=greedy)
                 chosen.append(Chosen(taken, float(probs[taken].log())))
             return chosen
 
         return self.rollout.play(
-            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch
+            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch, journal=journal
         )
 
 

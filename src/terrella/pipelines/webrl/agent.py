@@ -17,6 +17,7 @@ from typing import Protocol
 
 from terrella.core.tokens import AdamParams, LearnerOutput
 from terrella.core.types import Split
+from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.data.train_steps import TrainStep
 from terrella.models.policy_input import PolicyInput
@@ -99,10 +100,12 @@ class Player(Protocol):
         max_env_steps: int = 0,
         greedy: bool = False,
         watch: Watch = unwatched,
+        journal: AttemptJournal | None = None,
     ) -> list[Attempt]:
         """Attempts in the order of the tasks.
 
-        No task is started once `max_env_steps` are used; 0 plays all tasks.
+        No task is started once `max_env_steps` are used; 0 plays all tasks. What a journal has kept
+        is not played again.
         """
         ...
 

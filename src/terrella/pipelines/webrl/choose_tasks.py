@@ -1,13 +1,13 @@
 """The tasks of a phase: proposed from failures, valued by the critic, admitted by its band.
 
 Rank 0 proposes and resets worlds, all ranks value; every part is a file of the phase.
-    chosen = choose_tasks(config, phase, lambda: record)
+    chosen = choose_tasks(config, phase, record)
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -29,9 +29,7 @@ from terrella.pipelines.webrl.settings import WebRlSettings
 from terrella.policies.endpoint import Endpoint
 
 
-def choose_tasks(
-    config: WebRlSettings, phase: Phase, make_record: Callable[[], PracticeRecord]
-) -> PhaseTasks:
+def choose_tasks(config: WebRlSettings, phase: Phase, record: PracticeRecord) -> PhaseTasks:
     """As many tasks as could be started within the env steps of a phase."""
     count = max(1, config.phase_steps // config.group_size)  # an attempt has at least one step
     if config.curriculum == "fixed":
@@ -42,7 +40,6 @@ def choose_tasks(
             lambda: PhaseTasks(tasks=fixed_tasks(tuple(config.families), count, rng)),
         )
     count = min(count, _expected_count(config, phase))
-    record = make_record()
     curriculum: Curriculum = config.practice.build()
     written = _written(config, phase, record, count)
     proposed = phase.part(

@@ -24,6 +24,7 @@ from terrella.core.run_folder import RunFolder, read_part, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.types import Split
 from terrella.core.world import World
+from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import (
     Attempt,
     PracticeTask,
@@ -74,6 +75,8 @@ class TrainContext:
     rollout: BatchRollout
     agent: Agent
     seed: int
+    patience: int
+    """Broken attempts in a row that end the run."""
     _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
     """Those of distinct instances: every evaluation of a run plays the same ones."""
 
@@ -84,10 +87,13 @@ class TrainContext:
         count: int,
         split: Split,
         progress: Progress = SILENT,
+        *,
+        journal: Path | None = None,
     ) -> SuccessScores | None:
         """Greedy play of `count` distinct instances of each family; None if there are none.
 
-        A repeated instance would be the same episode again, counted as another trial.
+        A repeated instance would be the same episode again, counted as another trial. `journal`
+        names where attempts are kept until all have ended; the actor must be whole by then.
         """
         tasks = [
             PracticeTask(family=name, seed=seed)
@@ -97,10 +103,20 @@ class TrainContext:
         if not tasks:
             return None
         begin(progress, split.value, len(tasks))
-        with self.agent.player(actor) as player:
+        with contextlib.ExitStack() as stack:
+            kept = None
+            if journal is not None:
+                kept = stack.enter_context(AttemptJournal(journal, patience=self.patience))
+            player = stack.enter_context(self.agent.player(actor))
             played = player.play(
-                tasks, split=split, greedy=True, watch=lambda _, done: progress.advance(done)
+                tasks,
+                split=split,
+                greedy=True,
+                watch=lambda _, done: progress.advance(done),
+                journal=kept,
             )
+            if kept is not None:
+                kept.discard()
         return success_scores(played)
 
     def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
@@ -119,7 +135,8 @@ def open_context(config: WebRlSettings, engine: Engine, run: RunFolder) -> Itera
         read_instruction=config.read_instruction,
         threads=config.env_threads,
     ) as rollout:
-        yield TrainContext(rollout, _agent(config, engine, run, rollout), config.seed)
+        agent = _agent(config, engine, run, rollout)
+        yield TrainContext(rollout, agent, config.seed, config.patience)
 
 
 def _agent(config: WebRlSettings, engine: Engine, run: RunFolder, rollout: BatchRollout) -> Agent:
@@ -294,6 +311,7 @@ def make_judge(
                 tuple(config.families),
                 folder,
                 seed=config.seed,
+                patience=config.patience,
                 progress=run.progress,
             )
             if run.is_main:

@@ -211,17 +211,25 @@ class LanguageJudge(LanguageLearner):
         return self.learner.forward_backward(data, "cross_entropy")
 
     def _question(self, attempt: Attempt) -> tuple[int, ...]:
-        """The intent, one line per action, the last page; a long page loses its end."""
+        """The intent, one line per action, the last page; a long page loses its end.
+
+        Actions that do not fit without a page lose the oldest ones: a pass of more tokens than were
+        planned for may not fit into memory, in this run and in every one that resumes it.
+        """
         page, limit = attempt.last, self.codec.config.prompt_tokens
         ids = self._ask(attempt, page)
         while limit and len(ids) > limit and page:
             words = self.codec.template.write(page)
             page = self.codec.template.text(words[: max(0, len(words) - (len(ids) - limit) - 1)])
             ids = self._ask(attempt, page)
+        for without in range(1, len(attempt.choices) + 1):
+            if not limit or len(ids) <= limit:
+                break
+            ids = self._ask(attempt, page, without)
         return ids
 
-    def _ask(self, attempt: Attempt, page: str) -> tuple[int, ...]:
-        question = outcome_question(attempt, page)
+    def _ask(self, attempt: Attempt, page: str, without: int = 0) -> tuple[int, ...]:
+        question = outcome_question(attempt, page, without=without)
         template = self.codec.template
         if isinstance(template, ChatTemplate):
             system = {"role": "system", "content": OUTCOME_MODEL_SYSTEM}

@@ -9,8 +9,10 @@ episodes think. Both give attempts.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from terrella.codecs.web_prompt import WebCodec
@@ -18,7 +20,8 @@ from terrella.core.protocols import Learner, Sampler
 from terrella.core.tokens import Task, TokenEpisode, TrainExample
 from terrella.core.types import Episode, Situation, Split, Stop, show_text
 from terrella.core.world import World
-from terrella.data.attempts import Attempt, Choice, PracticeTask
+from terrella.data.attempt_journal import AttemptJournal
+from terrella.data.attempts import Attempt, Choice, PracticeTask, count_steps
 from terrella.models.policy_input import PolicyInput
 from terrella.rollout.batch_rollout import (
     BatchRollout,
@@ -29,7 +32,6 @@ from terrella.rollout.batch_rollout import (
     unwatched,
 )
 from terrella.rollout.env_pool import EnvPool, EnvWorker
-from terrella.rollout.mixed import MixedRollout
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.session import StepResult
 
@@ -63,20 +65,20 @@ class ScoringPlayer:
         max_env_steps: int = 0,
         greedy: bool = False,
         watch: Watch = unwatched,
+        journal: AttemptJournal | None = None,
     ) -> list[Attempt]:
         def choose(inputs: Sequence[PolicyInput], slots: Sequence[WorldSlot]) -> list[Chosen]:
             chosen = []
             for scored, slot in zip(self._scores(inputs), slots, strict=True):
-                assert slot.run is not None
                 best = max(each.score for each in scored)
                 weights = [math.exp((each.score - best) / self.temperature) for each in scored]
-                taken = draw_index(weights, slot.run.rng, greedy=greedy)
+                taken = draw_index(weights, slot.rng, greedy=greedy)
                 found = scored[taken]
                 chosen.append(Chosen(taken, found.logprob, found.written, found.reply))
             return chosen
 
         return self.rollout.play(
-            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch
+            choose, tasks, split=split, max_env_steps=max_env_steps, watch=watch, journal=journal
         )
 
     def _scores(self, inputs: Sequence[PolicyInput]) -> list[list[ScoredAction]]:
@@ -171,11 +173,17 @@ class WritingPlayer:
         env_pool: EnvPool.Config,
         seed: int,
     ) -> None:
-        """`at_once` episodes are in flight; the next ones start when all of them have ended."""
+        """`at_once` episodes are in flight; the next ones start when all of them have ended.
+
+        So which tasks are started follows from the attempts before them, in the order of the tasks,
+        and not from which of them ended first.
+        """
         self.codec = codec
         self.sampler = sampler
         self.at_once = at_once
         self.seed = seed
+        self.in_step = env_pool.place == "inline"
+        """Whether a batch computes the same bits each time: worlds answer in order."""
         self.limits = {
             name: Rollout.Config(
                 world=world,
@@ -196,27 +204,75 @@ class WritingPlayer:
         max_env_steps: int = 0,
         greedy: bool = False,
         watch: Watch = unwatched,
+        journal: AttemptJournal | None = None,
     ) -> list[Attempt]:
-        names = list(dict.fromkeys(task.family for task in tasks))
-        temperature = 0.0 if greedy else 1.0
-        parts = {
-            name: SeeingRollout(self.limits[name].replace(temperature=temperature), self.codec)
-            for name in names
-        }
-        attempts: list[Attempt] = []
-        with MixedRollout(next(iter(parts.values())).config, parts) as rollout:
+        kept = journal.known(tasks) if journal else {}
+        ended: dict[int, Attempt] = {}
+
+        def end(index: int, attempt: Attempt) -> None:
+            ended[index] = attempt
+            if journal and index not in kept:
+                journal.keep(index, attempt)
+            watch(count_steps(ended.values()), len(ended))
+
+        numbered = list(enumerate(tasks))
+        with self._rollouts(tasks, greedy=greedy) as rollouts:
             for start in range(0, len(tasks), self.at_once):
-                if 0 < max_env_steps <= rollout.env_steps:
+                if 0 < max_env_steps <= count_steps(ended.values()):
                     break
-                batch = tasks[start : start + self.at_once]
-                asked = [_asked(task, split) for task in batch]
-                played = rollout.run(self.sampler, asked, group_size=1, seed=self.seed)
-                attempts += [
-                    _attempt(task, parts[task.family].seen.pop((task.seed, task.noise_seed)), each)
-                    for task, each in zip(batch, played, strict=True)
-                ]
-                watch(rollout.env_steps, len(attempts))
-        return attempts
+                batch = numbered[start : start + self.at_once]
+                known = self._known(batch, kept)
+                for index, attempt in known.items():
+                    end(index, attempt)
+                missing = [item for item in batch if item[0] not in known]
+                asyncio.run(self._play(rollouts, missing, split, end))
+        return [ended[index] for index in sorted(ended)]
+
+    @contextlib.contextmanager
+    def _rollouts(
+        self, tasks: Sequence[PracticeTask], *, greedy: bool
+    ) -> Iterator[dict[str, SeeingRollout]]:
+        """A rollout for each family; their worlds are closed at the end."""
+        temperature = 0.0 if greedy else 1.0
+        with contextlib.ExitStack() as stack:
+            yield {
+                name: stack.enter_context(
+                    SeeingRollout(self.limits[name].replace(temperature=temperature), self.codec)
+                )
+                for name in dict.fromkeys(task.family for task in tasks)
+            }
+
+    def _known(
+        self, batch: Sequence[tuple[int, PracticeTask]], kept: Mapping[int, Attempt]
+    ) -> dict[int, Attempt]:
+        """What is not played again of a batch.
+
+        A batch that computes the same bits each time is played again as a whole: the last bits of a
+        log-probability depend on what is sampled beside it.
+        """
+        known = {index: kept[index] for index, _ in batch if index in kept}
+        return {} if self.in_step and len(known) < len(batch) else known
+
+    async def _play(
+        self,
+        rollouts: Mapping[str, SeeingRollout],
+        missing: Sequence[tuple[int, PracticeTask]],
+        split: Split,
+        end: Callable[[int, Attempt], None],
+    ) -> None:
+        """Play these at once; each is kept as soon as it has ended, a batch in step as a whole."""
+
+        async def play(index: int, task: PracticeTask) -> tuple[int, Attempt]:
+            rollout, asked = rollouts[task.family], _asked(task, split)
+            episode = await rollout.run_one(self.sampler, asked, 0, self.seed)
+            attempt = _attempt(task, rollout.seen.pop((task.seed, task.noise_seed)), episode)
+            if not self.in_step:
+                end(index, attempt)
+            return index, attempt
+
+        played = await asyncio.gather(*(play(*item) for item in missing))
+        for item in played if self.in_step else ():
+            end(*item)
 
 
 def _asked(task: PracticeTask, split: Split) -> Task:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,13 @@ from terrella.core.run_folder import rank, wait_for
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.stats import wilson
 from terrella.core.types import Split
+from terrella.data.attempt_journal import AttemptJournal, play_once
 from terrella.data.attempts import (
     Attempt,
     PracticeTask,
     count_steps,
     read_attempts,
     scored_attempts,
-    write_attempts,
 )
 from terrella.pipelines.webrl.agent import Agent, Player
 from terrella.pipelines.webrl.injections import Flips, count_flips
@@ -181,14 +182,15 @@ class OutcomeModel(Configurable):
         folder: Path,
         *,
         seed: int,
+        patience: int,
         progress: Progress = SILENT,
     ) -> OutcomeModelResult:
         """Let the actor play, train, calibrate and measure; the weights go to the folder.
 
-        Rank 0 plays, all ranks train.
+        Rank 0 plays, all ranks train. `patience` is that of an `AttemptJournal`.
         """
         if rank() == 0:
-            self._play(agent, actor, families, folder, progress)
+            self._play(agent, actor, families, folder, patience, progress)
         attempts = {split: _read_when_made(folder / _attempts_file(split)) for split in SPLITS}
         validation, test = attempts[Split.VALIDATION], attempts[Split.TEST]
         with agent.judge(None, base=actor) as judge:
@@ -226,15 +228,17 @@ class OutcomeModel(Configurable):
         actor: Path,
         families: Sequence[str],
         folder: Path,
+        patience: int,
         progress: Progress,
     ) -> None:
         count = self.config.attempts
         with agent.player(actor) as player:
             for split, wanted in zip(SPLITS, (count, count // 4, count // 4), strict=True):
-                path = folder / _attempts_file(split)
-                if not path.exists():
-                    begin(progress, f"attempts for the outcome model, {split.value}", wanted)
-                    write_attempts(path, _play(player, families, wanted, split, progress))
+                play_once(
+                    folder / _attempts_file(split),
+                    partial(_play, player, families, wanted, split, progress),
+                    patience=patience,
+                )
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -269,13 +273,21 @@ def _read_when_made(path: Path) -> list[Attempt]:
 
 
 def _play(
-    player: Player, families: Sequence[str], count: int, split: Split, progress: Progress
+    player: Player,
+    families: Sequence[str],
+    count: int,
+    split: Split,
+    progress: Progress,
+    journal: AttemptJournal | None,
 ) -> list[Attempt]:
+    begin(progress, f"attempts for the outcome model, {split.value}", count)
     tasks = [
         PracticeTask(family=families[index % len(families)], seed=FIRST_SEED + index)
         for index in range(count)
     ]
-    played = player.play(tasks, split=split, watch=lambda _, done: progress.advance(done))
+    played = player.play(
+        tasks, split=split, watch=lambda _, done: progress.advance(done), journal=journal
+    )
     scored = scored_attempts(played)
     if not scored:
         raise ConfigError(

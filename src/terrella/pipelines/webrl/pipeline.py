@@ -19,7 +19,8 @@ from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
 from terrella.core.types import Split
-from terrella.data.attempts import Attempt, PracticeTask, count_steps, write_attempts
+from terrella.data.attempt_journal import AttemptJournal, play_once
+from terrella.data.attempts import Attempt, PracticeTask
 from terrella.data.replay import Replay
 from terrella.data.train_steps import TrainStep, train_steps
 from terrella.pipelines.base import ModelPipeline
@@ -85,6 +86,8 @@ class WebRl(ModelPipeline[WebRlResult]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         config.check_together()
+        self.practised = PracticeRecord(tuple(config.families))
+        """The phases that were read; a phase holds thousands of pages, and is read once."""
 
     def is_finished(self, manifest: Manifest) -> bool:
         return bool(manifest.config["phases"] == self.config.phases)
@@ -93,6 +96,7 @@ class WebRl(ModelPipeline[WebRlResult]):
         config = self.config
         with open_context(config, self.engine, run) as context:
             remove_damaged_phases(run)
+            self.practised = PracticeRecord(tuple(config.families))
             base = make_base(run, config, context)
             judge = make_judge(run, config, context, base)
             phases = []
@@ -109,8 +113,9 @@ class WebRl(ModelPipeline[WebRlResult]):
 
     def run_phase(self, phase: Phase, judge: OutcomeJudge | None) -> PhaseResult:
         """One phase of the method, in order."""
-        chosen = choose_tasks(self.config, phase, lambda: self._record(phase, judge))
-        attempts = self.play(phase, chosen.tasks)
+        record = self._record(phase, judge)
+        chosen = choose_tasks(self.config, phase, record)
+        attempts = self.play(phase, chosen.tasks, record)
         outcomes = self.outcomes(phase, attempts, judge)
         steps, replayed = self.train_steps(phase, attempts, outcomes)
         critic = phase.part(
@@ -128,50 +133,66 @@ class WebRl(ModelPipeline[WebRlResult]):
             critic=critic,
             actor=actor,
             validation=self.validate(phase),
-            critic_scores=score_critic(phase, self._record(phase, judge), attempts, outcomes),
+            critic_scores=score_critic(phase, record, attempts, outcomes),
         )
 
     def _record(self, phase: Phase, judge: OutcomeJudge | None) -> PracticeRecord:
-        record = PracticeRecord(tuple(self.config.families))
-        for number in range(1, phase.number):
+        """The phases before this one."""
+        for number in range(len(self.practised.rates) + 1, phase.number):
             earlier = dataclasses.replace(phase, number=number)
             attempts = earlier.attempts()
-            record.add(attempts, self.outcomes(earlier, attempts, judge))
-        return record
+            self.practised.add(attempts, self.outcomes(earlier, attempts, judge))
+        return self.practised
 
     # --- play and judge ---------------------------------------------------------------------------
 
-    def play(self, phase: Phase, tasks: Sequence[PracticeTask]) -> list[Attempt]:
-        """The last actor plays, until the env steps of the phase are used."""
+    def play(
+        self, phase: Phase, tasks: Sequence[PracticeTask], record: PracticeRecord
+    ) -> list[Attempt]:
+        """The last actor plays, until the env steps of the phase are used.
+
+        Attempts that ended before a kill are not played again.
+        """
         path = phase.file("attempts.jsonl")
-        if not path.exists() and phase.run.is_main:
-            members = [
-                dataclasses.replace(task, noise_seed=member)
-                for task in tasks
-                for member in range(self.config.group_size)
-            ]
-            allowed = self._steps_left(phase)
-            progress = phase.progress
-            begin(progress, "practice, env steps", allowed)
-            with phase.context.agent.player(phase.previous.actor) as player:
-                attempts = player.play(
-                    members,
-                    split=Split.TRAIN,
-                    max_env_steps=allowed,
-                    watch=lambda env_steps, _: progress.advance(min(env_steps, allowed)),
-                )
-            write_attempts(path, attempts)
+        if phase.run.is_main:
+            play_once(
+                path,
+                lambda journal: self._practise(phase, tasks, self._steps_left(record), journal),
+                patience=self.config.patience,
+            )
         wait_for(path)
         return phase.attempts()
 
-    def _steps_left(self, phase: Phase) -> int:
-        """Env steps of this phase: what earlier ones overran is taken from it.
+    def _practise(
+        self,
+        phase: Phase,
+        tasks: Sequence[PracticeTask],
+        allowed: int,
+        journal: AttemptJournal,
+    ) -> list[Attempt]:
+        members = [
+            dataclasses.replace(task, noise_seed=member)
+            for task in tasks
+            for member in range(self.config.group_size)
+        ]
+        progress = phase.progress
+        begin(progress, "practice, env steps", allowed)
+        with phase.context.agent.player(phase.previous.actor) as player:
+            return player.play(
+                members,
+                split=Split.TRAIN,
+                max_env_steps=allowed,
+                watch=lambda env_steps, _: progress.advance(min(env_steps, allowed)),
+                journal=journal,
+            )
+
+    def _steps_left(self, record: PracticeRecord) -> int:
+        """Env steps of the next phase: what earlier ones overran is taken from it.
 
         Attempts that have begun are played to their end, which takes more where they are long.
         """
-        earlier = [dataclasses.replace(phase, number=n) for n in range(1, phase.number)]
-        spent = sum(count_steps(each.attempts()) for each in earlier)
-        return max(1, self.config.phase_steps * phase.number - spent)
+        phases = len(record.rates) + 1
+        return max(1, self.config.phase_steps * phases - record.env_steps)
 
     def outcomes(
         self, phase: Phase, attempts: Sequence[Attempt], judge: OutcomeJudge | None
@@ -289,7 +310,9 @@ class WebRl(ModelPipeline[WebRlResult]):
         return phase.part(
             "evaluation",
             SuccessScores,
-            lambda: _evaluate(phase, config.all_families, config.validation, Split.VALIDATION),
+            lambda: _evaluate(
+                phase, "evaluation", config.all_families, config.validation, Split.VALIDATION
+            ),
         )
 
     def _test(
@@ -312,7 +335,9 @@ class WebRl(ModelPipeline[WebRlResult]):
     def _tested(self, last: Phase, name: str, families: Sequence[str]) -> SuccessScores:
         """Kept by phase: a finished run may be continued with more of them."""
         return last.part(
-            name, SuccessScores, lambda: _evaluate(last, families, self.config.test, Split.TEST)
+            name,
+            SuccessScores,
+            lambda: _evaluate(last, name, families, self.config.test, Split.TEST),
         )
 
     def _write_curriculum(
@@ -359,9 +384,14 @@ def _show(progress: Progress, number: int, phases: int, result: PhaseResult, bas
     progress.advance(number, **metrics)
 
 
-def _evaluate(phase: Phase, families: Sequence[str], count: int, split: Split) -> SuccessScores:
-    """The actor after a phase, on held-out instances."""
-    scores = phase.context.evaluate(phase.actor, families, count, split, phase.progress)
+def _evaluate(
+    phase: Phase, name: str, families: Sequence[str], count: int, split: Split
+) -> SuccessScores:
+    """The actor after a phase, on held-out instances. Attempts are kept beside the part `name`."""
+    journal = phase.run / phase.name / name  # not `phase.file`: arms share the folder of phase 0
+    scores = phase.context.evaluate(
+        phase.actor, families, count, split, phase.progress, journal=journal
+    )
     assert scores is not None
     return scores
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
-from terrella.data.attempts import Attempt
+from terrella.data.attempts import Attempt, count_steps
 from terrella.data.webrl_formats import instruction_of
 from terrella.policies.endpoint import Endpoint
 
@@ -43,10 +43,12 @@ class PracticeRecord:
     """What the agent was asked so far, without repetitions."""
     rates: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """Fraction of successes by family, for each phase; families that were not tried are absent."""
+    env_steps: int = 0
 
     def add(self, attempts: Sequence[Attempt], outcomes: Sequence[float | None]) -> None:
         """Add a phase. An attempt without an outcome counts as tried and as nothing else."""
         self.tried |= {attempt.task.name for attempt in attempts}
+        self.env_steps += count_steps(attempts)
         asked = [*self.instructions, *map(instruction_of, attempts)]
         self.instructions = list(dict.fromkeys(asked))
         pairs = zip(attempts, outcomes, strict=True)

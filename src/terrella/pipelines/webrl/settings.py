@@ -42,7 +42,10 @@ class WebRlSettings(ModelPipeline.Config):
     slots: int = 64
     """Worlds that are played at the same time."""
     env_threads: Local[int] = 0
-    """Threads that step worlds beside each other; 0 steps them one after the other."""
+    """Threads that step worlds beside each other, and reset those that the critic looks at.
+
+    0 does so one after the other. A writing agent steps worlds in `agent.env_pool`.
+    """
     read_instruction: bool = False
     """Put the world's instruction before its text."""
     width: int = 64
@@ -117,6 +120,11 @@ class WebRlSettings(ModelPipeline.Config):
     @property
     def all_families(self) -> tuple[str, ...]:
         return (*self.families, *self.unseen)
+
+    @property
+    def patience(self) -> int:
+        """Broken attempts in a row that end a run: more than a site that restarts would break."""
+        return 2 * self.slots
 
     @property
     def judges(self) -> bool:

@@ -243,6 +243,24 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
         next(read_lerobot(tmp_path / "set"))
 
 
+@pytest.mark.parametrize(
+    ("asked", "dtypes", "said"),
+    [
+        ("wrist", {"top": "video"}, r"has no camera 'wrist'\n.*set camera to one of: top"),
+        (None, {"top": "video", "side": "video"}, r"has 2 cameras\n.*one of: top, side"),
+        (None, {"top": "image"}, r"no video of a camera; as single images it has \['top'\]"),
+        ("side", {"top": "video", "side": "image"}, r"no video of side; as single images"),
+    ],
+)
+def test_a_camera_that_is_not_there_as_a_video_is_named(asked, dtypes, said, tmp_path):
+    write_lerobot(tmp_path / "set", [episode(0)])
+    path = tmp_path / "set/meta/info.json"
+    features = {name: {"dtype": dtype} for name, dtype in dtypes.items()}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "features": features}))
+    with pytest.raises(StoreError, match=said):
+        next(read_lerobot(tmp_path / "set", camera=asked))
+
+
 def test_small_actions_keep_their_digits(tmp_path):
     actions = np.array([[1.25e-5, -0.333333], [-2e-7, 123.25], [0.0, 0.0]])
     recorded = Recording(source="mine", number=0, video=video(3), actions=actions)

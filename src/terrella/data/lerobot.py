@@ -102,7 +102,7 @@ def _chosen_camera(folder: Path, info: Mapping[str, Any], asked: str | None) -> 
     if not cameras or asked in images:
         what = f"has no video of {asked or 'a camera'}; as single images it has {images}"
         raise StoreError(str(folder), what, "write the dataset with videos in LeRobot")
-    chosen = asked or (cameras[0] if len(cameras) == 1 else None)
+    chosen = asked or (str(cameras[0]) if len(cameras) == 1 else "")
     if chosen not in cameras:
         what = f"has no camera {chosen!r}" if chosen else f"has {len(cameras)} cameras"
         raise StoreError(str(folder), what, f"set camera to one of: {', '.join(cameras)}")

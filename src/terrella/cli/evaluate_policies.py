@@ -35,7 +35,7 @@ def evaluate_policies(
     if policies != LADDER and not Path(policies).is_dir():
         raise ConfigError(policies, "is no folder of policies", f"name one, or `{LADDER}`: {usage}")
     changes = [each.removeprefix(WORLD) for each in assignments if each.startswith(WORLD)]
-    short = "-".join((models[0].resolve().name, *names)).replace(":", "-")
+    short = "-".join((models[0].resolve().name, *names)).replace(":", "-").replace("/", "-")
     config = PolicyEvaluation.Config(
         models=tuple(models),
         policies=None if policies == LADDER else Path(policies),

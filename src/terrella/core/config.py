@@ -299,7 +299,8 @@ Named = Mapping[type[Any], Callable[[str], Any]]
 def override(config: C, assignments: Iterable[str], *, named: Named | None = None) -> C:
     """Apply `a.b=c` assignments; the text is read as the field's type, and an unknown key fails.
 
-    `named` gives nested configs by name: `{World.Config: world_config}` allows `world=sokoban`.
+    `named` gives nested configs by name: `{World.Config: world_config}` allows `world=sokoban`, and
+    `worlds=sokoban,sudoku` for a list of them.
     """
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -348,7 +349,11 @@ def _with_field(config: C, name: str, value: Any, where: str) -> C:
 
 
 def _parse_field(text: str, hint: Any, where: str, named: Named) -> Any:
-    """A field's value from text; a nested config may be given by name."""
+    """A field's value from text; a nested config may be given by name, several by their names."""
+    item, *rest = get_args(hint) or (None,)
+    if rest == [...] and isinstance(item, type) and issubclass(item, tuple(named)):
+        names = [each.strip() for each in text.split(",") if each.strip()]
+        return tuple(_parse_field(each, item, where, named) for each in names)
     for kind, make in named.items():
         if isinstance(hint, type) and issubclass(hint, kind):
             value = make(text)

@@ -106,6 +106,11 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
+    @classmethod
+    def preset(cls, name: str) -> Configurable.Config | None:
+        """The config that `sokoban:two_box` names. Override it where names follow a rule."""
+        return cls.presets.get(name)
+
     def __init__(self, config: Config) -> None:
         """An instance is drawn by `reset`, not here."""
         super().__init__(config)

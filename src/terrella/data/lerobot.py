@@ -59,7 +59,7 @@ def read_lerobot(
     """
     info = _info(folder)
     with reading(f"{folder}/{INFO}"):
-        camera = camera or _only_camera(folder, info)
+        camera = _chosen_camera(folder, info, camera)
     reader = _Reader(folder, info, camera, size)
     position = 0
     for part in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
@@ -94,11 +94,19 @@ def _info(folder: Path) -> dict[str, Any]:
     return dict(info)
 
 
-def _only_camera(folder: Path, info: Mapping[str, Any]) -> str:
-    cameras = [name for name, feature in info["features"].items() if feature["dtype"] == "video"]
-    if len(cameras) != 1:
-        raise StoreError(str(folder), f"has the cameras {cameras}", "choose one with camera=...")
-    return str(cameras[0])
+def _chosen_camera(folder: Path, info: Mapping[str, Any], asked: str | None) -> str:
+    """The camera that was asked for, or the only one; its pictures must be videos."""
+    kinds = {name: feature["dtype"] for name, feature in info["features"].items()}
+    cameras = [name for name, kind in kinds.items() if kind == "video"]
+    images = [name for name, kind in kinds.items() if kind == "image"]
+    if not cameras or asked in images:
+        what = f"has no video of {asked or 'a camera'}; as single images it has {images}"
+        raise StoreError(str(folder), what, "write the dataset with videos in LeRobot")
+    chosen = asked or (str(cameras[0]) if len(cameras) == 1 else "")
+    if chosen not in cameras:
+        what = f"has no camera {chosen!r}" if chosen else f"has {len(cameras)} cameras"
+        raise StoreError(str(folder), what, f"set camera to one of: {', '.join(cameras)}")
+    return chosen
 
 
 def _file_name(template: str, row: Mapping[str, Any], prefix: str, camera: str = "") -> str:

@@ -27,8 +27,13 @@ MAX_PIXELS = 2**24
 MAX_VIDEO_BYTES = 2**31
 """Decoded frames of one episode."""
 CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
-TOLERANCE = 1e-4
-"""Seconds by which a frame's time may miss a boundary: both are rounded."""
+NEAREST = 0.5
+"""Frames by which a frame's time may miss a boundary.
+
+Both are rounded, and the errors of recordings that were joined in one file add up.
+"""
+ROUNDED = 1e-4
+"""The same in seconds, for a stream that does not say how many frames a second has."""
 PNG = b"\x89PNG\r\n\x1a\n"
 PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
 
@@ -82,8 +87,8 @@ def read_video(
 ) -> FrameArray:
     """Read the frames with a time (in seconds) in [start, end), resized to `size` if given.
 
-    `size` is (height, width). Only the frames from the last key frame before `start` on are
-    decoded: many recordings share a file.
+    The first is the frame nearest to `start`. `size` is (height, width). Only the frames from the
+    last key frame before `start` on are decoded: many recordings share a file.
     """
     av = av_module()
     # An absolute path is never taken for an address, and only containers of video are tried: a
@@ -92,12 +97,15 @@ def read_video(
     with _as_store_error(str(path)), av.open(str(path.resolve()), options=options) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
-        selected = _frames_between(_frames_from(container, stream, start), start, end, size)
+        rate = stream.average_rate
+        slack = NEAREST / float(rate) if rate else ROUNDED
+        frames = _frames_from(container, stream, start + slack)
+        selected = _frames_between(frames, start - slack, end - slack, size)
         return stack_frames(selected, f"{path} between {start:g} s and {end:g} s")
 
 
 def _frames_from(container: Any, stream: Any, start: float) -> Iterator[Any]:
-    """Decoded frames from a key frame at or before `start` on.
+    """Decoded frames from a key frame before `start` on.
 
     Containers are sought by the order in which frames are stored. Where that is not the order of
     their times, the key frame that is found may come after `start`: then an earlier one is sought.
@@ -108,7 +116,7 @@ def _frames_from(container: Any, stream: Any, start: float) -> Iterator[Any]:
         frames = container.decode(stream)
         # Frames before the key frame may need others that were not read.
         key = next((frame for frame in frames if frame.key_frame), None)
-        if key is not None and _time(key) < start + TOLERANCE:
+        if key is not None and _time(key) < start:
             return itertools.chain([key], frames)
         back = 2 * back + 1.0
     container.seek(0)
@@ -125,9 +133,9 @@ def _frames_between(
 ) -> Iterator[FrameArray]:
     for frame in frames:
         time = _time(frame)
-        if time >= end - TOLERANCE:  # frames come in the order of their times
+        if time >= end:  # frames come in the order of their times
             return
-        if time >= start - TOLERANCE:
+        if time >= start:
             height, width = size or (frame.height, frame.width)
             yield frame.reformat(width, height).to_ndarray(format="rgb24")
 

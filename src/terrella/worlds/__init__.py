@@ -108,10 +108,10 @@ def world_config(spec: str, assignments: Iterable[str] = ()) -> World.Config:
     """Return the config of `name` or `name:preset`, with `field=value` assignments applied."""
     name, _, preset = spec.partition(":")
     world = find_world(name)
-    if preset and preset not in world.presets:
+    config = world.preset(preset) if preset else world.Config()
+    if config is None:
         raise ConfigError(
             spec, "no such preset", f"presets of {name}: {', '.join(world.presets) or 'none'}"
         )
-    config = world.presets[preset] if preset else world.Config()
     assert isinstance(config, World.Config)
     return override(config, assignments)

@@ -75,6 +75,12 @@ class Cart(Configurable):
                 raise ConfigError("seats", f"must be at least 1, not {self.seats}")
 
 
+class Train(Configurable):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Configurable.Config):
+        wheels: tuple[Wheel.Config, ...] = ()
+
+
 class Needy(Configurable):
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
@@ -249,6 +255,18 @@ def test_overrides_make_a_config_that_was_left_out_and_entries_of_a_mapping():
     assert override(config, ["spare=none", "stops.c=3"]) == config.replace(
         spare=None, stops={"a.b": 1, "c": 3}
     )
+
+
+def test_a_list_of_nested_configs_is_given_by_their_names():
+    def wheel(name):
+        return SpikedWheel.Config(spikes=3) if name == "spiked" else Wheel.Config()
+
+    named = {Wheel.Config: wheel}
+    config = override(Train.Config(), ["wheels=spiked, plain"], named=named)
+    assert config.wheels == (SpikedWheel.Config(spikes=3), Wheel.Config())
+    assert override(config, ["wheels="], named=named).wheels == ()
+    with pytest.raises(ConfigError, match=r"wheels: expected a Wheel"):
+        override(config, ["wheels=spiked"])
 
 
 WRONG_OVERRIDES = {

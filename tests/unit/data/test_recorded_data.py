@@ -123,6 +123,27 @@ def test_episodes_that_share_a_video_cost_what_they_hold(tmp_path, monkeypatch):
     assert count.calls < 20 * 12
 
 
+@pytest.mark.parametrize("drift", [1e-3, -1e-3])
+def test_frames_stay_with_their_actions_where_the_times_of_a_shared_video_drift(drift, tmp_path):
+    def counted(number):  # its grey level says which frame of the file it is
+        grey = 30 + 10 * (number * 3 + np.arange(3))
+        frames = np.broadcast_to(grey[:, None, None, None], (3, 16, 16, 3)).astype(np.uint8)
+        return recorded_episode(
+            Recording(source="x", number=number, video=frames, actions=np.zeros((3, 2)))
+        )
+
+    written = [counted(number) for number in range(6)]
+    write_lerobot(tmp_path / "set", written, fps=30)
+    index = tmp_path / "set/meta/episodes/chunk-000/file-000.parquet"
+    rows = pq.read_table(index).to_pylist()
+    for number, row in enumerate(rows):
+        row["videos/observation.images.camera/from_timestamp"] += drift * number
+        row["videos/observation.images.camera/to_timestamp"] += drift * (number + 1)
+    pq.write_table(pa.Table.from_pylist(rows), index)
+    for before, after in zip(written, read_lerobot(tmp_path / "set"), strict=True):
+        assert np.abs(video_of(after).astype(int) - video_of(before)).max() < 4
+
+
 def test_lerobot_round_trip_of_episodes_that_share_files(tmp_path):
     episodes = [
         episode(0, 6, success=True),
@@ -220,6 +241,24 @@ def test_other_lerobot_versions_and_damage_are_refused(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "codebase_version": "v2.1"}))
     with pytest.raises(StoreError, match=r"v2\.1"):
         next(read_lerobot(tmp_path / "set"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtypes", "said"),
+    [
+        ("wrist", {"top": "video"}, r"has no camera 'wrist'\n.*set camera to one of: top"),
+        (None, {"top": "video", "side": "video"}, r"has 2 cameras\n.*one of: top, side"),
+        (None, {"top": "image"}, r"no video of a camera; as single images it has \['top'\]"),
+        ("side", {"top": "video", "side": "image"}, r"no video of side; as single images"),
+    ],
+)
+def test_a_camera_that_is_not_there_as_a_video_is_named(asked, dtypes, said, tmp_path):
+    write_lerobot(tmp_path / "set", [episode(0)])
+    path = tmp_path / "set/meta/info.json"
+    features = {name: {"dtype": dtype} for name, dtype in dtypes.items()}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "features": features}))
+    with pytest.raises(StoreError, match=said):
+        next(read_lerobot(tmp_path / "set", camera=asked))
 
 
 def test_small_actions_keep_their_digits(tmp_path):

@@ -17,7 +17,7 @@ from terrella.models.action_bins import ActionBins
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
 from terrella.models.video_lm import make_video_lm
-from terrella.policies.basic import Expert
+from terrella.policies.basic import Expert, Random
 from terrella.worlds import world_config
 
 PAGE = (Path(__file__).parents[3] / "docs/video.md").read_text()
@@ -43,6 +43,18 @@ def test_its_expert_succeeds_and_its_instances_are_split(world):
     assert all(each.success[-1] for each in examples)
     assert examples[0].video.shape[1:] == (16, 16, 3) and examples[0].actions.shape[1] == 3
     assert not np.array_equal(examples[0].video[0], examples[1].video[0])
+
+
+def test_all_policies_play_in_the_same_simulators(world):
+    made = []
+
+    def make():
+        made.append(world.build())
+        return made[-1]
+
+    evaluation = EvaluatePolicies(EvaluatePolicies.Config(world=world, starts=3))
+    successes = evaluation._play([Expert.Config().build(), Random.Config().build()], make)
+    assert len(made) == 3 and successes[0].all() and not successes[1].all()
 
 
 def test_policies_are_ranked_in_a_model_of_it(world, monkeypatch):

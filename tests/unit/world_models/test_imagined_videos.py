@@ -24,6 +24,7 @@ from terrella.models.video_lm import make_video_lm
 from terrella.policies.basic import Expert, Mixture
 from terrella.policies.pixels import Pixels
 from terrella.show.videos import side_by_side, video_strip
+from terrella.world_models import video
 from terrella.world_models.video import VideoWorldModel, imagined_video_world
 from terrella.worlds.tabletop import Tabletop
 
@@ -92,6 +93,16 @@ def test_the_same_start_is_imagined_the_same_way():
     assert [s.next_observation for s in runs[0].transitions] == [
         s.next_observation for s in runs[1].transitions
     ]
+
+
+def test_imagined_frames_that_are_kept_have_a_bounded_size(monkeypatch):
+    model = make_model(lambda frames: np.zeros(len(frames), bool))
+    frame = Frames.of(np.full((1, 16, 16, 3), 90, np.uint8))
+    queries = [Query(at(frame), f"{number / 8:+.2f} +0.00") for number in range(-8, 8)]
+    monkeypatch.setattr(video, "CACHE_BYTES", 3 * 16 * 16 * 3)
+    first = [model.predict([query])[0] for query in queries]
+    assert len(set(map(model._key, queries))) > 5 > len(model.cache)
+    assert [model.predict([query])[0] for query in queries] == first
 
 
 def test_episodes_with_the_same_ids_and_other_pixels_do_not_share_a_frame():

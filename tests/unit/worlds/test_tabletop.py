@@ -67,6 +67,10 @@ def test_a_fork_is_independent(world):
     assert [world.step("+1.00 -1.00")[0] for _ in range(3)] == ahead
 
 
+def test_frames_have_the_size_that_is_asked_for():
+    assert Tabletop.Config(size=144).build().reset(seed=0)[0].shape == (1, 144, 144, 3)
+
+
 def test_unknown_tasks_are_refused():
     with pytest.raises(ConfigError, match="no task 'juggle'"):
         Tabletop.Config(task="juggle")
@@ -85,6 +89,23 @@ def test_a_metaworld_task_works_as_a_scene():
     assert play(world, Expert.Config().build(), seed=0) == episode
     with pytest.raises(ConfigError, match="no juggle-v3"):
         Tabletop.Config(task="metaworld/juggle").build()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("metaworld") is None, reason="pip install 'terrella[metaworld]'"
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scenes_of_a_metaworld_task_share_a_renderer_and_draw_their_own_state():
+    from terrella.worlds.tabletop import metaworld_scene
+
+    made = metaworld_scene._renderer.cache_info().misses
+    first, second = (Tabletop.Config(task="metaworld/push", size=32).build() for _ in range(2))
+    drawn = first.reset(seed=1)[0]
+    assert second.reset(seed=2)[0] != drawn  # with another block and another goal
+    assert first.step("+1 +1 +0 +0")[0] != drawn
+    assert first.reset(seed=1)[0] == second.reset(seed=1)[0] == drawn
+    assert metaworld_scene._renderer.cache_info().misses == made + 1
 
 
 def test_frames_are_rendered_without_a_window_even_if_mujoco_was_imported_first():

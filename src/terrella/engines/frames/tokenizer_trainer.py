@@ -76,7 +76,7 @@ class TokenizerTrainer:
         )
         self.tokenizer: AnyTokenizer = make_frame_tokenizer(config.tokenizer).to(self.device)
         self.optimiser = torch.optim.AdamW(self.tokenizer.parameters(), lr=config.learning_rate)
-        self.lpips = load_lpips().to(self.device) if config.lpips else None
+        self.lpips = load_lpips() if config.lpips else None
         self.adversary: tuple[PatchDiscriminator, torch.optim.Optimizer] | None = None
         if config.adversarial:
             net = PatchDiscriminator(config.discriminator_width, seed).to(self.device)

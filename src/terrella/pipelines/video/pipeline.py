@@ -46,6 +46,8 @@ from terrella.world_models.video import (
     read_codec,
 )
 
+MOST_LISTED = 2 * 10**8
+"""Ids of clips in a list in memory: about 8 GB."""
 CLIPS_AT_ONCE = 64
 """Held-out clips in memory at a time."""
 
@@ -123,6 +125,19 @@ class VideoModel(ModelPipeline[VideoModelResult]):
         if asked and numbers and asked != numbers:
             what = f"has {asked} ranges; an action has {numbers} numbers (videos.action_numbers)"
             raise ConfigError("action_ranges", what, "give one range for each number")
+        self._check_listed()
+
+    def _check_listed(self) -> None:
+        """SFT on verl reads a list that is made first; only TRL draws clips as it trains."""
+        config, frames = self.config, self.config.videos.trainer.tokenizer
+        ids = config.clips * config.horizon * frames.tokens_per_frame
+        if config.engine == "verl" and ids > MOST_LISTED:
+            raise ConfigError(
+                "clips",
+                f"{config.clips:,} clips are {ids:,} ids or more; with engine=verl they are held "
+                f"in memory, and {MOST_LISTED:,} ids at the most",
+                "set engine=trl, which reads clips as it trains, or fewer clips",
+            )
 
     def preflight(self) -> None:
         super().preflight()

@@ -19,7 +19,7 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 
-from terrella.core.config import Recorded
+from terrella.core.config import Configurable, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.spaces import Observations
 from terrella.core.types import Frames, Kind, Observation
@@ -80,6 +80,11 @@ class Tabletop(World):
     view_names = ("camera",)
     presets = {"reach": Config(task="reach")}
     config: Config
+
+    @classmethod
+    def preset(cls, name: str) -> Configurable.Config | None:
+        """Also Meta-World's tasks: `tabletop:metaworld/drawer-open`."""
+        return cls.Config(task=name) if name.startswith(META_WORLD) else super().preset(name)
 
     def __init__(self, config: Config) -> None:
         """Create the scene; frames are rendered on demand."""

@@ -48,17 +48,8 @@ class MetaWorldScene:
         self.env: Any = metaworld.ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE[f"{name}-goal-observable"]()
         self.env.max_path_length = 10**9  # the world ends episodes by its own `max_steps`
         self.policy = ENV_POLICY_MAP[name]()
-        model = self.env.model
-        model.light_castshadow[:] = 0
-        model.vis.quality.shadowsize = 1
-        model.vis.quality.offsamples = 0
         self.observation: Any = None
         self.done = False
-
-    @functools.cached_property
-    def renderers(self) -> dict[int, Any]:
-        """One renderer per thread, because OpenGL contexts belong to threads."""
-        return {}
 
     def start(self, rng: np.random.Generator) -> list[float]:
         """Draw an instance: Meta-World's own generator gets a seed from `rng`."""
@@ -84,10 +75,7 @@ class MetaWorldScene:
 
     def render(self) -> Frame:
         """The table from a corner, upright."""
-        thread = threading.get_ident()
-        if thread not in self.renderers:
-            self.renderers[thread] = make_renderer(self.env.model, self.size)
-        renderer = self.renderers[thread]
+        renderer = _renderer(self.env.fullpath, self.size, threading.get_ident())
         renderer.update_scene(self.env.data, camera=CAMERA)
         return downsample(renderer.render())[::-1].copy()
 
@@ -105,3 +93,17 @@ class MetaWorldScene:
     def restore(self, saved: Vector) -> None:
         """Not supported: the goal and the last position are not part of the simulator's state."""
         raise ConfigError("task", f"{self.name} cannot be forked", "use the tasks push or reach")
+
+
+@functools.lru_cache(maxsize=8)
+def _renderer(path: str, size: int, thread: int) -> Any:
+    """One renderer per thread for all scenes of a task: its meshes and textures fill 90 MB.
+
+    It has a model of its own. The scenes' models differ in where bodies and sites are, and that is
+    drawn from each scene's data.
+    """
+    model = mujoco_module().MjModel.from_xml_path(path)
+    model.light_castshadow[:] = 0
+    model.vis.quality.shadowsize = 1
+    model.vis.quality.offsamples = 0
+    return make_renderer(model, size)

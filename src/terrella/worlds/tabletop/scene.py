@@ -136,6 +136,9 @@ def make_renderer(model: Any, size: int) -> Any:
 
     It is closed at exit, before the interpreter tears down OpenGL.
     """
+    drawn = model.vis.global_  # MuJoCo draws no larger picture than this
+    drawn.offwidth = max(drawn.offwidth, 2 * size)
+    drawn.offheight = max(drawn.offheight, 2 * size)
     renderer = mujoco_module().Renderer(model, 2 * size, 2 * size)
     atexit.register(renderer.close)
     return renderer

@@ -72,7 +72,7 @@ def tiny_lake_model() -> Rlvr.Config:
 @recipe(
     hardware="1 CPU core",
     time="9 min beside other jobs",
-    expect="success 0.72 to 0.78 -> 0.85 to 0.96 (four fresh seeds; random 0.34); one is below 0.85",
+    expect="success 0.72 to 0.78 -> 0.85 to 0.96 (four fresh seeds, one below 0.85; random 0.34)",
 )
 def tiny_lake_agent() -> Rlvr.Config:
     """An agent on frozen_lake 3x3 (no slip, few holes). One core, about nine minutes.

@@ -215,7 +215,7 @@ PROMPT_TOKENS = {"spa": 256, "evaluate": 256, "text_game": 900, "page_model": 25
 
 def run_cell(row, column, folder):
     """One pipeline on one engine, in this process; returns what it measured."""
-    from terrella.core.config import override
+    from terrella.core.config_override import override
     from terrella.core.instances import plain
     from terrella.show.progress import SilentProgress
 

@@ -58,7 +58,7 @@ def base(folder: Path) -> None:
 
 
 def run(folder: Path, url: str) -> None:
-    from terrella.core.config import override
+    from terrella.core.config_override import override
     from terrella.engines.engine import read_curve
     from terrella.engines.tinker import tinker_engine
     from terrella.engines.tinker.trainer import SavedProgress

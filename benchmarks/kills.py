@@ -20,7 +20,7 @@ from pathlib import Path
 
 import common
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import TerrellaError
 from terrella.core.types import Split
 from terrella.engines.configs import RlvrConfig, SftConfig

@@ -51,7 +51,7 @@ def stream(folder):
     """What a run does with a store: the tokenizer's training, then clips to fit."""
     from terrella.codecs.frames import FrameCodec
     from terrella.data.shards import StoredShards
-    from terrella.engines.configs import TokenizerTrainConfig
+    from terrella.engines.frames.configs import TokenizerTrainConfig
     from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
     from terrella.models.configs import FrameTokenizerConfig
     from terrella.pipelines.video.clips import ClipExamples, fitted_bins

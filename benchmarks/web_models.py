@@ -10,7 +10,7 @@ import common
 import torch
 import web_plan
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.instances import plain
 from terrella.core.run_folder import read_part
 from terrella.core.types import Split

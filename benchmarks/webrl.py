@@ -27,7 +27,7 @@ from typing import Any
 import common
 from recompute import reproduction as recomputed
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.run_folder import read_part
 from terrella.data.attempts import read_attempts
 from terrella.pipelines.reproduce.pipeline import Reproduce

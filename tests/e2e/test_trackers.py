@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 import tests.support.quiet_trl  # noqa: F401
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.trl.arguments import trackers
 from terrella.pipelines.rlvr import Rlvr

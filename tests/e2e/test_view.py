@@ -18,7 +18,7 @@ playwright = pytest.importorskip(
 
 from terrella.commands import view as view_command
 from terrella.commands.view import View
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.types import Text, Tree
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random

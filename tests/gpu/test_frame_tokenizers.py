@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.shards import ListedShards
-from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizers import load_frame_tokenizer

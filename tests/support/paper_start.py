@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support import verl_cpu
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.files import read_json_lines
 from terrella.core.instances import plain
 from terrella.engines.ranks import end_rank

@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused_and_every_remedy_that_is_named_fits():
     combination, made = next(remedies(config, hardware))
     assert made.fits and combination
     words = [word for each in combination for word in each.assignments]
-    from terrella.core.config import override
+    from terrella.core.config_override import override
 
     again = plan_config(override(config, words), made.hardware)
     assert again.worst.total == made.worst.total

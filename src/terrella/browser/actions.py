@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from terrella.browser.tab import KEYS, Tab
+from terrella.browser.keyboard import KEYS
+from terrella.browser.tab import Tab
 from terrella.codecs.web_language import Action
 from terrella.verify.tree import Node
 

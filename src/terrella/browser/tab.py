@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from terrella.browser.events import NetworkEvent, record_request
+from terrella.browser.keyboard import character_events, key_press
 from terrella.core.errors import WorldError
 
 _FILES = resources.files("terrella.browser")
@@ -38,25 +39,6 @@ SETTLE_RESOURCES = ("document", "xhr", "fetch")
 """Requests that change what a page shows; images may take longer."""
 OPENING_SECONDS = 20.0
 """Longest wait for a document: what is read before it has come is the page before it."""
-MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
-EDIT_COMMANDS = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut"}
-KEYS = {
-    "Enter": ("Enter", 13, "\r"),
-    "Tab": ("Tab", 9, ""),
-    "Escape": ("Escape", 27, ""),
-    "Backspace": ("Backspace", 8, ""),
-    "Delete": ("Delete", 46, ""),
-    "ArrowUp": ("ArrowUp", 38, ""),
-    "ArrowDown": ("ArrowDown", 40, ""),
-    "ArrowLeft": ("ArrowLeft", 37, ""),
-    "ArrowRight": ("ArrowRight", 39, ""),
-    "Home": ("Home", 36, ""),
-    "End": ("End", 35, ""),
-    "PageUp": ("PageUp", 33, ""),
-    "PageDown": ("PageDown", 34, ""),
-    "Space": ("Space", 32, " "),
-}
-"""Key name -> (DevTools code, virtual key code, text that it enters)."""
 
 
 class TreeRow(NamedTuple):
@@ -356,47 +338,15 @@ class Tab:
             return False
         if has_content:
             await self.press("Delete")
-        events = [event for character in text for event in self._key_events(character)]
+        events = [event for character in text for event in character_events(character)]
         await self._send_all("Input.dispatchKeyEvent", events)
         return True
 
-    @staticmethod
-    def _key_events(character: str) -> list[dict[str, Any]]:
-        down: dict[str, Any] = {
-            "type": "keyDown",
-            "text": character,
-            "key": character,
-            "unmodifiedText": character,
-        }
-        if character.isalnum() and character.isascii():
-            down["windowsVirtualKeyCode"] = ord(character.upper())
-        return [down, {**down, "type": "keyUp", "text": ""}]
-
     async def press(self, key: str) -> bool:
         """Press a named key, or a combination such as Control+a."""
-        *modifiers, last = key.split("+") if len(key) > 1 else [key]
-        bits = sum(MODIFIERS.get(name, 0) for name in modifiers)
-        event: dict[str, Any]
-        if last in KEYS:
-            code, virtual_code, text = KEYS[last]
-            event = {
-                "key": " " if last == "Space" else last,
-                "code": code,
-                "windowsVirtualKeyCode": virtual_code,
-            }
-        elif len(last) == 1:
-            text = "" if bits & 7 else last
-            event = {"key": last, "windowsVirtualKeyCode": ord(last.upper())}
-        else:
-            return False
-        down: dict[str, Any]
-        down = {"type": "keyDown" if text else "rawKeyDown", "text": text, "modifiers": bits}
-        if bits == MODIFIERS["Control"] and last.lower() in EDIT_COMMANDS:
-            down["commands"] = [EDIT_COMMANDS[last.lower()]]
-        await self.session.send("Input.dispatchKeyEvent", {**down, **event})
-        up = {"type": "keyUp", "modifiers": bits, **event}
-        await self.session.send("Input.dispatchKeyEvent", up)
-        return True
+        events = key_press(key)
+        await self._send_all("Input.dispatchKeyEvent", events)
+        return bool(events)
 
     async def select(self, element_id: int, label: str) -> bool:
         """Choose an option of a list by its label."""

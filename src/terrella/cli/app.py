@@ -12,7 +12,8 @@ import tyro
 from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
-from terrella.core.config import Configurable, dump, override
+from terrella.core.config import Configurable, dump
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import rank
 from terrella.core.types import canonical_json

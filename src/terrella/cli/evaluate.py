@@ -191,7 +191,7 @@ def _worlds(
 ) -> Mapping[str, World.Config]:
     """Worlds by name; a run's model gets the world that it was trained in."""
     from terrella.cli.app import world_of
-    from terrella.core.config import override
+    from terrella.core.config_override import override
     from terrella.pipelines.evaluate.models import run_of
     from terrella.worlds import world_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from terrella.cli.app import print_config, with_overrides
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 
 LADDER = "ladder"

@@ -7,7 +7,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, print_config
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.core.known_names import known_names
 

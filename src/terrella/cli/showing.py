@@ -7,7 +7,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, console, world_of
-from terrella.core.config import override
+from terrella.core.config_override import override
 
 
 @app.command(name="view")

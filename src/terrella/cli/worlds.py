@@ -12,7 +12,8 @@ from rich.table import Table
 from tyro.conf import EnumChoicesFromValues, Positional
 
 from terrella.cli.app import Assignments, app, console, print_config
-from terrella.core.config import Configurable, override
+from terrella.core.config import Configurable
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, TerrellaError
 from terrella.core.types import Split
 

@@ -15,7 +15,6 @@ from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
 from terrella.engines.vllm.server import VllmServer
-from terrella.models.configs import FrameTokenizerConfig
 
 LARGEST_MODEL = 500_000_000
 """Parameters of the largest model that engines sample in-process.
@@ -370,30 +369,6 @@ class TinkerConfig(Configurable.Config):
     Some servers restore the moments of SFT with its weights. A short memory forgets them within
     tens of steps of RL.
     """
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerTrainConfig(Configurable.Config):
-    """Training of a frame tokenizer: sizes and optimiser."""
-
-    tokenizer: FrameTokenizerConfig = field(default_factory=FrameTokenizerConfig)
-    steps: int = 2500
-    batch: int = 6
-    """Frames of an update, on all ranks together."""
-    learning_rate: float = 3e-3
-    lpips: float = 0.0
-    """Weight of the perceptual loss; above 0 the LPIPS weights must be installed."""
-    lpips_every: int = 2
-    """Steps between two uses of the perceptual loss."""
-    adversarial: float = 0.0
-    """Weight of the loss against a discriminator of patches; 0 trains none."""
-    adversarial_after: int = 10_000
-    """The step from which on it counts: before it, reconstructions are too easy to tell."""
-    discriminator_width: int = 64
-    least_codes: int = 4
-    """Training stops when fewer codes than this are in use: the tokenizer has collapsed."""
-    save_every: int = 500
-    bf16: bool = False
 
 
 VllmConfig = VllmServer.Config

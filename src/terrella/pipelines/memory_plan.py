@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from terrella.core.config import Configurable, override
+from terrella.core.config import Configurable
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.hardware import Hardware

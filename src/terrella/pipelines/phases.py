@@ -22,14 +22,8 @@ from terrella.core.errors import TerrellaError
 from terrella.core.seeds import instance_seed
 from terrella.core.types import Situation, Split, show_text
 from terrella.core.world import World
-from terrella.engines.configs import (
-    LARGEST_MODEL,
-    LearnerConfig,
-    RlvrConfig,
-    SftConfig,
-    TokenizerTrainConfig,
-    VerlConfig,
-)
+from terrella.engines.configs import LARGEST_MODEL, LearnerConfig, RlvrConfig, SftConfig, VerlConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
 from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape

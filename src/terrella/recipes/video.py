@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.tokenizer import TrainTokenizer

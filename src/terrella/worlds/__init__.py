@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.core.local_modules import import_local
 from terrella.core.world import World

@@ -34,7 +34,7 @@ LOCAL = ("sampler=local",)
 
 def engine_config() -> Any:
     """The engine of `ENGINE_SETTINGS`."""
-    from terrella.core.config import override
+    from terrella.core.config_override import override
     from terrella.engines.configs import EngineConfig
 
     return override(EngineConfig(), ENGINE_SETTINGS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from terrella.commands.plan import Plan
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 from terrella.trust.certificate import Certificate

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from terrella.core.config import dump, override
+from terrella.core.config import dump
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.pipelines.rlvr import Rlvr

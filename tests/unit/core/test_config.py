@@ -19,9 +19,9 @@ from terrella.core.config import (
     Recorded,
     dump,
     load,
-    override,
     record_from_json,
 )
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.configs import VerlConfig
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from terrella.core.errors import ConfigError, EngineError, StoreError
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.shards import ListedShards
-from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.frames.pixel_trainer import clone, fit_classifier
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 from terrella.models import lpips as lpips_module

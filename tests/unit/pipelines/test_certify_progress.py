@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.made_models import Lying, by_chance, data_of
 
-from terrella.core.config import override
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, MissingExtraError, PolicyError
 from terrella.core.types import Split
 from terrella.pipelines.certify.pipeline import Certify, _measure_all

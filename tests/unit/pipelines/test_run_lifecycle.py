@@ -24,7 +24,8 @@ from terrella.core.files import locked, write_json_lines
 from terrella.core.integrity import read_sealed
 from terrella.core.metric import Metric
 from terrella.core.run_folder import RunFolder
-from terrella.engines.configs import RlvrConfig, SftConfig, TokenizerTrainConfig
+from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.evals.agents import Evaluate
 from terrella.evals.results import TestScores

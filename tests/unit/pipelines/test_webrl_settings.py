@@ -8,7 +8,8 @@ from tests.support.manifests import write_manifest
 
 from terrella.cli.app import world_of
 from terrella.codecs.web_prompt import WebCodecConfig
-from terrella.core.config import dump, override
+from terrella.core.config import dump
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.pipelines.evaluate.talk import agent_settings
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig

@@ -8,7 +8,8 @@ import pytest
 from tests.support.chat_server import ChatServer, completion
 
 from terrella.browser.guard import GUARD_HEADER, NetworkGuard, RefusedError
-from terrella.core.config import dump, load, override, rebuild
+from terrella.core.config import dump, load, rebuild
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.types import Status
 from terrella.core.untrusted import read_json

@@ -26,8 +26,8 @@ from terrella.core.run_folder import processes, rank
 from terrella.core.types import Frames
 from terrella.data.shard_draws import ShardDraws
 from terrella.data.shards import Shards
-from terrella.engines.configs import TokenizerTrainConfig
 from terrella.engines.frames.code_usage import CodeUsage
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.frames.discriminator import (
     PatchDiscriminator,
     discriminator_loss,

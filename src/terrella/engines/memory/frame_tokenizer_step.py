@@ -10,7 +10,7 @@ import functools
 import torch
 from torch.nn import functional
 
-from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.memory.live_bytes import LiveBytes, fake_tensors
 from terrella.engines.memory.steps import TrainBytes
 from terrella.models.frame_tokenizers import make_frame_tokenizer

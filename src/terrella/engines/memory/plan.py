@@ -14,12 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from terrella.engines.configs import (
-    LearnerConfig,
-    RlvrConfig,
-    SftConfig,
-    TokenizerTrainConfig,
-)
+from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.hardware import Hardware
 from terrella.engines.memory.model_spec import ModelSpec, parameters
 from terrella.engines.memory.steps import (

@@ -38,7 +38,7 @@ from terrella.core.protocols import RolloutCodec
 from terrella.core.run_folder import processes
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.configs import RlvrConfig
-from terrella.engines.local.local_sampler import CopySampler, LocalSampler, check_size
+from terrella.engines.local.local_sampler import check_size
 from terrella.engines.trl.arguments import adapters, freeze_below, training_arguments
 from terrella.engines.trl.critic import (
     Critic,
@@ -47,6 +47,7 @@ from terrella.engines.trl.critic import (
     set_apart,
     whiten_packs,
 )
+from terrella.engines.trl.in_process import in_process_sampler
 from terrella.engines.trl.metrics import MetricAccumulator
 from terrella.engines.trl.packed_steps import PackedSteps
 from terrella.engines.trl.packs import Pack, mass_outside, read_pack, target_logprobs
@@ -125,30 +126,13 @@ class RlvrTrainer(PackedSteps, GRPOTrainer):  # type: ignore[misc]
         self.watchdog = rollout.watchdog = Watchdog(
             limit=config.hang_limit, rank=self.accelerator.process_index
         )
-        self.sampler: Any = sampler or self._in_process(copied)
+        self.sampler: Any = sampler or in_process_sampler(self, copied)
         self.schedule = make_schedule(self, self.sampler)
         self._unfinished: dict[str, Any] = {}
         self.batch: Batch | None = None
         self.recorder = recorder
         ids = rollout.codec.allowed_ids if isinstance(rollout.codec, RolloutCodec) else None
         self.allowed = None if ids is None else torch.tensor(ids, device=self.accelerator.device)
-
-    def _in_process(self, copied: Any) -> LocalSampler:
-        """A sampler on the trained model itself, or on a copy that receives its weights."""
-        settings = {
-            "beat": self.watchdog.beat,
-            "device": self.accelerator.device,
-            "dtype": torch.bfloat16 if self.rlvr.bf16 else None,
-        }
-        if copied is None:
-            return LocalSampler(self.policy, **settings)
-        copied = copied.to(self.accelerator.device).eval()
-        if self.rlvr.bf16:  # accelerate does so with the trained model, not with its copies
-            autocast = torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16)
-            copied.forward = autocast(copied.forward)
-        if self.attention.implementation == "flex_attention":  # as in `sampling_mode`
-            copied.set_attn_implementation("sdpa")
-        return CopySampler(copied, **settings)
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """TRL's training loop under the watchdog."""

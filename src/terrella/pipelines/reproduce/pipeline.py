@@ -21,12 +21,11 @@ from terrella.core.claims import LEAST_SEEDS, MARGIN, TEST, Claim
 from terrella.core.config import (
     Configurable,
     Local,
-    Named,
     Recorded,
     field_types,
-    override,
     record_from_json,
 )
+from terrella.core.config_override import Named, override
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked, write_json
 from terrella.core.instances import plain

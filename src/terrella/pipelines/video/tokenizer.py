@@ -26,7 +26,7 @@ from terrella.core.types import Episode, Split
 from terrella.core.world import World
 from terrella.data.shards import StoredShards
 from terrella.data.videos import FrameArray, video_of
-from terrella.engines.configs import TokenizerTrainConfig
+from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.video.recordings import check_recordings

@@ -1,11 +1,11 @@
 """How a curriculum moved, for people: tables of a run's phases in Markdown.
 
-curriculum_table(logs, families)
-write_instructions(run / "instructions.md", phases, outcomes)
+write_curriculum(last_phase, logs, families, outcomes)
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +18,24 @@ from terrella.pipelines.webrl.instructions import FATES, Written
 from terrella.pipelines.webrl.phase import Phase
 
 SHOWN_REASON = 120
+
+
+def write_curriculum(
+    last: Phase,
+    logs: Sequence[CurriculumLog],
+    families: Sequence[str],
+    outcomes: Callable[[Phase], Sequence[float | None]],
+) -> None:
+    """Write `curriculum.md`, and `instructions.md` if any were written, into the run.
+
+    `last` is the last phase, `logs` are those of the phases that had a curriculum.
+    """
+    if not logs:
+        return
+    write_atomic(last.run / "curriculum.md", curriculum_table(logs, families).encode())
+    if any(log.written for log in logs):
+        phases = [dataclasses.replace(last, number=number) for number in range(1, last.number + 1)]
+        write_instructions(last.run / "instructions.md", phases, outcomes)
 
 
 def curriculum_table(logs: Sequence[CurriculumLog], families: Sequence[str]) -> str:

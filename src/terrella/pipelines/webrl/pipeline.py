@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from terrella.core.files import write_atomic
 from terrella.core.integrity import copy_folder
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import Manifest, RunFolder, wait_for
@@ -37,7 +36,7 @@ from terrella.pipelines.webrl.context import (
     open_context,
 )
 from terrella.pipelines.webrl.critic_report import score_critic
-from terrella.pipelines.webrl.curriculum_report import curriculum_table, write_instructions
+from terrella.pipelines.webrl.curriculum_report import write_curriculum
 from terrella.pipelines.webrl.metrics import (
     ActorMetrics,
     CriticMetrics,
@@ -106,7 +105,12 @@ class WebRl(ModelPipeline[WebRlResult]):
                 _show(run.progress, number, config.phases, result, base)
             last = Phase(run, context, base.folder, config.phases)
             if run.is_main:
-                self._write_curriculum(last, phases, judge)
+                write_curriculum(
+                    last,
+                    [phase.curriculum for phase in phases if phase.curriculum is not None],
+                    list(config.families),
+                    lambda phase: self.outcomes(phase, phase.attempts(), judge),
+                )
                 if last.actor.is_dir():  # a pointer network is a file, which only this loop reads
                     copy_folder(last.actor, run / "model")
             return self._test(last, base, judge, phases)
@@ -328,7 +332,11 @@ class WebRl(ModelPipeline[WebRlResult]):
             phases=phases,
             test=test,
             unseen=unseen,
-            rl=_cost(base, judge, phases),
+            rl=WebRlCost.of(
+                phases,
+                demonstrations=base.result.env_steps,
+                outcome_model=judge.result.env_steps if judge else 0,
+            ),
             outcome_model=judge.result if judge else None,
         )
 
@@ -339,24 +347,6 @@ class WebRl(ModelPipeline[WebRlResult]):
             SuccessScores,
             lambda: _evaluate(last, name, families, self.config.test, Split.TEST),
         )
-
-    def _write_curriculum(
-        self, last: Phase, phases: Sequence[PhaseResult], judge: OutcomeJudge | None
-    ) -> None:
-        """Write how the curriculum moved, for people."""
-        logs = [phase.curriculum for phase in phases if phase.curriculum is not None]
-        if not logs:
-            return
-        table = curriculum_table(logs, list(self.config.families))
-        write_atomic(last.run / "curriculum.md", table.encode())
-        if any(log.written for log in logs):
-            numbers = range(1, last.number + 1)
-            played = [dataclasses.replace(last, number=number) for number in numbers]
-            write_instructions(
-                last.run / "instructions.md",
-                played,
-                lambda phase: self.outcomes(phase, phase.attempts(), judge),
-            )
 
     def reference_scores(self) -> dict[str, float]:
         """No exact score is known for these tasks."""
@@ -394,22 +384,6 @@ def _evaluate(
     )
     assert scores is not None
     return scores
-
-
-def _cost(base: Base, judge: OutcomeJudge | None, phases: Sequence[PhaseResult]) -> WebRlCost:
-    """All real steps of the arm, those of parts that it shares with other arms included."""
-    practice = sum(phase.practice.env_steps for phase in phases)
-    checks = sum(phase.curriculum.checked_steps for phase in phases if phase.curriculum)
-    judged = judge.result.env_steps if judge else 0
-    shown = base.result.env_steps
-    return WebRlCost(
-        env_steps=practice + checks + judged + shown,
-        iterations=len(phases),
-        practice=practice,
-        checks=checks,
-        outcome_model=judged,
-        demonstrations=shown,
-    )
 
 
 def _successes(attempts: Sequence[Attempt], outcomes: Outcomes) -> list[Attempt]:

@@ -5,7 +5,9 @@ result.test.mean, result.phases[0].practice.won
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from terrella.evals.results import RlCost
 from terrella.models.policy_input import PolicyInput
@@ -50,6 +52,20 @@ class WebRlCost(RlCost):
     outcome_model: int = 0
     """Attempts that it was fitted to and measured on."""
     demonstrations: int = 0
+
+    @classmethod
+    def of(cls, phases: Sequence[PhaseResult], *, demonstrations: int, outcome_model: int) -> Self:
+        """All real steps of an arm, those of parts that it shares with other arms included."""
+        practice = sum(phase.practice.env_steps for phase in phases)
+        checks = sum(phase.curriculum.checked_steps for phase in phases if phase.curriculum)
+        return cls(
+            env_steps=practice + checks + outcome_model + demonstrations,
+            iterations=len(phases),
+            practice=practice,
+            checks=checks,
+            outcome_model=outcome_model,
+            demonstrations=demonstrations,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,34 +1,39 @@
 """Why pushed blocks dissolve in the video model: arms, and what each shows about the block.
 
-    python benchmarks/video_contact.py films arms policies [--seed 0] [--arm base] [--starts 160]
+    python benchmarks/video_contact.py films arms ids policies [--arm base] [--seed 0]
 `films` measures contact: the share of recorded steps in which the block moves. `arms` trains a
 model for each arm (the same command resumes) and measures the block in held-out clips in which it
 is pushed, the same clips for all arms: how far it is from where it should be, and how often it has
 dissolved, by depth and by sampling temperature, before and after RLVR; beside it the truth through
 the tokenizer (what its resolution costs) and "nothing moves". A block that is gone counts as one
-that did not move. `policies` compares eight policies in the arm that `--arm` names with the
-simulator. Seeds share films and tokenizer. Results: results/video_contact.json. One core,
+that did not move. `ids` measures what there is to predict: the shares of patches and of ids that
+change from frame to frame, and the nats that the fitted model needs for them. `policies` compares
+eight policies in the arm that `--arm` names with the simulator. Seeds share films and tokenizer.
+Results: results/video_contact.json. One core,
 OMP_NUM_THREADS=1, one process at a time; about half an hour for each arm and seed.
 """
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
 import common
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
 from terrella.core.types import Frames, Split
 from terrella.data.videos import video_of
 from terrella.engines.engine import open_sampler
 from terrella.evals.video_policies import EvaluatePolicies
-from terrella.pipelines.video.clips import ClipTasks
+from terrella.pipelines.video.clips import ClipExamples, ClipTasks
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.tokenizer import TrainTokenizer
 from terrella.recipes.video import video_table
 from terrella.rollout.rollout import Rollout
 from terrella.show.progress import make_progress
+from terrella.verify.frame_gain import frame_gain
 from terrella.world_models.video import generated_frames, read_codec
 
 common.quiet_trl()
@@ -43,6 +48,8 @@ DISSOLVED = 0.5
 """Share of the block's true area below which it has dissolved."""
 TEMPERATURES = (0.3, 0.5, 0.7, 1.0)
 CLIPS = 48
+FILMS = 60
+"""Held-out films in which changes are counted."""
 ARMS = {
     # Films as in video_table: 20%, 50% and 100% of the steps are random, half of them of reach.
     "base": {"films": "mixed"},
@@ -52,6 +59,10 @@ ARMS = {
     "weight": {"films": "contact", "changed_weight": 4.0},
     # Three times as many clips to fit.
     "long": {"films": "contact", "clips": 72_000},
+    # Ids of a patch are computed from that patch alone.
+    "local": {"films": "local"},
+    # Also four times as many films, and 64 bins for each number of an action instead of 16.
+    "more": {"films": "more", "bins": 64, "clips": 36_000},
 }
 
 
@@ -59,10 +70,20 @@ def recipe(arm, seed):
     config, settings = video_table(), dict(ARMS[arm])
     films = settings.pop("films")
     videos = config.videos.replace(out=RUNS / f"films-{films}")
-    if films == "contact":
+    if films != "mixed":
         push, reach = videos.worlds
         videos = videos.replace(worlds=(push, push, reach), shares=(0.0, 0.2, 0.5), episodes=240)
+    if films in ("local", "more"):
+        videos = with_local_ids(videos)
+    if films == "more":
+        videos = videos.replace(episodes=960)
     return config.replace(videos=videos, seed=seed, out=RUNS / f"{arm}-{seed}", **settings)
+
+
+def with_local_ids(videos):
+    """Frames in which ids are computed from their own patches."""
+    tokenizer = videos.trainer.tokenizer.replace(local=True)
+    return videos.replace(trainer=videos.trainer.replace(tokenizer=tokenizer))
 
 
 # --- the block ------------------------------------------------------------------------------------
@@ -222,6 +243,77 @@ def by_temperature(config, codec, which, tasks, real):
     return found
 
 
+def ids():
+    """What changes from frame to frame, in pixels and in ids, and what it costs to predict."""
+    for arm in chosen_arms():
+        config = recipe(arm, ARGUMENTS.seed)
+        codec = read_codec(config.videos.out, window=config.window)
+        model = AutoModelForCausalLM.from_pretrained(config.out / "fitted").eval()
+        videos = TrainTokenizer(config.videos)
+        row = {
+            "seed": config.seed,
+            **changes(itertools.islice(videos.episodes(Split.TEST), FILMS), codec.tokenizer),
+            "nats": {
+                split.value: nats(model, codec, videos.shards(split), config.horizon)
+                for split in (Split.TRAIN, Split.TEST)
+            },
+        }
+        write(f"ids {arm} seed {config.seed}", row)
+
+
+def changes(episodes, tokenizer):
+    """Shares of patches and of their ids that change in a step, and the tokenizer's own error."""
+    patches, changed, errors, gains = [], [], [], []
+    for episode in episodes:
+        video = video_of(episode)
+        _, written = tokenizer.write(video, video[0])
+        steps = np.abs(np.diff(video.astype(float), axis=0)).max(-1)
+        side = tokenizer.config.stride
+        cells = steps.reshape(len(steps), -1, side, steps.shape[2] // side, side).max((2, 4))
+        patches += (cells > 0).mean((1, 2)).tolist()
+        changed += (np.diff(written, axis=0) != 0).mean(1).tolist()
+        read = tokenizer.read(video[0], written) / 255.0
+        pixels = video / 255.0
+        errors += ((read - pixels)[1:] ** 2).mean((1, 2, 3)).tolist()
+        gains += map(frame_gain, read[1:], pixels[1:], pixels[:-1])
+    return {
+        "steps": len(patches),
+        "patches_that_change": float(np.mean(patches)),
+        "ids_that_change": float(np.mean(changed)),
+        "tokenizer_psnr": float(np.mean(-10 * np.log10(errors))),
+        "tokenizer_gain": float(np.mean(gains)),
+    }
+
+
+@torch.no_grad()
+def nats(model, codec, shards, horizon):
+    """Nats a frame and an id, given the true frames before: of ids that change and of others."""
+    examples = ClipExamples(
+        shards, codec, horizon=horizon, count=CLIPS * 8, seed=1, changed_weight=2.0
+    )
+    allowed = torch.tensor(codec.allowed_ids)
+    costs = {True: [], False: []}
+    for example in examples:
+        sequence = torch.tensor([[*example.prompt_ids, *example.completion_ids]])
+        logits = model(sequence).logits[0, len(example.prompt_ids) - 1 : -1].float()
+        rest = logits.new_full(logits.shape, -torch.inf)
+        rest[:, allowed] = logits[:, allowed]
+        targets = torch.tensor(example.completion_ids)
+        cost = -rest.log_softmax(-1)[torch.arange(len(targets)), targets]
+        for value, is_frame, weight in zip(
+            cost.tolist(), example.mask, example.columns["weight"], strict=True
+        ):
+            if is_frame:
+                costs[weight > 1].append(value)
+    everything = costs[True] + costs[False]
+    return {
+        "frames": len(everything) // codec.frame_tokens,
+        "a_frame": float(np.mean(everything)) * codec.frame_tokens,
+        "an_id_that_changes": float(np.mean(costs[True])),
+        "another_id": float(np.mean(costs[False])),
+    }
+
+
 def policies():
     """Eight policies in the model of each arm and in the simulator, task by task."""
     for arm in chosen_arms():
@@ -270,7 +362,7 @@ def write(part, row):
 
 CHANGES = ("seed", "arm", "temperature", "starts", "model")
 """Options that say what was measured."""
-PARTS = {f.__name__: f for f in (films, arms, policies)}
+PARTS = {f.__name__: f for f in (films, arms, ids, policies)}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -27,6 +27,12 @@ class FrameTokenizerConfig(Configurable.Config):
     stride: Literal[8, 16, 32] = 16
     """Side in pixels of the patch that one id of a frame describes; small frames need 8."""
     width: int = 32
+    local: bool = False
+    """Whether an id is computed from its own patch alone, and not from the whole frame.
+
+    Then the ids of patches in which nothing moves stay as they are, and a world model has only the
+    others to predict. Frames are a little less sharp.
+    """
     seed: int = 0
     """Of the weights before training."""
 

@@ -47,27 +47,51 @@ def _block(channels_in: int, channels_out: int) -> nn.Sequential:
     )
 
 
+class _CellNorm(nn.GroupNorm):
+    """GroupNorm of each cell by itself: what moves elsewhere in the image has no part in it."""
+
+    def forward(self, grid: Tensor) -> Tensor:
+        cells = grid.permute(0, 2, 3, 1)
+        normed: Tensor = super().forward(cells.reshape(-1, grid.shape[1]))
+        return normed.view(cells.shape).permute(0, 3, 1, 2)
+
+
+def _cell_block(width: int) -> nn.Sequential:
+    """`_block` for cells that do not see each other."""
+    return nn.Sequential(
+        nn.Conv2d(width, width, 1),
+        _CellNorm(8, width),
+        nn.SiLU(),
+        nn.Conv2d(width, width, 1),
+        nn.SiLU(),
+    )
+
+
 class Down(nn.Module):
     """Encoder: images to a grid of vectors, by strided patches and then halvings.
 
     The vectors are batch-normalised before quantization: where most of an image is background, a
-    LayerNorm would leave them nearly equal, and they would collapse onto a handful of codes.
+    LayerNorm would leave them nearly equal, and they would collapse onto a handful of codes. If
+    `local`, a vector sees its own patch and nothing else.
     """
 
-    def __init__(self, channels: int, width: int, halvings: int, dimensions: int) -> None:
+    def __init__(
+        self, channels: int, width: int, halvings: int, dimensions: int, *, local: bool = False
+    ) -> None:
         super().__init__()
+        kernel, padding = (2, 0) if local else (4, 1)
         steps: list[nn.Module] = [
             nn.Conv2d(channels, width, 4, stride=4),
             nn.SiLU(),
-            _block(width, width),
+            _cell_block(width) if local else _block(width, width),
         ]
         for number in range(halvings):
             wide = width * 2
             steps += [
-                nn.Conv2d(width if number == 0 else wide, wide, 4, stride=2, padding=1),
+                nn.Conv2d(width if number == 0 else wide, wide, kernel, stride=2, padding=padding),
                 nn.SiLU(),
+                _cell_block(wide) if local else _block(wide, wide),
             ]
-            steps.append(_block(wide, wide))
         self.steps = nn.Sequential(*steps)
         self.out = nn.Conv2d(width * 2, dimensions, 1)
         self.normalise = nn.BatchNorm2d(dimensions, affine=False)
@@ -161,8 +185,9 @@ class FrameTokenizer(TrainedTokenizer):
                 make_quantizer(config.quantizer, config.levels) for _ in range(2)
             )
             self.codes = int(self.context_codes.codes)
-            self.context_down = Down(3, width, 1, dimensions)
-            self.frame_down = Down(6, width, (config.stride // 4).bit_length() - 1, dimensions)
+            halvings = (config.stride // 4).bit_length() - 1
+            self.context_down = Down(3, width, 1, dimensions, local=config.local)
+            self.frame_down = Down(6, width, halvings, dimensions, local=config.local)
             self.context_in, self.frame_in = (nn.Conv2d(dimensions, width * 2, 1) for _ in range(2))
             self.context_pixels = Pixels(width, 0)
             self.frame_pixels = Pixels(width, width)

@@ -32,7 +32,7 @@ class PerFrameTokenizer(TrainedTokenizer):
             self.frame_codes = make_quantizer(config.quantizer, config.levels)
             self.codes = int(self.frame_codes.codes)
             halvings = (config.stride // 4).bit_length() - 1
-            self.frame_down = Down(3, config.width, halvings, dimensions)
+            self.frame_down = Down(3, config.width, halvings, dimensions, local=config.local)
             self.frame_in = nn.Conv2d(dimensions, config.width * 2, 1)
             self.frame_pixels = Pixels(config.width, 0)
 

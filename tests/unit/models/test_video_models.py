@@ -18,7 +18,7 @@ from terrella.models.action_bins import ActionBins
 from terrella.models.array_pickles import read_array_pickle
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.models.frame_tokenizer import FrameTokenizer
-from terrella.models.frame_tokenizers import load_frame_tokenizer
+from terrella.models.frame_tokenizers import load_frame_tokenizer, make_frame_tokenizer
 from terrella.models.lpips import MissingWeightsError, has_lpips, lpips, weights_file
 from terrella.models.pixel_nets import PixelNet
 from terrella.models.quantizers import Fsq, Vq
@@ -81,6 +81,20 @@ def test_a_tokenizer_saved_and_loaded_writes_the_same_ids(tmp_path):
     assert len(context) == 4 and np.shape(ids) == (5, 4)
     assert loaded.read(video[0], ids).shape == video.shape
     assert loaded.decode_context(torch.tensor([context])).shape[-1] == 16
+
+
+@pytest.mark.parametrize("kind", ["compressive", "per_frame"])
+def test_what_moves_changes_the_ids_of_its_own_patch_alone(kind):
+    still = torch.rand(1, 6 if kind == "compressive" else 3, 32, 32)
+    moved = still.clone()
+    moved[:, :, 8:16, 16:24] += 1.0
+    changed = {}
+    for local in (True, False):
+        config = FrameTokenizerConfig(kind=kind, size=32, stride=8, width=8, local=local)
+        encode = make_frame_tokenizer(config).eval().frame_down
+        difference = (encode(still) - encode(moved)).abs().amax(-1).flatten()
+        changed[local] = difference.nonzero().flatten().tolist()
+    assert changed[True] == [6] and changed[False] == list(range(16))
 
 
 def test_training_resumes_where_it_was_killed(tmp_path):

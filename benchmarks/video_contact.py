@@ -143,8 +143,12 @@ def summarized(clips):
 
 
 def contact_clips(config):
-    """Held-out clips in which the block moves: of the films of contact, for every arm."""
-    videos = TrainTokenizer(recipe("contact", 0).videos)
+    """Held-out clips in which the block moves: of the films of contact, for every arm.
+
+    All sets of films but `mixed` hold out the same ones.
+    """
+    mixed = config.videos.out.name == "films-mixed"
+    videos = TrainTokenizer(recipe("contact", 0).videos if mixed else config.videos)
     with make_progress() as progress:
         videos.run(progress)
     shards = videos.shards(Split.TEST)

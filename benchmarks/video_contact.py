@@ -216,8 +216,18 @@ def arms():
                 when: {name: metric.mean for name, metric in part.means.items()}
                 for when, part in (("before", result.before), ("after", result.after))
             },
+            "after_minus_before": differences(result),
         }
         write(f"arm {arm} seed {config.seed}", row)
+
+
+def differences(result):
+    """What RLVR changed, clip by clip."""
+    return {
+        name: common.mean_row(np.subtract(after, result.before.clips[name]).tolist())
+        for name, after in result.after.clips.items()
+        if name in ("value", "lpips", "psnr", "ssim")
+    }
 
 
 def through_tokenizer(codec, tasks, real):

@@ -44,7 +44,10 @@ def main(run, videos, stores, out):
     clips = predicted_clips(read_run(run), CLIPS, videos=videos, stores=stores)
     video = grid([clip(episode, extras) for _, episode, extras in clips])
     write_video(out.with_suffix(".webm"), video, fps=3, codec="libvpx-vp9", quality=24)
-    pictures = [Image.fromarray(frame).quantize(128, dither=0) for frame in video]
+    # One palette for all frames, which also keeps the colours of small things.
+    whole = Image.fromarray(np.concatenate(video))
+    palette = whole.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=4)
+    pictures = [Image.fromarray(frame).quantize(palette=palette, dither=0) for frame in video]
     times = [*[STEP_MS] * (len(pictures) - 1), HOLD_MS]
     first, *rest = pictures
     first.save(

@@ -23,7 +23,7 @@ from terrella.core.world import StateWorld, World
 from terrella.evals.pass_at_k import pass_at_k, share_mean
 from terrella.evals.results import ReferenceScores, TestScores
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import PredictionTasks
+from terrella.rollout.tasks import PredictionTasks, named_instances
 from terrella.rollout.turns import Turn, turns
 
 EPISODES_AT_ONCE = 512
@@ -45,23 +45,21 @@ class Evaluate(Configurable):
 
 def instance_seeds(world: World.Config, config: Evaluate.Config) -> list[int]:
     """Seeds of distinct instances of the split, in order."""
-    return list(named_instances(world, config).values())
+    return list(tested_instances(world, config).values())
 
 
-def named_instances(world: World.Config, config: Evaluate.Config) -> dict[str, int]:
+def tested_instances(world: World.Config, config: Evaluate.Config) -> dict[str, int]:
     """Distinct instances of the split, in order: the seed of each by its name."""
     built: World = world.build()
-    seeds: dict[str, int] = {}
-    for seed in range(config.instances * 100):
-        built.reset(seed=seed, options={"split": config.split})
-        seeds.setdefault(built.instance, seed)
-        if len(seeds) == config.instances:
-            return seeds
-    raise ConfigError(
-        "instances",
-        f"{built.name} has only {len(seeds)} distinct {config.split} instances",
-        f"ask for at most {len(seeds)}",
-    )
+    drawn = range(config.instances * 100)
+    seeds = named_instances(built, drawn, config.split, config.instances)
+    if len(seeds) < config.instances:
+        raise ConfigError(
+            "instances",
+            f"{built.name} has only {len(seeds)} distinct {config.split} instances",
+            f"ask for at most {len(seeds)}",
+        )
+    return seeds
 
 
 def evaluate_agent(

@@ -126,17 +126,27 @@ def _with_history(situation: Situation, history: tuple[Transition, ...]) -> Situ
     )
 
 
-def distinct_instances(
+def named_instances(
     world: World, seeds: Iterable[int], split: Split, most: int | None = None
-) -> list[int]:
-    """The first seed of each instance; `most` ends the search, as a reset may be slow."""
+) -> dict[str, int]:
+    """The first seed of each instance, by the instance's name.
+
+    `most` ends the search, as a reset may be slow.
+    """
     first: dict[str, int] = {}
     for seed in seeds:
         if len(first) == most:
             break
         world.reset(seed=seed, options={"split": split})
         first.setdefault(world.instance, seed)
-    return list(first.values())
+    return first
+
+
+def distinct_instances(
+    world: World, seeds: Iterable[int], split: Split, most: int | None = None
+) -> list[int]:
+    """The first seed of each instance."""
+    return list(named_instances(world, seeds, split, most).values())
 
 
 def even_seeds(world: World, first: int, instances: int, split: Split) -> list[int]:

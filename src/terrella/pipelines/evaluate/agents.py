@@ -29,7 +29,7 @@ from terrella.engines.engine import load_tokenizer
 from terrella.engines.interface import Engine
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
 from terrella.evals.agent_scores import AgentScores, agent_scores
-from terrella.evals.agents import Evaluate, named_instances, reference_policies
+from terrella.evals.agents import Evaluate, reference_policies, tested_instances
 from terrella.evals.endpoint_agent import EndpointAgent
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity, require_text
@@ -158,7 +158,7 @@ class AgentEvaluation(Evaluation[AgentResult]):
                 task=Task(seed=seed, noise_seed=seed * NOISE_STRIDE, split=config.split),
                 member=member,
             )
-            for instance, seed in named_instances(world, measured).items()
+            for instance, seed in tested_instances(world, measured).items()
             for member in range(config.samples)
         ]
 

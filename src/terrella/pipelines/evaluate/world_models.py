@@ -23,7 +23,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
 from terrella.core.world import World
 from terrella.data.row_journal import Key, file_name
-from terrella.evals.agents import Evaluate, named_instances
+from terrella.evals.agents import Evaluate, tested_instances
 from terrella.evals.prediction_scores import PredictionScores, prediction_scores
 from terrella.evals.predictions import (
     EndpointPredictor,
@@ -106,7 +106,7 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
         tasks = PredictionTasks(world, config.policy, split=config.split)
         verifier = world.build().verifier
         measured = Evaluate.Config(instances=config.instances, split=config.split)
-        named = named_instances(world, measured)
+        named = tested_instances(world, measured)
         jobs: dict[Key, tuple[str, int]] = {(seed,): (each, seed) for each, seed in named.items()}
         with self.predictor(run) as predictor:
 

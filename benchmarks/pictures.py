@@ -51,7 +51,7 @@ def draw_run(axis, run):
 
 def spa_arms():
     """pass@1 of every arm of SPA, one dot per seed, compared with exact random play."""
-    names = ("spa_frozen_lake", "spa_sokoban")
+    names = ("spa_frozen_lake", "spa_sokoban_one_base")
     figure, axes = plt.subplots(1, len(names), figsize=(9.5, 3.6), sharex=True)
     for axis, name in zip(axes, names, strict=True):
         record = common.read_results(name)

@@ -20,6 +20,7 @@ ROWS = common.RESULTS / "rows"
 REPRODUCTIONS = (
     "spa_frozen_lake",
     "spa_sokoban",
+    "spa_sokoban_one_base",
     "spa_sudoku",
     "spa_smollm2_lake",
     "webrl_sokoban",
@@ -40,7 +41,11 @@ FROM_ROWS = {
     "webrl_judge": recompute.judged,
 }
 """How a result follows from its rows. A name also stands for those that go on with `_`."""
-INSIDE = {"evaluate_sokoban": recompute.evaluated_agent, "smollm2_counter": recompute.validated}
+INSIDE = {
+    "evaluate_sokoban": recompute.evaluated_agent,
+    "smollm2_counter": recompute.validated,
+    "video_plan": recompute.planned,
+}
 """Results that hold the values of each instance themselves; pages quote them."""
 FROM_OTHER_NUMBERS = {
     **dict.fromkeys(REPRODUCTIONS, recompute.claims),

@@ -525,6 +525,7 @@ GATES = {
 REPRODUCTIONS = (
     "spa_frozen_lake",
     "spa_sokoban",
+    "spa_sokoban_one_base",
     "spa_sudoku",
     "webrl_sokoban",
     "webrl_miniwob",
@@ -574,7 +575,7 @@ SECTIONS = {
         "engine_tinker",
     ),
     "Trust": ("trust_coverage", "trust_gate", "trust_gate_sokoban", "trust_gate_elevator"),
-    "SPA": ("spa_frozen_lake", "spa_sokoban", "spa_sudoku"),
+    "SPA": ("spa_frozen_lake", "spa_sokoban", "spa_sokoban_one_base", "spa_sudoku"),
     "Text games": (
         "bytesized32_baselines",
         "bytesized32_tiny",

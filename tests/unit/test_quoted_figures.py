@@ -175,7 +175,7 @@ def test_webrl_judge_and_browsers():
 
 
 def test_spa():
-    soko, lake = result("spa_sokoban"), result("spa_frozen_lake")
+    soko, lake = result("spa_sokoban_one_base"), result("spa_frozen_lake")
     passes = {
         (world, arm, k): row[f"pass@{k}"]["mean"]
         for world, record in (("sokoban", soko), ("lake", lake))
@@ -217,8 +217,21 @@ def test_spa():
     assert missing("design/0004-spa.md", *quotes) == []
 
 
+def test_spa_with_a_base_for_each_seed():
+    record = result("spa_sokoban")
+    claim, kept = record["claims"][:2]
+    spa, vanilla, base = (record["arms"][arm] for arm in ("spa", "vanilla", "base"))
+    quotes = [
+        f"SPA {spa['pass@1']['mean']:.3f} against {vanilla['pass@1']['mean']:.3f} of RL alone",
+        f"{claim['mean']:+.3f} [{claim['low']:.3f}, {claim['high']:.3f}], p = {claim['p']:.3f}: it",
+        f"({spa['pass@8']['mean']:.3f} against {base['pass@8']['mean']:.3f})",
+    ]
+    assert (claim["verdict"], kept["verdict"]) == ("holds", "undecided")
+    assert missing("design/0004-spa.md", *quotes) == []
+
+
 def test_spa_in_harder_rooms_and_with_smollm2():
-    harder = result("spa_sokoban")["harder"]["arms"]
+    harder = result("spa_sokoban_one_base")["harder"]["arms"]
     shares = {
         k: [mean([row[f"pass@{k}"]["mean"] for row in harder[arm].values()]) for arm in harder]
         for k in (1, 8)

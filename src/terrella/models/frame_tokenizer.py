@@ -58,9 +58,11 @@ class _CellNorm(nn.GroupNorm):
 
 def _cell_block(width: int) -> nn.Sequential:
     """`_block` for cells that do not see each other."""
+    # A cell has one value for each channel: of a group of one or two, a norm leaves nothing.
+    groups = 8 if width >= 3 * 8 else 1
     return nn.Sequential(
         nn.Conv2d(width, width, 1),
-        _CellNorm(8, width),
+        _CellNorm(groups, width),
         nn.SiLU(),
         nn.Conv2d(width, width, 1),
         nn.SiLU(),

@@ -90,7 +90,7 @@ def make_spa_stand_in(config: Spa.Config, folder: Path) -> None:
     tags = ("observation", "prediction", "answer")
     marks = [f"<{slash}{tag}>" for tag in tags for slash in ("", "/")]
     tokenizer.add_tokens(["<think>\n", "\n</think>\n\n", *marks])
-    codec = Spa(config).codec_config().make(tokenizer)
+    codec = config.codec().make(tokenizer)
     asked = []
     for situation in situations:
         reply, _ = codec.answer([situation.actions[0]], ["s", "s"])

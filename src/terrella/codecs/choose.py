@@ -43,12 +43,16 @@ class TaggedCodecConfig(CodecConfig):
 
     form: Form = "worldmodel"
 
+    def __post_init__(self) -> None:
+        if self.form in THOUGHTLESS and self.thinking == "on":
+            raise ConfigError(
+                "thinking",
+                f"on, but a reply of form={self.form} has no thought",
+                "set thinking=off, or form=worldmodel",
+            )
+
     def make(self, tokenizer: Any) -> TaggedCodec:
-        if self.form in ("steps", "steps_predicted"):
-            if self.thinking == "on":
-                raise ConfigError(
-                    "thinking", f"a reply of form={self.form} has no thought", "use form=worldmodel"
-                )
+        if self.form in THOUGHTLESS:
             inner = _brief_codec(tokenizer, self.max_actions)
             return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):
@@ -56,6 +60,10 @@ class TaggedCodecConfig(CodecConfig):
             chat.form = reply_form(self.form, thinks=chat.thinks)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
+
+
+THOUGHTLESS: tuple[Form, ...] = ("steps", "steps_predicted")
+"""Forms whose replies are lines of actions and what they change, and nothing else."""
 
 
 def _brief_codec(tokenizer: Any, max_actions: int) -> TextCodec:

@@ -38,7 +38,7 @@ def untrue_reply(codec):
 
 def test_a_form_without_thoughts_refuses_to_think():
     with pytest.raises(ConfigError, match="thinking"):
-        TaggedCodecConfig(form="steps", thinking="on").make(small_tokenizer("chatml"))
+        TaggedCodecConfig(form="steps", thinking="on")
 
 
 def test_only_lines_that_change_are_stated():

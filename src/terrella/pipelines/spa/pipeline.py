@@ -124,6 +124,16 @@ class Spa(ModelPipeline[SpaResult]):
         """
         out: Path = Path("runs/spa")
 
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.codec()  # refuses settings that contradict each other, before anything runs
+
+        def codec(self) -> TaggedCodecConfig:
+            """How this run's replies are written and read."""
+            return TaggedCodecConfig(
+                form=self.form, thinking=self.thinking, max_actions=self.max_actions
+            )
+
     config: Config
     result_type = SpaResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache")
@@ -277,13 +287,7 @@ class Spa(ModelPipeline[SpaResult]):
             yield rollout, sampler, codec
 
     def codec(self, model: Model) -> TaggedCodec:
-        return self.codec_config().make(load_tokenizer(model))
-
-    def codec_config(self) -> TaggedCodecConfig:
-        config = self.config
-        return TaggedCodecConfig(
-            form=config.form, thinking=config.thinking, max_actions=config.max_actions
-        )
+        return self.config.codec().make(load_tokenizer(model))
 
     def episode_source(self) -> EpisodeSource:
         config = self.config
@@ -298,7 +302,7 @@ class Spa(ModelPipeline[SpaResult]):
         return EpisodeSource(
             rollout=rollout,
             tasks=WorldTasks(world=config.world, seed=config.seed),
-            codec=self.codec_config(),
+            codec=self.config.codec(),
             shaping=config.reward_shaping,
         )
 

@@ -34,6 +34,7 @@ def spa_smollm2_lake() -> Reproduce.Config:
         world=FrozenLake.Config(size=3, view="compact", max_steps=5),
         model="smollm2",
         form="steps",
+        thinking="off",
         max_turns=1,
         max_actions=5,
         turn_tokens=48,

@@ -132,6 +132,17 @@ def mean_row(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": mean, "low": low if known else None, "high": high if known else None}
 
 
+def won_more(
+    won: Sequence[float], *, than: Sequence[float], name: str
+) -> dict[str, dict[str, float | None]]:
+    """The success of an arm, and its paired difference to the arm of this name."""
+    pairs = zip(won, than, strict=True)
+    return {
+        "success": mean_row(won),
+        f"minus_{name}": mean_row([one - other for one, other in pairs]),
+    }
+
+
 # --- time -----------------------------------------------------------------------------------------
 
 

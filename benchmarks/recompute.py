@@ -296,16 +296,13 @@ def validated(record):
 def planned(record):
     """Success of each arm, and its difference to the clone, from the starts that it won."""
     return {
-        part: {"arms": {name: won_more(arm["won"], row) for name, arm in row["arms"].items()}}
+        part: {
+            "arms": {
+                name: common.won_more(arm["won"], than=row["arms"]["clone"]["won"], name="clone")
+                for name, arm in row["arms"].items()
+            }
+        }
         for part, row in record.items()
-    }
-
-
-def won_more(won, row):
-    pairs = zip(won, row["arms"]["clone"]["won"], strict=True)
-    return {
-        "success": common.mean_row(won),
-        "minus_clone": common.mean_row([one - clone for one, clone in pairs]),
     }
 
 

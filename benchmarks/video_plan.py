@@ -55,7 +55,11 @@ class Arms:
             self.plan_in_simulator(method)
         self.practise("practice in the model", self.inside.imagined_world)
         self.practise("practice in the simulator", self.world.build)
-        return {name: {**row, **self.against_clone(row)} for name, row in self.rows.items()}
+        clone = self.rows[BASE]["won"]
+        return {
+            name: {**row, **common.won_more(row["won"], than=clone, name=BASE)}
+            for name, row in self.rows.items()
+        }
 
     def measure(self, name, policy, make_world=None, **taken):
         """Play the held-out starts, one after the other."""
@@ -66,15 +70,9 @@ class Arms:
             split=Split.TEST,
             num_envs=1,
         )
-        row = {"success": common.mean_row(played.successes), "won": played.successes}
-        self.rows[name] = {**row, "played": played.steps, "real_steps": 0, "imagined_steps": 0}
-        self.rows[name] |= taken
-        print(f"{name}: {row['success']['mean']:.3f}", flush=True)
-
-    def against_clone(self, row):
-        """The paired difference to the policy that practice begins with."""
-        pairs = zip(row["won"], self.rows[BASE]["won"], strict=True)
-        return {"minus_clone": common.mean_row([won - clone for won, clone in pairs])}
+        row = {"won": played.successes, "played": played.steps}
+        self.rows[name] = {**row, "real_steps": 0, "imagined_steps": 0, **taken}
+        print(f"{name}: {np.mean(played.successes):.3f}", flush=True)
 
     # --- planning ---------------------------------------------------------------------------------
 

@@ -332,7 +332,7 @@ def policies():
     """Eight policies in the model of each arm and in the simulator, task by task."""
     for arm in chosen_arms():
         config = recipe(arm, ARGUMENTS.seed)
-        for task in ("push", "reach"):
+        for task in ARGUMENTS.tasks:
             world = config.world.replace(task=task)
             comparison = EvaluatePolicies(
                 EvaluatePolicies.Config(
@@ -384,6 +384,7 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=Path, default=Path("runs/video_contact"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--arm", choices=sorted(ARMS))
+    parser.add_argument("--tasks", nargs="+", default=["push", "reach"], help="of policies")
     parser.add_argument("--temperature", type=float, default=0.5)
     parser.add_argument("--starts", type=int, default=160, help="held-out initial states")
     parser.add_argument("--model", choices=("fitted", "model"), default="model")

@@ -57,6 +57,8 @@ ARMS = {
     "contact": {"films": "contact"},
     # Ids that differ from the frame before count four times in the fit.
     "weight": {"films": "contact", "changed_weight": 4.0},
+    # Four optimiser steps of RLVR for each batch of episodes instead of one.
+    "updates": {"films": "contact", "mini_batches": 4},
     # Three times as many clips to fit.
     "long": {"films": "contact", "clips": 72_000},
     # Ids of a patch are computed from that patch alone.
@@ -69,6 +71,9 @@ ARMS = {
 def recipe(arm, seed):
     config, settings = video_table(), dict(ARMS[arm])
     films = settings.pop("films")
+    parts = settings.pop("mini_batches", 1)
+    rlvr = config.rlvr.replace(mini_batches=parts)
+    rlvr = rlvr.replace(steps=rlvr.steps * parts, save_every=rlvr.save_every * parts)
     videos = config.videos.replace(out=RUNS / f"films-{films}")
     if films != "mixed":
         push, reach = videos.worlds
@@ -77,7 +82,8 @@ def recipe(arm, seed):
         videos = with_local_ids(videos)
     if films == "more":
         videos = videos.replace(episodes=960)
-    return config.replace(videos=videos, seed=seed, out=RUNS / f"{arm}-{seed}", **settings)
+    out = RUNS / f"{arm}-{seed}"
+    return config.replace(videos=videos, rlvr=rlvr, seed=seed, out=out, **settings)
 
 
 def with_local_ids(videos):

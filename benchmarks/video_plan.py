@@ -1,6 +1,6 @@
 """Planning and learning inside a video model, against the same in the simulator.
 
-    python benchmarks/video_plan.py RUN --videos FOLDER [--tasks push reach] [--seed 0]
+    python benchmarks/video_plan.py RUN --videos FOLDER [--tasks push reach] [--model fitted]
 RUN is a trained video model and FOLDER its recordings and tokenizer. Each task plays the same
 held-out starts in the simulator with: random actions; the script (`expert`); a clone of the
 recorded successes after few updates; CEM and MPPI in the model; the same planners in the simulator
@@ -136,6 +136,7 @@ def measure_task(arguments, task):
             run=arguments.run,
             videos=arguments.videos,
             world=recorded_world(arguments, task),
+            model=arguments.model,
             window=arguments.window,
             temperature=arguments.temperature,
             value=arguments.value,
@@ -172,6 +173,7 @@ def options():
     parser.add_argument("run", type=Path)
     parser.add_argument("--videos", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["push", "reach"])
+    parser.add_argument("--model", choices=("fitted", "model"), default="model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--starts", type=int, default=40)
     parser.add_argument("--window", type=int, default=2)
@@ -196,11 +198,12 @@ def main(words=None):
     arguments = options().parse_args(words)
     for task in arguments.tasks:
         row = measure_task(arguments, task)
-        flags = [f"--tasks {task}", f"--seed {arguments.seed}"]
+        named = ("model", "seed", "starts")
+        flags = [f"--tasks {task}", *(f"--{name} {getattr(arguments, name)}" for name in named)]
         command = common.command("RUN --videos FOLDER", *flags, OMP_NUM_THREADS=1)
-        common.write_part(
-            "video_plan", f"{task} seed {arguments.seed}", row, command=command, what=WHAT
-        )
+        before_rlvr = ", before RLVR" if arguments.model == "fitted" else ""
+        part = f"{task} seed {arguments.seed}{before_rlvr}"
+        common.write_part("video_plan", part, row, command=command, what=WHAT)
         print(json.dumps({n: arm["success"]["mean"] for n, arm in row["arms"].items()}), flush=True)
 
 

@@ -49,8 +49,9 @@ def test_the_benchmark_writes_every_arm_with_what_it_took(trained, tmp_path, mon
     monkeypatch.setattr(common, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["video_plan.py"])
     words = [str(trained / "run"), "--videos", str(trained / "films"), *SMALL.split()]
-    video_plan.main(words)
-    part = json.loads((tmp_path / "video_plan.json").read_text())["push seed 0"]
+    video_plan.main([*words, "--model", "fitted"])
+    (part,) = json.loads((tmp_path / "video_plan.json").read_text()).values()
+    assert part["command"].endswith("--tasks push --model fitted --seed 0 --starts 2")
     check_arms(part["arms"])
     assert 0 < part["recorded_success"] < 1 and 0 < part["most_risk"] < 1
     assert part["recorded_steps"]["of the task"] == part["recorded_steps"]["of the model"] > 50

@@ -62,6 +62,8 @@ class InsideVideo(Configurable):
         """The folder of its recordings and tokenizer."""
         world: World.Config
         """The task: one of the worlds that were recorded."""
+        model: Literal["fitted", "model"] = "model"
+        """The model before RLVR (`fitted`) or after it."""
         window: int = 2
         """Frames that the model sees before the last one; each makes its prompts longer."""
         temperature: float = 0.5
@@ -154,7 +156,7 @@ class InsideVideo(Configurable):
         net, threshold = self.success
         run = self.config.run
         return VideoWorldModel(
-            open_sampler(run / "model", work=run / "engine"),
+            open_sampler(run / self.config.model, work=run / "engine"),
             self.codec,
             lambda frames: net.read(frames)[:, 0] > threshold,
             temperature=self.config.temperature,

@@ -63,8 +63,9 @@ ARMS = {
     "long": {"films": "contact", "clips": 72_000},
     # Ids of a patch are computed from that patch alone.
     "local": {"films": "local"},
-    # Also four times as many films, and 64 bins for each number of an action instead of 16.
-    "more": {"films": "more", "bins": 64, "clips": 36_000},
+    # Also ten times as many films, twice the clips, 64 bins for each number of an action instead of
+    # 16; the fit alone, without RLVR.
+    "more": {"films": "more", "bins": 64, "clips": 48_000, "steps": 0},
 }
 
 
@@ -72,8 +73,11 @@ def recipe(arm, seed):
     config, settings = video_table(), dict(ARMS[arm])
     films = settings.pop("films")
     parts = settings.pop("mini_batches", 1)
-    rlvr = config.rlvr.replace(mini_batches=parts)
-    rlvr = rlvr.replace(steps=rlvr.steps * parts, save_every=rlvr.save_every * parts)
+    rlvr = config.rlvr.replace(
+        steps=settings.pop("steps", config.rlvr.steps) * parts,
+        mini_batches=parts,
+        save_every=config.rlvr.save_every * parts,
+    )
     videos = config.videos.replace(out=RUNS / f"films-{films}")
     if films != "mixed":
         push, reach = videos.worlds
@@ -81,7 +85,7 @@ def recipe(arm, seed):
     if films in ("local", "more"):
         videos = with_local_ids(videos)
     if films == "more":
-        videos = videos.replace(episodes=960)
+        videos = videos.replace(episodes=2400)
     out = RUNS / f"{arm}-{seed}"
     return config.replace(videos=videos, rlvr=rlvr, seed=seed, out=out, **settings)
 

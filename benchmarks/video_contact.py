@@ -59,6 +59,8 @@ ARMS = {
     "weight": {"films": "contact", "changed_weight": 4.0},
     # Four optimiser steps of RLVR for each batch of episodes instead of one.
     "updates": {"films": "contact", "mini_batches": 4},
+    # A fifth of RLVR's learning rate.
+    "slow": {"films": "contact", "learning_rate": 3e-5},
     # Three times as many clips to fit.
     "long": {"films": "contact", "clips": 72_000},
     # Ids of a patch are computed from that patch alone.
@@ -77,6 +79,7 @@ def recipe(arm, seed):
         steps=settings.pop("steps", config.rlvr.steps) * parts,
         mini_batches=parts,
         save_every=config.rlvr.save_every * parts,
+        learning_rate=settings.pop("learning_rate", config.rlvr.learning_rate),
     )
     videos = config.videos.replace(out=RUNS / f"films-{films}")
     if films != "mixed":

@@ -333,8 +333,11 @@ class StateWorld(World, Generic[S]):
         return self.legal(self.state)
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Action names, and the texts that the view repeats (its `vocabulary`, if it has one)."""
-        return (*self.actions(), *getattr(self.view, "vocabulary", ()))
+        """All action names, and the texts that the view repeats (its `vocabulary`, if it has one).
+
+        Those that are legal now are not enough: other instances have others.
+        """
+        return (*self.all_actions(self.state), *getattr(self.view, "vocabulary", ()))
 
     @functools.cached_property
     def solver(self) -> Solver:

@@ -276,6 +276,16 @@ def test_the_instruction_gives_size_symbols_and_action_form():
         assert phrase in world.instruction
 
 
+def test_the_actions_of_every_puzzle_are_words_of_a_vocabulary_made_from_one():
+    """A model from scratch wrote those of other puzzles letter by letter, past its turn's end."""
+    world = Sudoku.Config(blanks=2).build()
+    world.reset(seed=0)
+    words = set(world.vocabulary())
+    for seed in range(20):
+        world.reset(seed=seed)
+        assert set(world.actions()) <= words
+
+
 def test_gymnasium_accepts_it_and_discovery_finds_it():
     check_env(Sudoku.Config().build(), skip_render_check=True)
     assert find_world("sudoku") is Sudoku

@@ -104,12 +104,12 @@ def mean_p_value(total: float, n: int, mean: float) -> float:
 
     A small value shows that the true mean is below `mean`.
     """
-    hoeffding = math.exp(-n * _kl(min(total / n, mean), mean))
+    hoeffding = math.exp(-n * kl_divergence(min(total / n, mean), mean))
     # A sum of 0.1 + 0.2 + 0.7 may come out a little above 1.
     return min(hoeffding, math.e * binomial_cdf(math.ceil(total - 1e-9), n, mean))
 
 
-def _kl(first: float, second: float) -> float:
+def kl_divergence(first: float, second: float) -> float:
     """Kullback-Leibler divergence of two coins."""
     parts = ((first, second), (1.0 - first, 1.0 - second))
     return sum(p * math.log(p / q) if q > 0 else math.inf for p, q in parts if p > 0)

@@ -32,16 +32,23 @@ from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
 from terrella.core.seeds import THINNING_STREAM, stream
-from terrella.core.stats import CONFIDENCE, binomial_cdf, mean_p_value
+from terrella.core.stats import CONFIDENCE, binomial_cdf, kl_divergence, mean_p_value
 from terrella.trust.nearness import NearestData
 
 SIGNALS = ("doubt", "missing", "disagreement", "distance")
 FLOOR = 1e-6
 """Signals are compared on a log scale; all values below this count as equal."""
-FIT_SHARE = 0.3
+FIT_SHARE = 0.15
 """Share of the calibration steps that is used for the fit.
 
-Only the rest (`calibration_rows`) may be used for the quantile and for the threshold.
+Only the rest (`calibration_rows`) may be used for the quantile and for the threshold. The fit has
+five weights; the threshold needs the steps more.
+"""
+FIRST_ERROR = 0.1
+"""The first threshold is tested on as many steps as show `step_error` at this share of it.
+
+With fewer, hardly any model passes: each prediction misses a little of the truth, and a small
+sample shows the promise only without any mistake.
 """
 RIDGE = 1e-4
 """Per step; keeps the weights finite if all steps are right or a signal is constant."""
@@ -172,14 +179,16 @@ def trusted_below(
 ) -> float | None:
     """Largest risk at or below which the error is under `error` at this confidence.
 
-    Thresholds are tried in increasing order, starting with the safest quarter of the steps, and the
-    first failure ends the search. Testing in this fixed order needs no correction for multiple
-    tests. None if even the first threshold fails. Steps of equal risk are tested together: a
-    threshold cannot keep some of them out.
+    Thresholds are tried in increasing order, starting with the safest quarter of the steps (more if
+    that is too few to show anything, see `FIRST_ERROR`), and the first failure ends the search.
+    Testing in this fixed order needs no correction for multiple tests. None if even the first
+    threshold fails. Steps of equal risk are tested together: a threshold cannot keep some of them
+    out.
     """
     order = np.argsort(risks)
     ordered, mistakes = risks[order], np.cumsum(wrong[order])
-    first = max(least_trusted(error, confidence=confidence), len(order) // 4)
+    fewest = least_trusted(error, found=FIRST_ERROR * error, confidence=confidence)
+    first = min(len(order), max(fewest, len(order) // 4))
     tried = {*range(first, len(order), max(1, len(order) // 50)), len(order)}
     ends = np.searchsorted(ordered, ordered, side="right")
     best = None
@@ -231,13 +240,13 @@ def trusted_for_all(
     known = [threshold for threshold in found if threshold is not None]
     if not known or len(known) < len(found):
         pairs = zip(found, groups, names, strict=True)
-        failed = [_not_shown(name, len(group), error) for t, group, name in pairs if t is None]
+        failed = [_not_shown(name, wrong[group], error) for t, group, name in pairs if t is None]
         return SharedThreshold(None, tuple(failed), tuple(map(len, groups)))
     lowest = min(known)
     where = f" up to {lowest:.3g}, the highest risk shown for {names[found.index(lowest)]}"
     below = [wrong[group][risks[group] <= lowest] for group in groups]
     failed = [
-        _not_shown(name, len(mistakes), error, where)
+        _not_shown(name, mistakes, error, where)
         for name, mistakes in zip(names, below, strict=True)
         if not _shows(mistakes, error)
     ]
@@ -252,17 +261,24 @@ def _shows(wrong: Array, error: float, *, confidence: float = CONFIDENCE) -> boo
     return mean_p_value(float(wrong.sum()), len(wrong), error) <= 1.0 - confidence
 
 
-def _not_shown(name: str, count: int, error: float, where: str = "") -> str:
+def _not_shown(name: str, wrong: Array, error: float, where: str = "") -> str:
+    """Why a policy has no threshold, and how many steps it would take if that is the reason."""
+    count = len(wrong)
     reason = f"no steps of {name} can be shown to be wrong less often than {error:g}{where}"
-    least = least_trusted(error)
-    if count >= least:
-        return reason
-    return f"{reason}: {count} steps test it, {least} can: certify on more instances"
+    if count < least_trusted(error):
+        least = least_trusted(error)
+        return f"{reason}: {count} steps test it, {least} can: certify on more instances"
+    found = float(wrong.mean())
+    tested = f"{reason}: {found:.1%} of the {count} steps that test it are wrong"
+    needed = least_trusted(error, found=found) if found < error else 0
+    if needed <= count:
+        return tested
+    return f"{tested}, and it takes {needed} such steps: certify on more instances"
 
 
-def least_trusted(error: float, *, confidence: float = CONFIDENCE) -> int:
-    """Minimum number of steps without a mistake that shows an error of at most `error`."""
-    return math.ceil(round(math.log(1.0 - confidence) / math.log(1.0 - error), 9))
+def least_trusted(error: float, *, found: float = 0.0, confidence: float = CONFIDENCE) -> int:
+    """Fewest steps that show an error of at most `error`, if they have the error `found`."""
+    return math.ceil(round(-math.log(1.0 - confidence) / kl_divergence(found, error), 9))
 
 
 class RiskEstimator:

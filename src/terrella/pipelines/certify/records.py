@@ -62,7 +62,12 @@ class CertifyConfig(EngineConfig):
     exploited_on: int = 100
     """Test instances that a planner plays, in the model and in reality; 0 skips the section."""
     plan_depth: int = 6
-    """Steps that this planner looks ahead; the cost grows fast where observations are numbers."""
+    """Steps that this planner looks ahead."""
+    plan_states: int = 200
+    """States that a plan expands at most.
+
+    A model whose predictions scatter reaches thousands in six steps.
+    """
     least: int = 100
     """Fewest calibration and held-out instances with which anything is certified."""
     least_episodes: int = 10
@@ -78,7 +83,7 @@ class CertifyConfig(EngineConfig):
             )
         check_share(self, "step_error", "horizon_error")
         check_least(self, samples=1, calibration=1, held_out=1, horizon_episodes=1)
-        check_least(self, depth=1, plan_depth=1, least=1, least_episodes=1)
+        check_least(self, depth=1, plan_depth=1, plan_states=1, least=1, least_episodes=1)
 
     @property
     def under(self) -> tuple[Configurable.Config, ...]:

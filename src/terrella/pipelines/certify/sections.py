@@ -247,7 +247,8 @@ class Sections:
         if not config.exploited_on:
             return None
         risk_estimator = self._certified_model.risk_estimator
-        planner = Planner(Planner.Config(depth=config.plan_depth), risk_estimator)
+        settings = Planner.Config(depth=config.plan_depth, most_states=config.plan_states)
+        planner = Planner(settings, risk_estimator)
         real = self._play_real(planner, config.exploited_on)
         imagined = self._play_imagined(planner, config.exploited_on)
         self.real_steps["exploitability"] += real.steps

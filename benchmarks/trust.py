@@ -102,6 +102,8 @@ FULL = {
     "ranked_on": 80,
     "horizon_episodes": 100,
 }
+# What the thin model predicts scatters, so that each of its plans takes 800 questions.
+FEWER = {"lake_thin": {"exploited_on": 4}}
 
 
 def certificates():
@@ -110,7 +112,7 @@ def certificates():
     for name in ("lake", "lake_thin", "sokoban", "lake_slip", "counter"):
         if name in certified:
             continue
-        certificate = certify(name, **FULL)
+        certificate = certify(name, **FULL | FEWER.get(name, {}))
         certified[name] = {**certificate.sections, "gate": gate_counts(name)}
         write("certificates", {"models": certified})
 

@@ -227,6 +227,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
                 correct_fraction=config.correct_fraction,
                 history=config.history,
                 instances=config.train_instances,
+                progress=run.progress,
             )
         ]
         self.engine.sft(

@@ -16,7 +16,7 @@ from typing import Literal
 from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
-from terrella.core.protocols import Codec, Policy, TurnCodec
+from terrella.core.protocols import Codec, Policy, Progress, TurnCodec
 from terrella.core.seeds import WARMUP_FIRST, instance_seed
 from terrella.core.tokens import History, TrainExample
 from terrella.core.types import Split
@@ -42,6 +42,7 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
     correct_fraction: float = CORRECT_FRACTION,
     history: History = "sampled",
     instances: int = 0,
+    progress: Progress | None = None,
 ) -> list[TrainExample]:
     """`count` rows of the asked kind, on train instances that RLVR does not meet by number.
 
@@ -71,7 +72,18 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
         rows = itertools.chain.from_iterable(
             _doubtful_answers(built, run, codec, correct_fraction) for run in runs
         )
-    return list(itertools.islice(rows, count))
+    first_rows = itertools.islice(rows, count)
+    return list(_counted(first_rows, count, progress) if progress else first_rows)
+
+
+def _counted(
+    rows: Iterator[TrainExample], count: int, progress: Progress
+) -> Iterator[TrainExample]:
+    """Show how many rows there are: behind a gate or in a browser each takes its time."""
+    progress.phase("warm-up rows", count)
+    for number, row in enumerate(rows, 1):
+        yield row
+        progress.advance(number)
 
 
 def _runs(world: World, first: int, instances: int) -> Iterator[EpisodeRun]:

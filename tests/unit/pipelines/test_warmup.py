@@ -9,9 +9,23 @@ pytest.importorskip("transformers", reason="needs the extra: pip install 'terrel
 from terrella.codecs.choose import CodecConfig
 from terrella.models.characters import character_tokenizer
 from terrella.pipelines.warmup import warmup_examples
+from terrella.show.progress import SilentProgress
 from terrella.worlds.frozen_lake import FrozenLake
 
 LAKE = FrozenLake.Config(size=3, max_steps=5)
+
+
+class Recorded(SilentProgress):
+    """Keeps what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def phase(self, name, total):
+        self.told.append((name, total))
+
+    def advance(self, done, **metrics):
+        self.told.append(done)
 
 
 def rows(*, learn_world, instances=0):
@@ -52,3 +66,16 @@ def test_with_a_number_of_instances_each_is_shown_as_often_and_played_differentl
     shown = Counter(row.prompt_ids for row in examples)
     assert set(shown.values()) == {10}
     assert len({row.completion_ids for row in examples}) > 100
+
+
+def test_rows_are_counted_because_a_slow_world_takes_its_time():
+    progress = Recorded()
+    warmup_examples(
+        LAKE,
+        CodecConfig().make(character_tokenizer(("Up", "Down", "Left", "Right"))),
+        ask="action",
+        count=3,
+        seed=0,
+        progress=progress,
+    )
+    assert progress.told == [("warm-up rows", 3), 1, 2, 3]

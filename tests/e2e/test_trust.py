@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
 
 PAGE = (Path(__file__).parents[2] / "docs/trust.md").read_text()
-# Fewer goals and fewer questions, so that CI has the time; everything else is as on the page
+# Fewer steps and fewer questions, so that CI has the time; everything else is as on the page
 SMALL = {
-    "train-world-model": "world.goals=20 transitions=1500 sft.epochs=4 sft.learning_rate=3e-3",
-    "certify": "world.goals=20 calibration=40 held_out=40 horizon_episodes=10 depth=2 ranked_on=3"
-    " exploited_on=2 plan_depth=2 samples=2",
-    "plan": "world.goals=20 planner.depth=1 instances=2",
+    "train-world-model": "transitions=1500 sft.epochs=4 sft.learning_rate=3e-3",
+    "certify": "calibration=40 held_out=40 horizon_episodes=10 depth=2 ranked_on=3 exploited_on=2"
+    " plan_depth=2 samples=2",
+    "plan": "planner.depth=1 instances=2",
 }
 
 
@@ -38,7 +38,7 @@ def test_the_page_can_be_followed(tmp_path):
         _, command, *rest = line.split()
         small = [word for setting in SMALL[command].split() for word in ("--set", setting)]
         run([sys.executable, "-m", "terrella.cli", command, *rest, *small], tmp_path, codes=(0, 1))
-    check_the_folder(tmp_path / "runs/counter")
+    check_the_folder(tmp_path / "runs/lake")
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     shown = run([sys.executable, "-c", code], tmp_path)
     assert "'imagined'" in shown and "'audited'" in shown

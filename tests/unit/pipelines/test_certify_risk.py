@@ -97,7 +97,7 @@ def test_the_threshold_is_blind_to_the_rows_of_the_fit():
     steps = made_steps([right] * 600, [right] * 600, signals=values, wrong=np.zeros(600))
     model = fit_risk(values, steps.wrong, steps.probs, level=0.9)
     rest = calibration_rows(600)
-    assert rest.start == 180
+    assert rest.start == 90
     of_fit, of_calibration = np.zeros(600), np.zeros(600)
     of_fit[: rest.start], of_calibration[rest] = 1.0, 1.0
 
@@ -122,7 +122,7 @@ def test_a_policy_that_goes_wrong_closes_the_gate_for_all():
     refused = risk_threshold(model, one_in_ten, 0.06, names)
     assert refused.value is None and "no steps of wild" in refused.reasons[0]
     section = risk_section(model, steps, one_in_ten, VERIFIER, step_error=0.03, policies=names)
-    assert (section["calibration"], section["held_out"], section["fitted_on"]) == (400, 400, 120)
+    assert (section["calibration"], section["held_out"], section["fitted_on"]) == (400, 400, 60)
     wrong_rows = {name: row["trusted_wrong"]["mean"] for name, row in section["by_policy"].items()}
     assert wrong_rows == {"calm": 0.0, "wild": pytest.approx(0.1)}
     assert section["coverage"]["n"] == 400 and section["empty_sets"] == 0.0
@@ -144,7 +144,7 @@ def test_the_threshold_is_for_steps_where_long_episodes_are_the_hard_ones():
     assert threshold(np.full(n, 5)).value is not None  # a random step of a random episode
     refused = threshold(lengths)
     assert refused.value is None and "no steps of random" in refused.reasons[0]
-    tested = n * 0.7 * (0.05 + 0.95 * 0.02)
+    tested = n * 0.85 * (0.05 + 0.95 * 0.02)
     assert refused.steps[0] == pytest.approx(tested, rel=0.1)
 
 

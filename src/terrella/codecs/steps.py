@@ -97,11 +97,11 @@ class StepsCodec(TaggedCodec):
 
     def read_actions(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         """The actions of a finished reply, up to the first line that is not of the form."""
-        return tuple(action for action, _ in self._lines(token_ids))
+        return tuple(action for action, _ in self.predicted_changes(token_ids))
 
     def true_states(self, token_ids: Sequence[int], states: Sequence[str]) -> TrueStates:
         """Whether each executed action's change is the true one."""
-        written = [text for _, text in self._lines(token_ids)]
+        written = [text for _, text in self.predicted_changes(token_ids)]
         true = [change(*states[number : number + 2]) for number in range(len(states) - 1)]
         # A reply without an action costs an invalid step, of which it says nothing.
         written += [""] * (len(true) - len(written))
@@ -112,7 +112,7 @@ class StepsCodec(TaggedCodec):
 
     def well_formed(self, token_ids: Sequence[int]) -> bool:
         """Whether the reply has ended, and each of its lines is an action with its change."""
-        lines = self._lines(token_ids)
+        lines = self.predicted_changes(token_ids)
         return bool(lines) and len(lines) == self.inner.text(token_ids).count("\n") + 1
 
     def with_states(
@@ -146,7 +146,7 @@ class StepsCodec(TaggedCodec):
             found.append((line.state, Span.PREDICTION, new))
         return found
 
-    def _lines(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
+    def predicted_changes(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
         """Each action of a finished reply with the change that is stated after it."""
         if not self._ended(token_ids):
             return []

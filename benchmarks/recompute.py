@@ -206,6 +206,17 @@ def policy_rankings(record, rows):
     return parts
 
 
+def choices(record, rows):
+    """How often the chosen reply won, and any of them, by the number of replies."""
+    return {
+        part: {
+            count: {name: common.mean_row(values) for name, values in lists.items()}
+            for count, lists in counts.items()
+        }
+        for part, counts in rows.items()
+    }
+
+
 def gate(record, rows):
     """Success of the arms of each seed, from the instances that were played."""
     return {

@@ -31,6 +31,7 @@ REPRODUCTIONS = (
 FROM_ROWS = {
     **dict.fromkeys(REPRODUCTIONS, recompute.reproduction),
     "bytesized32": recompute.text_games,
+    "spa_smollm2_choose": recompute.choices,
     "trust_coverage": recompute.coverage,
     "trust_gate": recompute.gate,
     "teaching": recompute.teaching,

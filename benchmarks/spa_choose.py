@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 import common
+from recompute import choices
 
 from terrella.core.types import Split
 from terrella.engines.engine import load_tokenizer, open_sampler
@@ -76,10 +77,7 @@ def summary(groups, rows):
         "instances": len(groups),
         "predicted_wins": len(predicted),
         "predicted_wins_that_won": sum(predicted) / len(predicted) if predicted else None,
-        **{
-            count: {part: common.mean_row(values) for part, values in parts.items()}
-            for count, parts in rows.items()
-        },
+        **choices({}, {"": rows})[""],
     }
 
 

@@ -251,3 +251,21 @@ def test_spa_in_harder_rooms_and_with_smollm2():
         f"{two['after']['pass@1']['mean']:.2f} after)",
     ]
     assert missing("design/0004-spa.md", *quotes) == []
+
+
+def test_what_a_choice_by_predictions_wins():
+    chosen = result("spa_smollm2_choose")
+    played, base = chosen["self_play seed 0"], chosen["base seed 0"]
+    wins = {count: played[count]["chosen"]["mean"] for count in ("1", "2", "4", "8", "16")}
+    best, lost = (part["16"]["chosen"] for part in (played, base))
+    quotes = [
+        f"{played['predicted_wins']} of 2,048 replies predict that",
+        f"{played['predicted_wins_that_won']:.0%} of them are right",
+        f"{wins['2']:.2f} with 2 replies, {wins['4']:.2f} with 4, {wins['8']:.2f} with 8 and "
+        f"{wins['16']:.2f} [{best['low']:.2f}, {best['high']:.2f}] with 16",
+        f"a single reply wins {wins['1']:.2f}",
+        f"right in {base['predicted_wins_that_won']:.0%} of the wins that it predicts",
+        f"its choice of 16 wins {lost['mean']:.2f} [{lost['low']:.2f}, {lost['high']:.2f}], while "
+        f"its pass@16 is {base['16']['any']['mean']:.2f}",
+    ]
+    assert missing("design/0004-spa.md", *quotes) == []

@@ -206,15 +206,38 @@ def policy_rankings(record, rows):
     return parts
 
 
+CHOICES = (1, 2, 4, 8, 16)
+"""Numbers of replies from which one is chosen."""
+
+
 def choices(record, rows):
-    """How often the chosen reply won, and any of them, by the number of replies."""
+    """How often the reply wins that is chosen by its prediction, and any of the replies."""
     return {
-        part: {
-            count: {name: common.mean_row(values) for name, values in lists.items()}
-            for count, lists in counts.items()
-        }
-        for part, counts in rows.items()
+        part: choices_of(replies["won"], replies["predicted"]) for part, replies in rows.items()
     }
+
+
+def choices_of(won, predicted):
+    """Of one model; both lists have a row per instance with a 0 or 1 for each reply."""
+    pairs = [list(zip(*each, strict=True)) for each in zip(won, predicted, strict=True)]
+    claimed = [win for replies in pairs for win, claims in replies if claims]
+    return {
+        "instances": len(won),
+        "predicted_wins": len(claimed),
+        "predicted_wins_that_won": mean(claimed) if claimed else None,
+        **{
+            str(count): {
+                "chosen": common.mean_row([chosen(replies[:count]) for replies in pairs]),
+                "any": common.mean_row([max(wins[:count]) for wins in won]),
+            }
+            for count in CHOICES
+        },
+    }
+
+
+def chosen(replies):
+    """Whether the first reply that predicts to win has won; the first one if none does."""
+    return next((won for won, predicted in replies if predicted), replies[0][0])
 
 
 def gate(record, rows):

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import common
-from recompute import choices
+from recompute import CHOICES, choices
 
 from terrella.core.types import Split
 from terrella.engines.engine import load_tokenizer, open_sampler
@@ -23,62 +23,33 @@ from terrella.rollout.tasks import EvenTasks
 
 common.quiet_trl()
 RESULT = "spa_smollm2_choose"
-REPLIES = 16
-CHOICES = (1, 2, 4, 8, 16)
+REPLIES = max(CHOICES)
 
 
 def replies(model, instances, seed):
-    """For each reply to each instance: whether it won, and whether it predicted to."""
+    """For each instance and each reply: whether it won, and whether it predicted to."""
     config = spa_smollm2_lake().arms["spa"]
     codec = config.codec().make(load_tokenizer(model))
     tasks = EvenTasks(config.world, instances, split=Split.TEST, seed=seed)
     sampler = open_sampler(model, work=Path(model).parent / "engine")
+    won, predicted = [], []
     with Rollout(Spa(config).episode_source().rollout, codec) as rollout:
-        episodes = rollout.run(
-            sampler,
-            [tasks(index) for index in range(len(tasks.seeds))],
-            group_size=REPLIES,
-            seed=seed,
-        )
-        found = [
-            (episode.outcome.value == 1, wins(codec, episode, config.max_actions))
-            for episode in episodes
-        ]
-    return [found[start : start + REPLIES] for start in range(0, len(found), REPLIES)]
+        asked = [tasks(index) for index in range(len(tasks.seeds))]
+        for episode in rollout.run(sampler, asked, group_size=REPLIES, seed=seed):
+            won.append(int(episode.outcome.value == 1))
+            predicted.append(int(predicts_a_win(codec, episode, config.max_actions)))
+    return {"won": by_instance(won), "predicted": by_instance(predicted)}
 
 
-def wins(codec, episode, most_actions):
+def by_instance(values):
+    return [values[start : start + REPLIES] for start in range(0, len(values), REPLIES)]
+
+
+def predicts_a_win(codec, episode, most_actions):
     """Whether the reply predicts that it reaches the goal before a hole."""
     changes = [change for _, change in codec.predicted_changes(episode.completion_ids)]
     ends = [change for change in changes[:most_actions] if "goal" in change or "hole" in change]
     return bool(ends) and "goal" in ends[0]
-
-
-def chosen(group, count):
-    """Whether the chosen one of the first replies won."""
-    first = group[:count]
-    return next((won for won, predicted in first if predicted), first[0][0])
-
-
-def rows_of(groups):
-    """For each number of replies and each instance: the chosen one, and whether any won."""
-    return {
-        str(count): {
-            "chosen": [int(chosen(group, count)) for group in groups],
-            "any": [int(any(won for won, _ in group[:count])) for group in groups],
-        }
-        for count in CHOICES
-    }
-
-
-def summary(groups, rows):
-    predicted = [won for group in groups for won, predicts in group if predicts]
-    return {
-        "instances": len(groups),
-        "predicted_wins": len(predicted),
-        "predicted_wins_that_won": sum(predicted) / len(predicted) if predicted else None,
-        **choices({}, {"": rows})[""],
-    }
 
 
 def main():
@@ -89,13 +60,12 @@ def main():
     arguments = parser.parse_args()
     for named in arguments.models:
         name, model = named.split("=", 1)
-        groups = replies(model, arguments.instances, arguments.seed)
         part = f"{name} seed {arguments.seed}"
         rows = common.read_rows(RESULT)
-        rows[part] = rows_of(groups)
+        rows[part] = replies(model, arguments.instances, arguments.seed)
         common.write_rows(RESULT, rows)
         command = common.command("NAME=MODEL", f"--seed {arguments.seed}", OMP_NUM_THREADS=1)
-        row = summary(groups, rows[part])
+        row = choices({}, rows)[part]
         common.write_part(RESULT, part, row, command=command)
         print(part, row, flush=True)
 

@@ -54,7 +54,7 @@ def lake_model() -> TrainWorldModel.Config:
     hardware="1 CPU core",
     time="4 min",
     expect="not certified: 6% to 7% of the truth is missed, 3% is asked for; coverage 0.934 of 0.9 "
-    "promised (results/trust_certificates.json, trust_coverage.json)",
+    "promised (5 models; results/trust_certificates.json, trust_coverage.json)",
 )
 def lake_slip_model() -> TrainWorldModel.Config:
     """A model of frozen_lake 3x3 where a third of the steps slip.
@@ -81,7 +81,7 @@ def lake_thin_model() -> TrainWorldModel.Config:
     hardware="1 CPU core",
     time="4 min",
     expect="not certified: the world has too few instances to show 3%; coverage 0.988 of 0.9 "
-    "promised (results/trust_certificates.json, trust_coverage.json)",
+    "promised (5 models; results/trust_certificates.json, trust_coverage.json)",
 )
 def counter_model() -> TrainWorldModel.Config:
     """A model of counter: 12,000 real steps, four minutes on one core."""
@@ -92,7 +92,7 @@ def counter_model() -> TrainWorldModel.Config:
     hardware="1 CPU core",
     time="10 min",
     expect="certified for 8 steps under three policies; coverage 0.999 of 0.9 promised "
-    "(results/trust_certificates.json, trust_coverage.json)",
+    "(5 models; results/trust_certificates.json, trust_coverage.json)",
 )
 def sokoban_model() -> TrainWorldModel.Config:
     """A model of sokoban 6x6: 24,000 real steps, ten minutes on one core."""
@@ -109,7 +109,7 @@ def gated_lake_agent() -> Rlvr.Config:
 
     One core; only its warm-up was measured: 16,953 imagined steps, 871 real ones.
     """
-    lake = FrozenLake.Config(size=3, max_steps=4)
+    lake = LAKE.replace(max_steps=4)
     return Rlvr.Config(
         world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4),
         ask="action",

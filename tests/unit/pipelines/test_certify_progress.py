@@ -16,6 +16,7 @@ from terrella.pipelines.certify.sections import Sections
 from terrella.policies.basic import Mixture, Random
 from terrella.rollout.tasks import PredictionTasks
 from terrella.show.progress import SilentProgress
+from terrella.world_models.planner import Planner
 from terrella.worlds.counter import Counter
 
 
@@ -31,7 +32,7 @@ class Recorded(SilentProgress):
         self.phases[self.name].append(done / self.total)
 
 
-def measured(progress, *, ranked_on, exploited_on):
+def measured(progress, *, ranked_on, exploited_on, plan_depth=1, **settings):
     world = Counter.Config(max_steps=4)
     config = CertifyConfig(
         world=world,
@@ -44,7 +45,8 @@ def measured(progress, *, ranked_on, exploited_on):
         depth=2,
         ranked_on=ranked_on,
         exploited_on=exploited_on,
-        plan_depth=1,
+        plan_depth=plan_depth,
+        **settings,
     )
     built = world.build()
     model = Lying(built, by_chance(0.1))
@@ -167,3 +169,20 @@ def test_no_page_of_an_earlier_verdict_stays_beside_a_new_one(tmp_path, monkeypa
     with pytest.raises(KeyError):  # the page cannot be drawn
         certify.run(SilentProgress())
     assert [path.name for path in certify.report_folder.iterdir()] == ["certificate.json"]
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_a_plan_expands_no_more_states_than_it_may(monkeypatch, states):
+    """A model whose predictions scatter has thousands of states within a few steps."""
+    planners = []
+
+    class Watched(Planner):
+        def __init__(self, config, risk_estimator):
+            super().__init__(config, risk_estimator)
+            planners.append(self)
+
+    monkeypatch.setattr("terrella.pipelines.certify.sections.Planner", Watched)
+    measured(SilentProgress(), ranked_on=0, exploited_on=2, plan_depth=4, plan_states=states)
+    (planner,) = planners
+    actions = len(Counter.Config().build().all_actions(None))
+    assert 0 < planner.cost.queries <= planner.cost.plans * states * actions

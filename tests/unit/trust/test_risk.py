@@ -335,6 +335,8 @@ def test_a_threshold_is_the_risk_of_the_last_step_before_the_error_shows():
     risks = np.arange(60.0)
     assert trusted_below(risks, at(), error=0.1) == 59.0
     assert trusted_below(risks, at(50), error=0.1) == 49.0  # one in 51 might be one in ten
+    assert trusted_below(risks, at(50, size=0.5), error=0.1) == 59.0  # half a mistake counts half
+    assert trusted_below(risks, at(50, 51, size=0.5), error=0.1) == 50.0  # and two halves as one
     assert trusted_below(risks, at(41), error=0.1) is None
     assert trusted_below(risks[:29], at(count=29), error=0.1) == 28.0
     assert trusted_below(risks[:28], at(count=28), error=0.1) is None

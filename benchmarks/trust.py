@@ -1,6 +1,6 @@
 """Measures how far world models can be trusted and writes results/trust_*.json, part by part.
 
-    python benchmarks/trust.py models certificates gate gate_sokoban gate_elevator plan
+    python benchmarks/trust.py models certificates gate gate_sokoban gate_elevator plan [--seeds 5]
 Any subset can be named; the same command resumes. Models are trained into `--runs` (default:
 runs/trust) and reused. On two CPU cores, OMP_NUM_THREADS=1. Coverage has a script of its own
 (trust_coverage.py).
@@ -42,7 +42,6 @@ from elevator import elevator_model
 
 common.quiet_trl()
 torch.set_num_threads(1)
-SEEDS = range(5)
 RECIPES = {
     "counter": recipes.counter_model,
     "lake_thin": recipes.lake_thin_model,
@@ -55,7 +54,8 @@ SAMPLES = {"lake": 4, "lake_slip": 12, "counter": 4, "sokoban": 6, "lake_thin": 
 
 
 def write(part, metrics):
-    command = common.command(part, OMP_NUM_THREADS=1)
+    seeds = [f"--seeds {SEEDS}"] if part in GATES.values() else []
+    command = common.command(part, *seeds, OMP_NUM_THREADS=1)
     common.write_results(f"trust_{part}", metrics, command=command, replace=True)
 
 
@@ -168,11 +168,11 @@ class GateExperiment:
         self.successes = kept
 
     def run(self):
-        for seed in SEEDS:
+        for seed in range(SEEDS):
             if str(seed) not in self.rows:
                 self.save(seed, *self.compare(seed))
         # Is the gate needed, and could real training do with half of the steps?
-        for seed in SEEDS:
+        for seed in range(SEEDS):
             row, played = self.rows[str(seed)], self.successes[str(seed)]
             if "imagined_only" not in row:
                 imagined = partial(imagine, self.world, certified_model=self.certified(seed))
@@ -319,8 +319,9 @@ PARTS = {
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=list(PARTS))
+    parser.add_argument("--seeds", type=int, default=5, help="of each gate")
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"))
     arguments = parser.parse_args()
-    RUNS = arguments.runs
+    RUNS, SEEDS = arguments.runs, arguments.seeds
     for part in arguments.parts:
         PARTS[part]()

@@ -245,6 +245,13 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         info = {"valid": done.valid, "effective": done.effective, "success": done.success}
         return self._observe(), done.reward, done.terminated, truncated, info
 
+    async def prepare(self, action: str) -> None:
+        """Wait for what `step` will need, so that worlds that step together share the work.
+
+        Most worlds need nothing. An imagined one predicts here: the model answers all of them as
+        one batch.
+        """
+
     def fork(self) -> Self:
         """An independent copy of the world at this moment."""
         self._require_reset()

@@ -10,8 +10,9 @@ sharpens. `learn_world` also fits what the world showed, and how episodes end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Literal, Protocol
 
 from terrella.codecs.choose import sft_targets
 from terrella.core.episode import EpisodeRun
@@ -23,12 +24,27 @@ from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.policies.basic import Expert, Mixture, Random
 from terrella.rollout.tasks import even_seeds
+from terrella.world_models.imagine import ImaginedWorld, prefetch_predictions
 
 CORRECT_FRACTION = 0.2
 """Share of the warm-up answers that are right, unless a recipe says otherwise.
 
 The rest RLVR must find.
 """
+IMAGINED_AT_ONCE = 32
+"""Episodes of an imagined world that are played in lockstep, to share the batches of its model."""
+Start = tuple[int, int]
+"""The seed and the noise seed of an episode."""
+
+
+class DoubtfulPlay(Protocol):
+    """An episode that becomes rows while it is played."""
+
+    run: EpisodeRun
+
+    def advance(self, action: str) -> None: ...
+
+    def rows(self) -> Sequence[TrainExample]: ...
 
 
 def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which codec
@@ -56,21 +72,24 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
             "set learn_world=False",
         )
     built: World = world.build()
-    runs = _runs(built, instance_seed(seed, WARMUP_FIRST), instances)
+    starts = itertools.islice(
+        _starts(built, instance_seed(seed, WARMUP_FIRST), instances),
+        count,  # episodes; each has at least one row
+    )
     rows: Iterator[TrainExample]
     if ask == "action":
         policy = Mixture.Config(
             first=Random.Config(), second=Expert.Config(), share=correct_fraction
         ).build()
-        if history == "sampled":
-            rows = (_doubtful_play(run, codec, policy, learn_world=learn_world) for run in runs)
-        else:
-            rows = itertools.chain.from_iterable(
-                _doubtful_turns(run, codec, policy, history) for run in runs
-            )
+        start_play = partial(_start_play, codec=codec, history=history, learn_world=learn_world)
+        worlds = [built]  # only a model gains by episodes at once; a browser is opened once
+        if isinstance(built, ImaginedWorld):
+            worlds += [world.build() for _ in range(IMAGINED_AT_ONCE - 1)]
+        rows = _doubtful_plays(worlds, starts, policy, start_play)
     else:
         rows = itertools.chain.from_iterable(
-            _doubtful_answers(built, run, codec, correct_fraction) for run in runs
+            _doubtful_answers(built, _run(built, start), codec, correct_fraction)
+            for start in starts
         )
     first_rows = itertools.islice(rows, count)
     return list(_counted(first_rows, count, progress) if progress else first_rows)
@@ -86,48 +105,92 @@ def _counted(
         progress.advance(number)
 
 
-def _runs(world: World, first: int, instances: int) -> Iterator[EpisodeRun]:
+def _starts(world: World, first: int, instances: int) -> Iterator[Start]:
     """New episodes: instance after instance as the world draws them, or different ones in turn."""
     if not instances:
-        for seed in itertools.count(first):
-            yield EpisodeRun(world, seed=seed, split=Split.TRAIN, policy="random")
+        yield from ((seed, 0) for seed in itertools.count(first))
     seeds = even_seeds(world, first, instances, Split.TRAIN)
     for again in itertools.count():
-        for seed in seeds:
-            yield EpisodeRun(world, seed=seed, noise_seed=again, split=Split.TRAIN, policy="random")
+        yield from ((seed, again) for seed in seeds)
 
 
-def _doubtful_play(
-    run: EpisodeRun, codec: Codec, policy: Policy, *, learn_world: bool
-) -> TrainExample:
-    """An episode of mostly random actions, in the words of a model."""
-    prompt = codec.ask_action(run.situation)
-    ids: list[int] = []
-    mask: list[bool] = []
-    while True:
-        action = policy.act(run.moment)
+def _run(world: World, start: Start) -> EpisodeRun:
+    seed, noise_seed = start
+    return EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=Split.TRAIN, policy="random")
+
+
+def _doubtful_plays(
+    worlds: Sequence[World],
+    starts: Iterator[Start],
+    policy: Policy,
+    start_play: Callable[[EpisodeRun], DoubtfulPlay],
+) -> Iterator[TrainExample]:
+    """Episodes of mostly random actions, in the words of a model, one in each world at a time."""
+    while batch := list(itertools.islice(starts, len(worlds))):
+        plays = [start_play(_run(each, start)) for each, start in zip(worlds, batch, strict=False)]
+        while running := [play for play in plays if not play.run.over]:
+            actions = [policy.act(play.run.moment) for play in running]
+            prefetch_predictions([play.run.world for play in running], actions)
+            for play, action in zip(running, actions, strict=True):
+                play.advance(action)
+        yield from itertools.chain.from_iterable(play.rows() for play in plays)
+
+
+def _start_play(
+    run: EpisodeRun, *, codec: Codec, history: History, learn_world: bool
+) -> DoubtfulPlay:
+    if history == "sampled":
+        return _EpisodeRow(run, codec, learn_world)
+    if not isinstance(codec, TurnCodec):
+        raise ConfigError("history", f"{type(codec).__name__} has no prompts of single turns")
+    return _TurnRows(run, codec, history)
+
+
+class _EpisodeRow:
+    """An episode as one row."""
+
+    def __init__(self, run: EpisodeRun, codec: Codec, learn_world: bool) -> None:
+        self.run, self.codec, self.learn_world = run, codec, learn_world
+        self.prompt = codec.ask_action(run.situation)
+        self.ids: list[int] = []
+        self.mask: list[bool] = []
+
+    def advance(self, action: str) -> None:
+        run, codec = self.run, self.codec
         run.advance(action)
         reply = codec.answer_action([action])
         # How an episode ends is what an agent most needs to foresee.
-        forced = () if run.over and not learn_world else codec.world_turn(run.situation)
-        ids += [*reply, *forced]
-        mask += [*sft_targets(codec, reply), *[learn_world] * len(forced)]
-        if run.over:
-            return TrainExample(prompt_ids=prompt, completion_ids=tuple(ids), mask=tuple(mask))
+        ends_here = run.over and not self.learn_world
+        forced = () if ends_here else codec.world_turn(run.situation)
+        self.ids += [*reply, *forced]
+        self.mask += [*sft_targets(codec, reply), *[self.learn_world] * len(forced)]
+
+    def rows(self) -> Sequence[TrainExample]:
+        row = TrainExample(
+            prompt_ids=self.prompt, completion_ids=tuple(self.ids), mask=tuple(self.mask)
+        )
+        return (row,)
 
 
-def _doubtful_turns(
-    run: EpisodeRun, codec: Codec, policy: Policy, history: History
-) -> Iterator[TrainExample]:
-    """The turns of such an episode, each with its own prompt."""
-    if not isinstance(codec, TurnCodec):
-        raise ConfigError("history", f"{type(codec).__name__} has no prompts of single turns")
-    while not run.over:
-        prompt = codec.ask_turn(run.situation, history)
-        action = policy.act(run.moment)
-        reply = codec.answer_action([action])
-        yield TrainExample(prompt_ids=prompt, completion_ids=reply, mask=sft_targets(codec, reply))
-        run.advance(action)
+class _TurnRows:
+    """The turns of an episode, each with its own prompt."""
+
+    def __init__(self, run: EpisodeRun, codec: TurnCodec, history: History) -> None:
+        self.run, self.codec, self.history = run, codec, history
+        self.turns: list[TrainExample] = []
+
+    def advance(self, action: str) -> None:
+        prompt = self.codec.ask_turn(self.run.situation, self.history)
+        reply = self.codec.answer_action([action])
+        self.turns.append(
+            TrainExample(
+                prompt_ids=prompt, completion_ids=reply, mask=sft_targets(self.codec, reply)
+            )
+        )
+        self.run.advance(action)
+
+    def rows(self) -> Sequence[TrainExample]:
+        return self.turns
 
 
 def _doubtful_answers(

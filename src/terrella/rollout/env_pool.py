@@ -65,6 +65,11 @@ class LocalEnvWorker:
         return await self._call("start", lambda: self.session.start(task, member))
 
     async def act(self, action: str) -> StepResult:
+        if self.threads is None:  # in threads, steps that take place at once share as they are
+            try:
+                await self.session.prepare(action)
+            except Exception as error:
+                raise self._raised(error) from error
         return await self._call("act", lambda: self.session.act(action))
 
     async def finish(self, stop: Stop) -> Episode:
@@ -80,8 +85,11 @@ class LocalEnvWorker:
             message = f"{self.title} did not answer {name!r} within {self.timeout:g} s"
             raise EnvWorkerError(Stop.WORLD_TIMEOUT, message) from None
         except Exception as error:
-            message = f"{self.title} raised {type(error).__name__}: {error}"
-            raise EnvWorkerError(Stop.WORLD_ERROR, message) from error
+            raise self._raised(error) from error
+
+    def _raised(self, error: Exception) -> EnvWorkerError:
+        message = f"{self.title} raised {type(error).__name__}: {error}"
+        return EnvWorkerError(Stop.WORLD_ERROR, message)
 
 
 class EnvPool(Configurable):

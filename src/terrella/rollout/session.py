@@ -49,6 +49,10 @@ class EpisodeSession:
         )
         return self.run.situation
 
+    async def prepare(self, action: str) -> None:
+        """What the world waits for before the step; beside other sessions of this process."""
+        await self.running.world.prepare(action)
+
     def act(self, action: str) -> StepResult:
         run = self.running
         return StepResult(run.advance(action), run.situation, run.over)

@@ -134,6 +134,11 @@ class ImaginedWorld(World):
         )
         return Query(situation, action)
 
+    async def prepare(self, action: str) -> None:
+        """Have the step predicted; `step` then finds it in the model's cache."""
+        if self.certified_model.is_async and not self._is_illegal(action):
+            await self.certified_model.predict_async([self.query(action)])
+
     def _act(self, action: str) -> Step:
         if self._is_illegal(action):  # the contract of all worlds; the model is not queried
             self.step_info = {"risk": 0.0, "depth": self.depth, "trust": Trust.TRUSTED.value}

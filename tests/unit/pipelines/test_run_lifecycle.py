@@ -203,7 +203,7 @@ def test_a_finished_rlvr_run_is_read_and_not_trained_again(tmp_path, monkeypatch
         Rlvr(config.replace(evaluate_on=3)).run(SilentProgress())
 
 
-def behind_a_gate(folder, monkeypatch):
+def behind_a_gate(folder, monkeypatch, make_model=TrueModel):
     """A counter whose exact model is trusted for two steps."""
     counter = Counter.Config(goals=3, max_steps=3)
     sections = {
@@ -216,7 +216,7 @@ def behind_a_gate(folder, monkeypatch):
         },
         "about": {"step_error": 0.03},
     }
-    model = certified_model_of(TrueModel(counter.build()), Certificate(sections))
+    model = certified_model_of(make_model(counter.build()), Certificate(sections))
     monkeypatch.setattr(imagine, "load_certified_model", lambda *_, **__: model)
     monkeypatch.setattr(imagine_gate, "cached_certificate", lambda *_: model.certificate)
     return imagine_gate.GatedWorld.Config(world=counter, folder=folder, max_steps=3)
@@ -238,6 +238,19 @@ def test_a_gated_run_reports_real_and_imagined_steps_and_is_validated_in_reality
     assert f"{counts['imagined']:,} imagined" in shown["trained behind the gate of gated"]
     (saved,) = (config.out / "gates/gated").glob("*.json")  # for the next session
     assert read_sealed(saved)["ledger"] == counts
+
+
+def test_the_warm_up_behind_a_gate_asks_its_model_for_many_episodes_at_once(tmp_path, monkeypatch):
+    asked = []
+
+    class Counting(TrueModel):
+        def predict(self, queries):
+            asked.append(len(queries))
+            return super().predict(queries)
+
+    world = behind_a_gate(tmp_path / "model", monkeypatch, Counting)
+    Rlvr(small_rlvr(tmp_path / "run", world=world)).run(SilentProgress())
+    assert max(asked) == 32  # its episodes
 
 
 TABLE = Tabletop.Config(size=TokenizerTrainConfig().tokenizer.size)

@@ -1,5 +1,6 @@
 """The imagined world as a Gymnasium environment: checker, vectors, seeds, risk, Q-learning."""
 
+import asyncio
 import warnings
 from collections import defaultdict
 from dataclasses import replace
@@ -13,9 +14,12 @@ from tests.support.made_models import Lying, certified_model_of
 
 from terrella.core.episode import play
 from terrella.core.predictive import PredictiveDistribution
+from terrella.core.tokens import Task
 from terrella.core.types import Split
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
+from terrella.rollout.env_pool import LocalEnvWorker
+from terrella.rollout.session import EnvWorkerError, EpisodeSession
 from terrella.trust.truth import TrueModel
 from terrella.world_models.imagine import imagine
 from terrella.world_models.imagine_arrays import ArrayWrapper, BatchedVectorEnv
@@ -136,6 +140,47 @@ def test_a_batched_vector_queries_its_model_once_per_step():
     assert calls[0] == 5
     for _ in range(15):
         vector.step(vector.action_space.sample())  # episodes end and restart on the way
+
+
+class Sharing(TrueModel):
+    """Whoever asks within a tenth of a second shares a batch; `batches` has their sizes."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        self.waiting, self.batches = 0, []
+
+    async def predict_async(self, queries):
+        self.waiting += len(queries)
+        await asyncio.sleep(0.1)
+        if self.waiting:
+            self.batches.append(self.waiting)
+            self.waiting = 0
+        return self.predict(queries)
+
+
+async def steps_of_a_rollout(worlds, action):
+    workers = [LocalEnvWorker(EpisodeSession(world)) for world in worlds]
+    for seed, worker in enumerate(workers):
+        await worker.start(Task(seed=seed), member=0)
+    return await asyncio.gather(*(worker.act(action) for worker in workers))
+
+
+def test_the_episodes_of_a_rollout_share_the_batches_of_their_model():
+    lake = FrozenLake.Config(size=3)
+    model = Sharing(lake.build())
+    results = asyncio.run(steps_of_a_rollout([imagined(lake, model) for _ in range(5)], "Left"))
+    alone = asyncio.run(steps_of_a_rollout([imagined(lake) for _ in range(5)], "Left"))
+    assert model.batches == [5] and results == alone
+
+
+def test_a_model_that_fails_costs_the_episode_and_names_its_world():
+    class Failing(Sharing):
+        async def predict_async(self, queries):
+            raise RuntimeError("the server is gone")
+
+    lake = FrozenLake.Config(size=3)
+    with pytest.raises(EnvWorkerError, match=r"imagined \(seed 0.*the server is gone"):
+        asyncio.run(steps_of_a_rollout([imagined(lake, Failing(lake.build()))], "Left"))
 
 
 def q_learning(env, instances, episodes, rng):

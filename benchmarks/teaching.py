@@ -19,7 +19,7 @@ from recompute import teaching
 from terrella.core.files import read_json_lines
 from terrella.core.run_folder import read_manifest, read_part
 
-FIRST_SEEDS = {"tiny_counter": 2000, "tiny_lake_model": 2000, "tiny_lake_agent": 4000}
+FIRST_SEEDS = {"tiny_counter": 2000, "tiny_lake_model": 2000, "tiny_lake_agent": 5000}
 LEAST_SEEDS = 10
 LEAST_AFTER = 0.85
 BAR = f"after >= {LEAST_AFTER:g} and the curve above its baseline, every seed"

@@ -86,14 +86,16 @@ def tiny_lake_agent() -> Rlvr.Config:
         max_turns=8,
         # As the world draws them, 50 layouts are 44% of what is played, and are learnt by heart.
         train_instances=2000,
-        warmup_examples=36_000,
+        # After 36,000 the weakest of five fresh seeds succeeded in 0.74 of the layouts and RLVR
+        # brought it to 0.85; after 64,000 the same seed is at 0.84, and RLVR brings it to 0.96.
+        warmup_examples=64_000,
         correct_fraction=0.6,
         learn_world=True,
         # Batches of 32 at 2e-3 cost the same time; the warmed model then succeeds in 0.82 in place
         # of 0.90 of the layouts at temperature 0.1, and RLVR hardly goes beyond that.
         warmup=SftConfig(batch_size=16, learning_rate=1e-3, pack_tokens=PACK),
         rlvr=RlvrConfig(
-            steps=120,  # after 80, a fresh seed was at 0.847 and still rising
+            steps=100,
             groups=32,
             refill=3,  # four groups of five soon agree on what they do, and teach nothing
             learning_rate=3e-4,

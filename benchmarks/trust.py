@@ -193,7 +193,7 @@ class GateExperiment:
         place, samples = folder(self.name, seed), SAMPLES[self.name]
         if not (place / LEAN_NAME).exists():
             config = Certify.Config(
-                world=self.world, folder=place, samples=samples, seed=100, **LEAN
+                world=self.world, folder=place, samples=samples, seed=100 + seed, **LEAN
             )
             Certificate(Certify(config).measure()).save(place / LEAN_NAME)
         certificate = read_certificate(place, samples, self.world, name=LEAN_NAME)

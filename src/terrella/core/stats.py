@@ -23,8 +23,12 @@ CONFIDENCE = 0.95
 _T95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """95% interval of a share of `n` trials; without trials nothing is known, so (0, 1)."""
+def wilson(successes: float, n: float) -> tuple[float, float]:
+    """95% interval of a share of `n` trials; without trials nothing is known, so (0, 1).
+
+    Values between 0 and 1 vary less than trials with the same mean, so that it holds for their sum,
+    too. Weighted values count as `n = (sum of weights) ** 2 / sum of their squares`.
+    """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n} trials")
     if n == 0:

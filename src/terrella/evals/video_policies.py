@@ -47,8 +47,8 @@ EXAMPLE_SHARES = (0.0, 0.4, 1.0)
 """Shares of random steps in the episodes that show a classifier what success is."""
 NOISE_SHARE = 0.4
 """Share of random steps of the noisy expert whose episodes measure the drift."""
-HORIZON_ERROR, HORIZON_EPISODES = 0.1, 10
-"""Mean error up to which imagined steps hold, and the least episodes that can show it."""
+HORIZON_ERROR = 0.1
+"""Mean error up to which imagined steps hold."""
 CLASSIFIER_EPISODES = 30
 """Episodes on which the error of the classifier is measured."""
 
@@ -230,10 +230,7 @@ class EvaluatePolicies(Configurable):
                 for values, bound in zip(by_depth, bounds, strict=True)
             ],
             "safe_horizon": safe_horizon(
-                bounds,
-                error=HORIZON_ERROR,
-                episodes=len(episodes),
-                min_episodes=HORIZON_EPISODES,
+                bounds, [len(values) for values in by_depth], error=HORIZON_ERROR
             ),
         }
 

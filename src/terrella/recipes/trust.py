@@ -109,12 +109,11 @@ def gated_lake_agent() -> Rlvr.Config:
 
     One core; only its warm-up was measured: 16,953 imagined steps, 871 real ones.
     """
-    lake = LAKE.replace(max_steps=4)
     return Rlvr.Config(
-        world=GatedWorld.Config(world=lake, folder=Path("runs/lake"), max_steps=4),
+        world=GatedWorld.Config(world=LAKE, folder=Path("runs/lake"), max_steps=LAKE.max_steps),
         ask="action",
         turn_tokens=6,
-        max_turns=4,
+        max_turns=LAKE.max_steps,
         warmup_examples=6_000,
         warmup=SftConfig(batch_size=32, learning_rate=1.5e-3, pack_tokens=PACK),
         rlvr=RlvrConfig(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),

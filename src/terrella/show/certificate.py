@@ -87,7 +87,7 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
     about = sections["about"]
     risk = sections["risk"]
     horizon = f"{sections['safe_horizon']} steps at an error of {about['horizon_error']:g}"
-    rows = [("safe horizon", horizon)]
+    rows = [("safe horizon", horizon), *_reached_rows(sections)]
     if risk.get("coverage"):
         covered = (
             "results inside their prediction set, at a random step of a random episode "
@@ -109,6 +109,19 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
             ("wrong among them, each step counted alike", wrong),
         ]
     return rows
+
+
+def _reached_rows(sections: Mapping[str, Any]) -> Rows:
+    """How many episodes stand behind each depth: an ended one keeps its last accuracy there."""
+    rows = [row["reached"]["from_reset"] for row in sections["horizon"]]
+    return [
+        (
+            f"episodes of {name} that had a step at depth 1, 2, ...",
+            ", ".join(str(counts[number]) for counts in rows),
+        )
+        for number, name in enumerate(sections["about"]["policies"])
+        if rows
+    ]
 
 
 def _one_step_rows(sections: Mapping[str, Any]) -> Rows:

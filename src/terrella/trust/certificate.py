@@ -18,8 +18,12 @@ from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_sealed, write_sealed
 from terrella.trust.risk import RiskModel
 
-NOT_COMPARED = ("split", "max_steps")
-"""Settings of a world in which use may differ; of `max_steps` only downwards."""
+NOT_COMPARED = ("split",)
+"""Settings of a world in which use may differ.
+
+Shorter episodes are no part of longer ones: their steps are the first ones, whose errors may be
+above the mean, and a policy that knows how many steps are left acts differently.
+"""
 
 
 class Trust(enum.StrEnum):
@@ -150,8 +154,6 @@ def _other_world(measured: Any, world: Mapping[str, Any]) -> tuple[str, ...]:
         for name in dict.fromkeys((*there, *here))
         if name not in NOT_COMPARED and there.get(name, "unset") != here.get(name, "unset")
     ]
-    if here["max_steps"] > there.get("max_steps", 0):
-        names.append("max_steps")
     if not names:
         return ()
     differing = ", ".join(

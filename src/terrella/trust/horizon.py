@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import WorldModel
 from terrella.core.seeds import TASK_STREAM, stream
-from terrella.core.stats import CONFIDENCE, mean_interval, mean_upper_bound
+from terrella.core.stats import CONFIDENCE, mean_upper_bound, wilson
 from terrella.core.types import Episode, Observation, Situation, Transition
 from terrella.core.world import World
 from terrella.trust.predictive import SAME_REWARD, certain, overlap
@@ -300,17 +300,15 @@ def accuracies(
 
 
 def mean_row(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, 95% interval and n as JSON; with fewer than two values the interval is None."""
+    """Mean, 95% interval and n of shares as JSON; without a value they are None.
+
+    The interval is Wilson's: it has a width also where all values are 0 or all are 1.
+    """
     if not values:
         return {"mean": None, "low": None, "high": None, "n": 0}
-    low, high = mean_interval(values)
-    known = math.isfinite(low)
-    return {
-        "mean": float(np.mean(values)),
-        "low": max(0.0, low) if known else None,
-        "high": min(1.0, high) if known else None,
-        "n": len(values),
-    }
+    mean = float(np.mean(values))
+    low, high = wilson(min(1.0, max(0.0, mean)) * len(values), len(values))
+    return {"mean": mean, "low": low, "high": high, "n": len(values)}
 
 
 def carried(by_depth: Sequence[Sequence[float]], lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -338,15 +336,19 @@ def accuracy_bound(groups: Sequence[Sequence[float]], *, confidence: float = CON
     )
 
 
-def safe_horizon(bounds: Sequence[float], *, error: float, episodes: int, min_episodes: int) -> int:
+def least_reached(error: float, *, confidence: float = CONFIDENCE) -> int:
+    """Fewest episodes that can show an error by their own steps, if none of them is wrong."""
+    return math.ceil(round(math.log(1.0 - confidence) / math.log(1.0 - error), 9))
+
+
+def safe_horizon(bounds: Sequence[float], reached: Sequence[int], *, error: float) -> int:
     """Deepest step up to which the open-loop error is shown to be at most `error`.
 
-    Depths are tested in order and the first failure ends it, which needs no correction. At least
-    `min_episodes` episodes must have been played.
+    Depths are tested in order and the first failure ends it, which needs no correction. `reached`
+    are the episodes that had a step at each depth. Most bounds of a depth that few reach are of
+    episodes that ended before it, so too few (`least_reached`) end the horizon, too.
     """
-    if episodes < min_episodes:
-        return 0
-    for depth, bound in enumerate(bounds):
-        if bound < 1.0 - error:
+    for depth, (bound, episodes) in enumerate(zip(bounds, reached, strict=True)):
+        if bound < 1.0 - error or episodes < least_reached(error):
             return depth
     return len(bounds)

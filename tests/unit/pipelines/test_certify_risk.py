@@ -31,6 +31,7 @@ from terrella.trust.risk import RiskModel, calibration_rows, fit_risk
 from terrella.trust.truth import TrueModel
 from terrella.verify.text import Exact
 from terrella.worlds.counter import Counter
+from terrella.worlds.frozen_lake import FrozenLake
 
 VERIFIER = Exact.Config().build()
 STRICT = RiskModel((0.0,) * 5, 0.2, 0.9)
@@ -186,7 +187,10 @@ def test_with_equal_lengths_the_mean_over_steps_is_the_usual_one():
     assert step_mean_row(values, np.full(40, 7), names) == pytest.approx(mean_row(list(values)))
     assert step_mean_row(values[:0], np.zeros(0), names[:0]) == mean_row([])
     one = step_mean_row(values[:1], np.full(1, 7), names[:1])
-    assert one["mean"] == pytest.approx(values[0]) and one["low"] is None
+    assert one["mean"] == pytest.approx(values[0]) and 0.0 < one["low"] < one["high"] < 1.0
+    # One long episode says less than forty short ones.
+    long = step_mean_row(np.zeros(40), np.array([400.0] + [1.0] * 39), names)
+    assert long["high"] > step_mean_row(np.zeros(40), np.ones(40), names)["high"]
 
 
 def test_every_policy_takes_a_step_in_every_instance():
@@ -201,8 +205,24 @@ def test_every_policy_takes_a_step_in_every_instance():
     names = [step.instance for step in steps]
     assert names[0::3] == names[1::3] == names[2::3] and len(set(names)) == 10
     expert = PredictionTasks(config.world, Expert.Config(), split=Split.VALIDATION, seed=1)
-    assert steps[2].length == len(expert.episode(CERTIFY_FIRST))
+    first = names[0::3].index(expert.instance(CERTIFY_FIRST))
+    assert steps[3 * first + 2].length == len(expert.episode(CERTIFY_FIRST))
     assert len({step.length for step in steps}) > 1
+
+
+def test_instances_that_the_world_draws_often_are_not_the_first_of_the_steps():
+    config = Certify.Config(
+        world=FrozenLake.Config(size=3), folder=Path(), policy=Random.Config(), beside=()
+    )
+    steps, _ = sample_steps(config, Split.VALIDATION, 300)
+    holes = [str(step.query.situation.observation).count("O") for step in steps]
+    tasks = PredictionTasks(config.world, Random.Config(), split=Split.VALIDATION, seed=1)
+    met = list(dict.fromkeys(map(tasks.instance, range(CERTIFY_FIRST, CERTIFY_FIRST + 1200))))
+    place = {name: number for number, name in enumerate(met)}
+    places = [place[step.instance] for step in steps]
+    assert sorted(places) == list(range(300)) != places
+    # Maps with few holes are drawn most often, so that they would all be the first.
+    assert abs(np.mean(holes[:45]) - np.mean(holes[45:])) < 0.35
 
 
 @pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])

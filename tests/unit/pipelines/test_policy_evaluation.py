@@ -203,7 +203,7 @@ def test_how_far_imagination_holds_is_that_of_the_worst_seed(tmp_path):
     assert "not measured beyond step 12" in short([12, 13], 16)
     assert "not to the end" in short([11, 12], 16)
     few = PolicyEvaluation(config.replace(instances=9)).held
-    assert few([0], 16) == "not known: 9 starts, of 10 that are needed"
+    assert few([0], 16) == "not known: 9 starts, of 29 that are needed"
 
 
 def test_a_model_without_hashes_is_refused(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from tests.support.made_models import Lying, by_chance
 
 from terrella.core.episode import play
 from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.stats import wilson
 from terrella.core.types import Episode, Frames, Situation, Split, Stop, Text, Transition, Verdict
 from terrella.policies.basic import Random
 from terrella.trust.horizon import (
@@ -15,6 +16,7 @@ from terrella.trust.horizon import (
     accuracy_bound,
     carried,
     closed_loop,
+    least_reached,
     mean_row,
     open_loop,
     query_at,
@@ -60,8 +62,8 @@ def test_a_model_that_lies_late_is_good_early_and_its_safe_horizon_says_so():
     assert [row["mean"] for row in rows[:3]] == [1.0, 1.0, 1.0] and rows[3]["mean"] < 0.2
     table = carried(by_depth, [len(episode.transitions) for episode in episodes])
     bounds = [accuracy_bound([values.tolist()]) for values in table.T]
-    assert safe_horizon(bounds, error=0.1, episodes=60, min_episodes=10) == 3
-    assert safe_horizon(bounds, error=0.1, episodes=60, min_episodes=100) == 0  # too few to say so
+    assert safe_horizon(bounds, [60] * 6, error=0.1) == 3
+    assert safe_horizon(bounds, [60, 29, 28, 28, 28, 28], error=0.1) == 2  # too few got further
 
 
 def test_small_errors_add_up_in_the_open_loop_only():
@@ -386,21 +388,23 @@ def test_a_model_that_is_sure_in_a_world_of_chance_is_right_as_often_as_chance_h
 
 def test_a_row_is_a_mean_inside_its_interval_and_inside_what_is_possible():
     assert mean_row([]) == {"mean": None, "low": None, "high": None, "n": 0}
-    assert mean_row([0.5]) == {"mean": 0.5, "low": None, "high": None, "n": 1}
-    assert mean_row([0.0, 1.0]) == {"mean": 0.5, "low": 0.0, "high": 1.0, "n": 2}
-    row = mean_row([0.4, 0.6, 0.5])
-    assert (row["mean"], row["low"], row["high"]) == pytest.approx(
-        (0.5, 0.5 - 0.248417, 0.5 + 0.248417), abs=1e-5
-    )
+    row = mean_row([1.0, 0.5, 1.0, 0.5] * 10)
+    assert (row["low"], row["high"]) == wilson(30, 40) and row["mean"] == 0.75
+    never_wrong = mean_row([0.0] * 401)
+    assert never_wrong["low"] == never_wrong["mean"] == 0.0 and 0.005 < never_wrong["high"] < 0.01
 
 
 def test_the_safe_horizon_ends_at_the_first_doubt():
-    def horizon(*bounds, episodes=10):
-        return safe_horizon(bounds, error=0.125, episodes=episodes, min_episodes=10)
+    least = least_reached(0.125)
+
+    def horizon(*bounds, episodes=least):
+        return safe_horizon(bounds, [episodes] * len(bounds), error=0.125)
 
     assert horizon(0.95, 0.92, 0.5, 0.99) == 2
     assert horizon(0.875, 0.875) == 2  # exactly what is allowed is allowed
-    assert horizon(0.95, episodes=9) == 0 and horizon() == 0
+    assert horizon(0.95, episodes=least - 1) == 0 and horizon() == 0
+    # So many episodes without an error show it, and one fewer does not.
+    assert accuracy_bound([[1.0] * least]) >= 0.875 > accuracy_bound([[1.0] * (least - 1)])
 
 
 def test_an_episode_that_has_ended_keeps_its_last_accuracy():

@@ -67,6 +67,7 @@ def test_imagined_and_gated_worlds_are_held_to_the_certificate_of_their_world(ce
         (counter, "trusted"),
         (counter.replace(goals=60), "not_certified"),
         (counter.replace(max_steps=counter.max_steps + 1), "not_certified"),
+        (counter.replace(max_steps=counter.max_steps - 1), "not_certified"),
     ):
         for made in (imagine(world, certified_folder), gated(world, certified_folder)):
             certificate = made.certified_model.certificate

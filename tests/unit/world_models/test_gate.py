@@ -33,7 +33,7 @@ def certificates(tmp_path_factory):
         folder=tmp_path_factory.mktemp("made"),
         calibration=300,
         held_out=150,
-        horizon_episodes=30,
+        horizon_episodes=60,
         depth=5,
         policy=Random.Config(),
         policies=tuple(Mixture.Config(share=share) for share in (0.0, 0.3, 0.6, 1.0)),

@@ -55,7 +55,10 @@ class CertifyConfig(EngineConfig):
     held_out: int = 600
     """Test instances."""
     horizon_episodes: int = 150
-    """Test instances in which each policy plays an episode."""
+    """Test instances in which each policy plays an episode.
+
+    The horizon ends where too few of them last longer (`trust.horizon.least_reached`).
+    """
     depth: int = 8
     ranked_on: int = 100
     """Test instances that each ranked policy plays; 0 skips the section."""
@@ -70,8 +73,6 @@ class CertifyConfig(EngineConfig):
     """
     least: int = 100
     """Fewest calibration and held-out instances with which anything is certified."""
-    least_episodes: int = 10
-    """Fewest episodes with which any horizon is safe."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class CertifyConfig(EngineConfig):
             )
         check_share(self, "step_error", "horizon_error")
         check_least(self, samples=1, calibration=1, held_out=1, horizon_episodes=1)
-        check_least(self, depth=1, plan_depth=1, plan_states=1, least=1, least_episodes=1)
+        check_least(self, depth=1, plan_depth=1, plan_states=1, least=1)
 
     @property
     def under(self) -> tuple[Configurable.Config, ...]:

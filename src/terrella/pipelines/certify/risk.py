@@ -12,6 +12,7 @@ import numpy as np
 
 from terrella.core.predictive import PredictiveDistribution
 from terrella.core.protocols import Verifier
+from terrella.core.stats import wilson
 from terrella.core.types import Observation, Prediction
 from terrella.pipelines.certify.records import StepPredictions
 from terrella.trust.horizon import mean_row
@@ -134,18 +135,17 @@ def step_mean_row(
 ) -> dict[str, float | int | None]:
     """The mean over steps of values that were measured at one step of each episode.
 
-    A value counts as many as its episode has steps. The interval is that of a ratio of sums over
-    instances, which are independent; with equal lengths it is the usual one.
+    A value counts as many as its episode has steps. The interval is Wilson's for as many instances,
+    which are independent, as their weights are worth.
     """
     _, instance = np.unique(instances, return_inverse=True)
     weights = np.bincount(instance, lengths)
     if not weights.size:
         return mean_row([])
-    sums = np.bincount(instance, lengths * values)
-    mean = float(sums.sum() / weights.sum())
-    # The mean moves by these amounts when an instance is left out.
-    linear = mean + (sums - mean * weights) / weights.mean()
-    return {**mean_row(list(linear)), "mean": mean}
+    mean = float((lengths * values).sum() / weights.sum())
+    worth = float(weights.sum() ** 2 / (weights**2).sum())
+    low, high = wilson(min(1.0, max(0.0, mean)) * worth, worth)
+    return {"mean": mean, "low": low, "high": high, "n": len(weights)}
 
 
 def prediction_sets(

@@ -139,6 +139,7 @@ class Sections:
         Loops begin at a random real step of each episode, as the gate does; one open loop more
         begins at its reset. `bound` is the lower bound of the accuracy of both open loops under
         every policy, where an episode that has ended keeps the accuracy of its last step.
+        `reached` are the episodes of each policy that had a step at this depth.
         """
         config, world = self.config, self.evidence.world
         model = self.watch.model(self.evidence.model)
@@ -161,28 +162,41 @@ class Sections:
         }
         for name, baseline in self._baselines.items():
             tracks[name] = accuracy(open_loop, baseline, anywhere)
+        lengths = {
+            "open": _lengths(episodes, anywhere),
+            "from_reset": _lengths(episodes, at_reset),
+        }
         groups = [
             group
-            for name, starts in (("open", anywhere), ("from_reset", at_reset))
-            for group in np.split(carried(tracks[name], _lengths(episodes, starts)), len(played))
+            for name in lengths
+            for group in np.split(carried(tracks[name], lengths[name]), len(played))
         ]
         return [
             {
                 "depth": index + 1,
                 "episodes": len(played[0].episodes),
                 "bound": accuracy_bound([group[:, index].tolist() for group in groups]),
+                "reached": {
+                    name: [
+                        int((of_policy > index).sum())
+                        for of_policy in np.split(np.array(lengths[name]), len(played))
+                    ]
+                    for name in lengths
+                },
                 **{name: mean_row(values[index]) for name, values in tracks.items()},
             }
             for index in range(depth)
         ]
 
     def safe_horizon(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Depth to which the open loop keeps to the acceptable error, by its lower bound."""
+        """Depth to which the open loop keeps to the acceptable error, by its lower bound.
+
+        Some policy must have reached it in enough episodes, in both loops.
+        """
         return safe_horizon(
             [row["bound"] for row in rows],
+            [min(max(counts) for counts in row["reached"].values()) for row in rows],
             error=self.config.horizon_error,
-            episodes=rows[0]["episodes"] if rows else 0,
-            min_episodes=self.config.least_episodes,
         )
 
     def _instance_seeds(self, count: int) -> list[int]:

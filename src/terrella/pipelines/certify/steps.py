@@ -12,7 +12,7 @@ import numpy as np
 
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import Query
-from terrella.core.seeds import CERTIFY_FIRST
+from terrella.core.seeds import CERTIFY_FIRST, TASK_STREAM, stream
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Transition
 from terrella.pipelines.certify.records import CertifyConfig, Evidence, StepPredictions
@@ -93,8 +93,10 @@ def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[
     """One step of every policy in each of `count` different instances, or of fewer if there are.
 
     Instances fall into splits by chance, so different ones are exchangeable; the same one twice
-    would not be. Steps of different policies in one instance are never in one group. The second
-    result is the real steps that this took: whole episodes, since each one's step is drawn from it.
+    would not be. Those that the world draws often are met first, so they are shuffled: a part of
+    them is as any other. Steps of different policies in one instance are never in one group. The
+    second result is the real steps that this took: whole episodes, since each one's step is drawn
+    from it.
     """
     tasks = [
         PredictionTasks(config.world, policy, split=split, seed=config.seed + 1)
@@ -114,7 +116,9 @@ def sample_steps(config: CertifyConfig, split: Split, count: int) -> tuple[list[
             _sampled(PredictionTasks.draw(episode), policy, len(episode))
             for policy, episode in enumerate(episodes)
         ]
-    return [step for of_instance in steps.values() for step in of_instance], env_steps
+    groups = list(steps.values())
+    order = stream(TASK_STREAM, config.seed, CERTIFY_FIRST).permutation(len(groups))
+    return [step for number in order for step in groups[number]], env_steps
 
 
 def _sampled(task: Task, policy: int, length: int) -> SampledStep:

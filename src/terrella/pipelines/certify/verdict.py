@@ -5,10 +5,11 @@ reasons = rejection_reasons(config, sections)   # empty: it is certified
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from terrella.pipelines.certify.records import CertifyConfig
+from terrella.trust.horizon import least_reached
 
 
 def rejection_reasons(config: CertifyConfig, sections: Mapping[str, Any]) -> list[str]:
@@ -36,8 +37,19 @@ def rejection_reasons(config: CertifyConfig, sections: Mapping[str, Any]) -> lis
     ]
     reasons += risk["no_threshold"]
     if sections["safe_horizon"] == 0:
-        reasons.append(f"wrong more often than {config.horizon_error:g} after a single step")
+        reasons.append(_no_horizon(config, sections["horizon"]))
     if sections["coverage"]["actions_never_seen"]:
         unseen = ", ".join(sections["coverage"]["actions_never_seen"])
         reasons.append(f"actions never seen in the data: {unseen}")
     return reasons
+
+
+def _no_horizon(config: CertifyConfig, rows: Sequence[Mapping[str, Any]]) -> str:
+    least = least_reached(config.horizon_error)
+    episodes = rows[0]["episodes"] if rows else 0
+    if episodes < least:
+        return (
+            f"{episodes} episodes of a policy cannot show an error of {config.horizon_error:g}: "
+            f"set horizon_episodes={least} or more"
+        )
+    return f"wrong more often than {config.horizon_error:g} after a single step"

@@ -24,7 +24,6 @@ from terrella.core.run_folder import Manifest, RunFolder, is_run, read_manifest
 from terrella.core.stats import CONFIDENCE
 from terrella.core.world import World
 from terrella.evals.video_policies import (
-    HORIZON_EPISODES,
     HORIZON_ERROR,
     EvaluatePolicies,
     policy_files,
@@ -33,6 +32,7 @@ from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.video.pipeline import VideoModel
 from terrella.pipelines.video.recorded import recorded_model
+from terrella.trust.horizon import least_reached
 from terrella.world_models.video import codec_sha256
 
 
@@ -191,8 +191,9 @@ class PolicyEvaluation(Pipeline[PolicyScores]):
     def held(self, horizons: Sequence[int], steps: int) -> str:
         """How far imagination holds, in the worst seed; an episode has `steps` at most."""
         starts, depth = self.config.instances, self.config.depth or steps
-        if starts < HORIZON_EPISODES:
-            return f"not known: {starts} starts, of {HORIZON_EPISODES} that are needed"
+        needed = least_reached(HORIZON_ERROR)
+        if starts < needed:
+            return f"not known: {starts} starts, of {needed} that are needed"
         worst = min(*horizons, steps)
         if worst >= steps:
             end = "to the end of an episode"

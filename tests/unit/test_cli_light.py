@@ -28,12 +28,13 @@ main()
 """
 
 
-def terrella(*arguments, code=0, columns=250):
+def terrella(*arguments, code=0, columns=250, cwd=None):
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": str(columns)},
+        cwd=cwd,
     )
     assert done.returncode == code, done.stdout + done.stderr
     *shown, probe = done.stderr.splitlines()
@@ -95,6 +96,39 @@ def test_a_mistyped_name_gets_a_suggestion(arguments, suggestion):
 def test_a_recipe_for_another_command_is_refused_by_name():
     shown, _, _ = terrella("rlvr", "spa_sokoban", code=2)
     assert "is not a recipe for `terrella rlvr`" in shown
+    assert "use `terrella reproduce spa_sokoban`" in shown
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "told"),
+    [
+        ("def run(): return 3", "mine.run", "returned int, not a config"),
+        (
+            "def run(): return 3",
+            "mine.runn",
+            "module mine has no function runn -> did you mean run",
+        ),
+    ],
+)
+def test_a_recipe_of_ones_own_that_is_none_is_refused_by_what_it_is(tmp_path, body, name, told):
+    (tmp_path / "mine.py").write_text(body)
+    shown, _, _ = terrella("rlvr", name, code=2, cwd=tmp_path)
+    assert told in " ".join(shown.split()) and "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("rlvr", "gated_lake_agent", "--set", "world.gate.audit_share=-1", "--dry-run"),
+        ("launch", "tiny_counter", "--devices", "0", "--dry-run"),
+        ("launch", "tiny_counter", "--nodes", "-1", "--dry-run"),
+        ("rlvr", "tiny_counter", "--set", "model=runs/nosuch", "--dry-run"),
+        ("rlvr", "tiny_counter", "--set", "model=ftp://host/model", "--dry-run"),
+    ],
+)
+def test_numbers_and_names_that_mean_nothing_are_refused_before_the_run(arguments):
+    shown, _, _ = terrella(*arguments, code=2)
+    assert "Traceback" not in shown and "->" in shown
 
 
 def test_worlds_and_models_go_into_any_recipe_by_name():

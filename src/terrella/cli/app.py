@@ -83,17 +83,27 @@ def recipe_config(
 
     config = find_recipe(name)()
     if not isinstance(config, kinds):
-        raise ConfigError(
-            name,
-            f"is not a recipe for `terrella {command}`",
-            "`terrella recipes` shows which command each recipe is for",
-        )
+        raise _wrong_command(name, config, command)
     folder = out or Path("runs") / name.rpartition(".")[2]
     config = with_overrides(config.replace(out=folder), assignments)
     model = getattr(config, "model", None)
     if isinstance(model, str) and model not in getattr(config, "own_models", ()):
         check_model_name(model)
     return config
+
+
+def _wrong_command(name: str, config: object, command: str) -> ConfigError:
+    """The recipe is for another command, or for none."""
+    from terrella.cli.training import command_of
+
+    if not isinstance(config, Configurable.Config):
+        kind = type(config).__name__
+        return ConfigError(name, f"returned {kind}, not a config", "return a config from it")
+    return ConfigError(
+        name,
+        f"is not a recipe for `terrella {command}`",
+        f"use `terrella {command_of(config)} {name}`",
+    )
 
 
 def print_config(config: Configurable.Config) -> None:

@@ -50,6 +50,9 @@ def launch(
     """
     from terrella.commands.launch import SCHEDULERS
 
+    for name, count in {"devices": devices, "nodes": nodes, "jobs": jobs}.items():
+        if count < 1:
+            raise ConfigError(f"--{name} {count}", "is too few", f"set --{name} 1 or more")
     config = _config(recipe, out, jobs, assignments)
     # Here, because an error of a launched process comes with torchrun's own report.
     config.build().check_settings(ranks=devices * nodes)

@@ -63,11 +63,6 @@ def file_sha256(path: Path) -> str:
     return digest
 
 
-def forget_files() -> None:
-    """Read every file again on its next check."""
-    _known.clear()
-
-
 def check_file(path: Path, sha256: str, remedy: str = RESTORE) -> None:
     """Refuse a file whose content has another hash."""
     if not path.is_file():

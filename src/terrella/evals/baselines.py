@@ -7,10 +7,12 @@ allows it, and is always measured by playing as well.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from terrella.core.episode import play
+from terrella.core.errors import EngineError
 from terrella.core.judge import judge
 from terrella.core.protocols import Policy
 from terrella.core.solve import StateSpaceTooLargeError
@@ -19,6 +21,8 @@ from terrella.core.types import Episode, Split, Tally, Transition
 from terrella.core.world import StateWorld, World
 from terrella.policies.basic import Expert, Random
 from terrella.rollout.tasks import distinct_instances
+
+logger = logging.getLogger("terrella")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class Baselines:
     expert_interval: tuple[float, float] | None
     steps: int = 0
     """Steps that were taken in the world."""
+    masked: int = 0
+    """Episodes without a verdict; they are in no mean."""
 
     def __str__(self) -> str:
         """For a person: what a model must beat, and what can be reached."""
@@ -71,17 +77,33 @@ def baselines(
 
     random_play = played(Random.Config().build())
     expert_play = played(Expert.Config().build()) if world.has_expert else []
+    masked = [e for each in (*random_play, *expert_play) for e in each if e.outcome.value is None]
+    if masked:
+        logger.warning(
+            "%s: %d episodes of the baselines are masked, the first with seed %d: %s",
+            masked[0].world,
+            len(masked),
+            masked[0].seed,
+            masked[0].error or masked[0].outcome.status.value,
+        )
     random_values, expert_values = _instance_means(random_play), _instance_means(expert_play)
+    if not random_values:
+        raise EngineError(
+            masked[0].world if masked else world.name,
+            "no episode of random play has a verdict",
+            "see the warning above: the world or its judge fails in each of them",
+        )
     return Baselines(
         instances=instances,
         random_exact=exact_random(world, seeds, split, max_steps),
-        random_played=sum(random_values) / instances,
+        random_played=sum(random_values) / len(random_values),
         random_interval=mean_interval(random_values),
-        expert_played=sum(expert_values) / instances if expert_play else None,
-        expert_interval=mean_interval(expert_values) if expert_play else None,
+        expert_played=sum(expert_values) / len(expert_values) if expert_values else None,
+        expert_interval=mean_interval(expert_values) if expert_values else None,
         steps=sum(
             len(episode.transitions) for each in (*random_play, *expert_play) for episode in each
         ),
+        masked=len(masked),
     )
 
 
@@ -96,16 +118,15 @@ def _play(
 
 
 def _instance_means(instances: Iterable[Sequence[Episode]]) -> list[float]:
-    """Mean success per instance: intervals are over instances, not episodes."""
-    return [sum(map(_value, episodes)) / len(episodes) for episodes in instances]
+    """Mean success per instance: intervals are over instances, not episodes.
 
-
-def _value(episode: Episode) -> float:
-    if episode.outcome.value is None:
-        raise ValueError(
-            f"{episode.policy} on {episode.world}, seed {episode.seed}: {episode.error}"
-        )
-    return episode.outcome.value
+    Masked episodes have no value; an instance of which all are masked is left out.
+    """
+    verdicts = (
+        [value for episode in each if (value := episode.outcome.value) is not None]
+        for each in instances
+    )
+    return [sum(values) / len(values) for values in verdicts if values]
 
 
 def exact_random(

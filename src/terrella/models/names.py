@@ -38,9 +38,22 @@ def is_pretrained(name: str) -> bool:
 def check_model_name(name: str) -> None:
     """Refuse a name that is neither known, nor a folder, nor a hub name such as `owner/model`."""
     known = [*TINY, SMOLLM2]
+    if "://" in name:
+        raise ConfigError(name, "is an address, and no model", "name a folder or a hub name")
+    if "/" in name and _looks_like_a_path(name) and not Path(name).is_dir():
+        raise ConfigError(name, "there is no such folder", "check the path")
     if name in known or is_pretrained(name):
         return
     near = difflib.get_close_matches(name, known, n=2)
     start = f"did you mean {' or '.join(near)}? " if near else ""
     listed = f"known: {', '.join(known)}; or a folder, or a hub name such as Qwen/Qwen2.5-0.5B"
     raise ConfigError(name, "no such model", start + listed)
+
+
+def _looks_like_a_path(name: str) -> bool:
+    """Whether a name with a slash is meant as a path here, and not as `owner/model` of the hub.
+
+    A mistyped run folder must not be looked for at the hub.
+    """
+    first = name.split("/", 1)[0]
+    return first in ("", ".", "..", "~", "runs") or name.count("/") > 1 or Path(first).is_dir()

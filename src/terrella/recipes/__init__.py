@@ -83,5 +83,13 @@ def _suggestion(name: str, known: list[str]) -> str:
 def _local_recipe(name: str) -> Recipe | None:
     module_name, dot, function_name = name.rpartition(".")
     module = import_local(module_name) if dot else None
-    function = getattr(module, function_name, None)
-    return function if inspect.isfunction(function) else None
+    if module is None:
+        return None
+    functions = dict(inspect.getmembers(module, inspect.isfunction))
+    if function_name not in functions:
+        raise ConfigError(
+            name,
+            f"module {module_name} has no function {function_name}",
+            near_names(function_name, list(functions)) or "name a function that returns a config",
+        )
+    return functions[function_name]

@@ -7,7 +7,7 @@ An agent plays an instance. A world model predicts the result of a step that a p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from terrella.core.config import Configurable
@@ -110,20 +110,10 @@ class PredictionTasks:
         )
         steps: list[tuple[Situation, Transition]] = []
         while not run.over:
-            before, history = run.situation, tuple(run.transitions)
-            steps.append((_with_history(before, history), run.advance(self.policy.act(run.moment))))
+            # A frozen history: that of a running episode keeps growing.
+            before = replace(run.situation, history=tuple(run.transitions))
+            steps.append((before, run.advance(self.policy.act(run.moment))))
         return steps
-
-
-def _with_history(situation: Situation, history: tuple[Transition, ...]) -> Situation:
-    """The situation with a frozen history: that of a running episode keeps growing."""
-    return Situation(
-        instruction=situation.instruction,
-        observation=situation.observation,
-        actions=situation.actions,
-        history=history,
-        steps_left=situation.steps_left,
-    )
 
 
 def named_instances(

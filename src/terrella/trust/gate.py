@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from terrella.core.bounds import check_least, check_share
 from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.errors import StoreError
 from terrella.core.integrity import RESTORE, content_sha256, read_sealed, write_sealed
@@ -92,10 +93,16 @@ class Gate(Configurable):
     @dataclass(frozen=True, kw_only=True)
     class Config(Configurable.Config):
         audit_share: float = 0.02
+        """Share of the imagined steps that are also taken in the real world."""
         least_audits: int = 30
         """Audits that are needed before the gate may recertify itself."""
         folder: Local[Path] = Path()
         """Where the gate keeps its state; without a folder it is lost with the process."""
+
+        def __post_init__(self) -> None:
+            """Refuse a share of audits that is none."""
+            check_share(self, "audit_share")
+            check_least(self, least_audits=1)
 
     config: Config
 

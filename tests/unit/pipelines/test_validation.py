@@ -1,6 +1,7 @@
 """Held-out figures are over distinct instances, however often each one is drawn."""
 
 from collections import Counter as Counted
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +39,36 @@ class Answers:
             for value in self.values
         ]
         return [SimpleNamespace(outcome=verdict, record=None) for verdict in verdicts]
+
+
+class Ailing(Counter):
+    """A counter that fails at some numbers."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Counter.Config):
+        fails: tuple[int, ...] = ()
+
+    def outcomes(self, state, action):
+        if state.goal in self.config.fails:
+            raise TimeoutError("the simulator did not answer")
+        return super().outcomes(state, action)
+
+
+def test_baselines_leave_masked_episodes_out_and_count_them(caplog):
+    world, healthy = Ailing.Config(goals=6, fails=(3,)), Ailing.Config(goals=6)
+    seeds = distinct_instances(healthy.build(), range(40), Split.TRAIN)
+    goals = {}
+    for seed in seeds:
+        built = healthy.build()
+        built.reset(seed=seed, options={"split": Split.TRAIN})
+        goals[seed] = built.state.goal
+    assert 3 in goals.values()  # otherwise nothing is masked
+    found = baselines(world.build(), split=Split.TRAIN, instances=40, plays=2, max_steps=1)
+    assert found.masked > 0 and "the simulator did not answer" in caplog.text
+    assert 0.0 <= found.random_played <= 1.0 and found.expert_played is not None
+    with pytest.raises(EngineError, match="no episode of random play has a verdict"):
+        dead = Ailing.Config(goals=6, fails=tuple(range(-20, 20)))
+        baselines(dead.build(), split=Split.TRAIN, instances=10, plays=1)
 
 
 def asked(*names):

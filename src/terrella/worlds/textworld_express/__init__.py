@@ -24,16 +24,6 @@ from terrella.core.world import Step, World
 from terrella.verify.text import LineGain
 
 FOLDS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
-GAMES = (
-    "coin",
-    "cookingworld",
-    "twc",
-    "mapreader",
-    "arithmetic",
-    "sorting",
-    "simonsays",
-    "peckingorder",
-)
 
 
 class TextWorldExpress(World):

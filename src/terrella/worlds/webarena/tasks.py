@@ -20,15 +20,6 @@ from terrella.core.errors import ConfigError, WorldError
 from terrella.core.untrusted import CONTENT_ERRORS, read_json
 
 Dialect = Literal["webarena", "vab", "verified"]
-PLACEHOLDERS = (
-    "__SHOPPING_ADMIN__",
-    "__SHOPPING__",
-    "__REDDIT__",
-    "__GITLAB__",
-    "__MAP__",
-    "__WIKIPEDIA__",
-    "__HOMEPAGE__",
-)
 SOURCES: dict[str, tuple[str, str, Dialect, str]] = {
     "webarena": ("webarena", "test.raw.json", "webarena", "libwebarena"),
     "webarena_lite": (

@@ -100,7 +100,7 @@ FULL = {
     "held_out": 600,
     "exploited_on": 40,
     "ranked_on": 80,
-    "horizon_episodes": 100,
+    "horizon_episodes": 150,
 }
 # What the thin model predicts scatters, so that each of its plans takes 800 questions.
 FEWER = {"lake_thin": {"exploited_on": 4}}

@@ -106,7 +106,7 @@ def test_a_recipe_for_another_command_is_refused_by_name():
         (
             "def run(): return 3",
             "mine.runn",
-            "module mine has no function runn -> did you mean run",
+            "mine has no function runn -> did you mean run",
         ),
     ],
 )

@@ -24,7 +24,7 @@ def view(
     What happened, what was predicted, what else could have come.
 
     Args:
-        run: an episode store, a world model or a training run.
+        run: an episode store, a world model, a training run or an evaluation.
         world: the world of the run, if it is one of yours or starts a browser; the one of its
             manifest unless given.
         live: serve the page on loopback, with a token, so that any action can be tried at any step.
@@ -93,7 +93,7 @@ def push(folder: Positional[Path], repo: Positional[str], /, *, public: bool = F
     """Upload a run and a card made from its manifest to a Hugging Face hub (HF_TOKEN, HF_ENDPOINT).
 
     Args:
-        folder: an episode store, a world model or a training run.
+        folder: an episode store, a world model, a training run or an evaluation.
         repo: owner/name.
         public: make the repository public; private unless said.
     """

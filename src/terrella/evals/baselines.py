@@ -143,7 +143,7 @@ def exact_random(
             values.append(world.solver.random_value(world.state, steps))
         except StateSpaceTooLargeError:
             return None
-        except Exception as error:  # as in an episode: whatever a world raises is its own
+        except Exception as error:  # noqa: BLE001  as in an episode: what it raises is its own
             logger.warning("%s has no exact value of random play: %r", world.name, error)
             return None
         world.solver.clear()

@@ -142,14 +142,12 @@ def test_a_recipe_of_yours_is_found_by_module_and_function(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_recipe("my_lake_recipes.longer")().transitions == 50_000
-    for wrong in (
-        "my_lake_recipes.shorter",
-        "my_lake_recipes.constant",
-        "my_lake_recipes.deep.longer",
-        "nowhere.at_all",
-    ):
+    for wrong in ("my_lake_recipes.deep.longer", "nowhere.at_all"):
         with pytest.raises(ConfigError, match=r"named module\.function"):
             find_recipe(wrong)
+    for wrong in ("shorter", "constant"):
+        with pytest.raises(ConfigError, match=f"my_lake_recipes has no function {wrong}"):
+            find_recipe(f"my_lake_recipes.{wrong}")
 
 
 def test_an_unknown_recipe_gets_a_suggestion():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from terrella.core.bounds import check_above_zero, check_not_negative
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 
@@ -86,6 +87,8 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_not_negative(self)
+        check_above_zero(self, "learning_rate", "critic_learning_rate")
         for name in ("batch", "critic_folds"):
             value = getattr(self, name)
             if value < 1:

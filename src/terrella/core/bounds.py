@@ -8,6 +8,7 @@ def __post_init__(self) -> None:
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 from terrella.core.errors import ConfigError
@@ -21,6 +22,16 @@ def check_least(config: Any, **least: float) -> None:
             raise ConfigError(
                 name, f"is {value}, and must be {bound} or more", f"set {name}={bound} or more"
             )
+
+
+def check_not_negative(config: Any, *but: str) -> None:
+    """Refuse negative numbers in any field of this config, except in those that are named."""
+    numbers = [
+        field.name
+        for field in fields(config)
+        if field.name not in but and type(getattr(config, field.name)) in (int, float)
+    ]
+    check_least(config, **dict.fromkeys(numbers, 0))
 
 
 def check_above_zero(config: Any, *names: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from terrella.core.bounds import check_least
+from terrella.core.bounds import check_least, check_not_negative
 from terrella.core.config import Configurable, Local, record_from_json
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import MANIFEST, Manifest, RunFolder
@@ -38,6 +38,10 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
 
         seed: int = 0
         out: Local[Path] = Path("runs/run")
+
+        def __post_init__(self) -> None:
+            """Refuse negative numbers: no setting of a pipeline means one."""
+            check_not_negative(self)
 
     config: Config
 
@@ -119,6 +123,7 @@ class ModelPipeline(Pipeline[Result]):
 
         def __post_init__(self) -> None:
             """Refuse numbers that many pipelines have and none can run with."""
+            Pipeline.Config.__post_init__(self)
             own = {name: least for name, least in LEAST.items() if hasattr(self, name)}
             check_least(self, **own)
 

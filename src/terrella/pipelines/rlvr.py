@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
+from terrella.core.bounds import check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
@@ -133,6 +134,11 @@ class Rlvr(ModelPipeline[RlvrResult]):
         record_every: int = 0
         """Keep the tokens of every n-th step for `terrella view`; 0 keeps none."""
         out: Path = Path("runs/rlvr")
+
+        def __post_init__(self) -> None:
+            """Refuse shares that are none."""
+            super().__post_init__()
+            check_share(self, "correct_fraction")
 
     config: Config
     result_type = RlvrResult

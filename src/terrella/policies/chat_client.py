@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from terrella.core.bounds import check_above_zero, check_least
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.redirects import NoRedirect
@@ -89,6 +90,8 @@ class ChatSettings(Configurable.Config):
             )
         if self.retries < 1:
             raise ConfigError("retries", f"must be at least 1, not {self.retries}")
+        check_least(self, temperature=0, max_tokens=1, backoff=0, patience=0)
+        check_above_zero(self, "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

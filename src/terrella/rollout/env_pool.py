@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from terrella.core.bounds import check_above_zero, check_least
 from terrella.core.config import Configurable, Local, dump
 from terrella.core.errors import WorldError
 from terrella.core.tokens import Task
@@ -103,6 +104,10 @@ class EnvPool(Configurable):
         """Ray actors, or threads."""
         timeout: float = 30.0
         """Seconds that a world may take to answer; after that its episode is masked."""
+
+        def __post_init__(self) -> None:
+            check_least(self, workers=1)
+            check_above_zero(self, "timeout")
 
     config: Config
 

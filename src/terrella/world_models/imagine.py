@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from terrella.core.bounds import check_least
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
@@ -39,6 +40,10 @@ class ImaginedWorld(World):
         world: World.Config
         folder: Local[Path] = Path()
         samples: int = 8
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_least(self, samples=1)
 
         @property
         def real(self) -> World.Config:

@@ -9,6 +9,7 @@ from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.pipelines.rlvr import Rlvr
+from terrella.recipes import find_recipe
 from terrella.worlds.counter import Counter
 
 RLVR = Rlvr.Config(world=Counter.Config())
@@ -35,6 +36,9 @@ RLVR = Rlvr.Config(world=Counter.Config())
         "turn_tokens=0",
         "max_turns=0",
         "warmup_examples=-1",
+        "correct_fraction=5",
+        "seed=-1",
+        "env_pool.workers=0",
     ],
 )
 def test_the_key_is_named_as_it_was_set(assignment):
@@ -61,3 +65,22 @@ def test_a_number_that_json_has_not_is_named_when_it_is_written():
         dump(RLVR.replace(correct_fraction=math.nan))
     with pytest.raises(ConfigError, match="learning_rate"):
         SftConfig(learning_rate=math.nan)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "assignment"),
+    [
+        ("webrl_sokoban_run", "learner.learning_rate=-1"),
+        ("webrl_sokoban_run", "phases=-1"),
+        ("webrl_sokoban_run", "practice.low=3"),
+        ("webrl_sokoban_run", "practice.low=0.8"),
+        ("video_quick", "videos.trainer.learning_rate=-1"),
+        ("video_quick", "width=-1"),
+        ("lake_model", "evaluate_on=-1"),
+        ("gated_lake_agent", "world.samples=0"),
+        ("gated_lake_agent", "world.gate.audit_share=-1"),  # which would switch the audits off
+    ],
+)
+def test_so_are_those_of_every_pipeline(recipe, assignment):
+    with pytest.raises(ConfigError):
+        override(find_recipe(recipe)(), [assignment])

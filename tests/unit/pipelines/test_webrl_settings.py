@@ -32,10 +32,9 @@ def test_grpo_needs_attempts_to_compare():
     WebRl(override(PLAIN, ["group_size=2", "loss=grpo"]))
 
 
-@pytest.mark.parametrize("updates", [0, -1])
-def test_a_first_policy_imitates_something(updates):
+def test_a_first_policy_imitates_something():
     with pytest.raises(ConfigError, match="would not have learnt anything") as caught:
-        PLAIN.replace(imitation_updates=updates)
+        PLAIN.replace(imitation_updates=0)
     assert caught.value.where == "webrl.imitation_updates" and "1 or more" in caught.value.remedy
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from terrella.core.bounds import check_above_zero, check_least, check_not_negative
 from terrella.core.config import Configurable
 from terrella.models.configs import FrameTokenizerConfig
 
@@ -33,3 +34,9 @@ class TokenizerTrainConfig(Configurable.Config):
     """Training stops when fewer codes than this are in use: the tokenizer has collapsed."""
     save_every: int = 500
     bf16: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be fitted with."""
+        check_not_negative(self)
+        check_least(self, steps=1, batch=1, lpips_every=1)
+        check_above_zero(self, "learning_rate")

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from terrella.core.bounds import check_least, check_share
 from terrella.core.config import Configurable
-from terrella.core.errors import WorldError
+from terrella.core.errors import ConfigError, WorldError
 from terrella.core.types import Split
 from terrella.data.attempts import PracticeTask, count_steps
 from terrella.pipelines.webrl.instructions import InstructionWriter, Written
@@ -101,6 +102,17 @@ class Curriculum(Configurable):
         """Proposals per wanted task. With 1 all of them are admitted, and the band does nothing."""
         check: bool = False
         """Let the world's expert solve each task first and drop what it cannot; uses env steps."""
+
+        def __post_init__(self) -> None:
+            """Refuse a band without values, and shares that are none."""
+            check_share(self, "low", "high", "quota", "rest_below", "rest_quota")
+            check_least(self, tries=1)
+            if self.low > self.high:
+                raise ConfigError(
+                    "practice.low",
+                    f"is {self.low:g}, above practice.high={self.high:g}: no task is admitted",
+                    "set low below high",
+                )
 
     config: Config
 

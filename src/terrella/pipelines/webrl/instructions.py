@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from terrella.core.bounds import check_share
+from terrella.core.bounds import check_least, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.written import InstructionWorld
@@ -125,6 +125,7 @@ class InstructionWriter(Configurable):
         """
 
         def __post_init__(self) -> None:
+            check_least(self, shown=1, asked=1, turns=1, reply_tokens=1)
             if self.similarity is not None:
                 check_share(self, "similarity")
             if not 0 <= self.share <= 1:

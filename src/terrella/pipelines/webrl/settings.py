@@ -86,6 +86,7 @@ class WebRlSettings(ModelPipeline.Config):
     out: Path = Path("runs/webrl")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.families or self.test < 1:
             raise ConfigError("webrl", "needs at least one family and one test instance of it")
         if self.imitation_updates < 1:

@@ -107,13 +107,13 @@ def read_prediction(reply: str, *, opened: bool = False, as_json: bool = False) 
     """The text of a world model's prediction; None without an answer.
 
     One space or line end on either side of it belongs to the format; more may be the edge of a
-    drawing. With `as_json` the prediction is a JSON value, which is also read without any mark
-    around it.
+    drawing. With `as_json` the prediction is a JSON value, which is also read in a code block or
+    without any mark around it.
     """
     rest = split_reply(reply, opened=opened).rest[-MAX_REPLY_CHARS:]
     tagged = _tagged(rest)
     if tagged is not None:
-        return _without_edges(tagged)
+        return _without_edges(_unfenced(tagged) if as_json else tagged)
     sentence = _after_sentence(rest)
     if sentence is not None:
         inside = _json_text(sentence) if as_json else None

@@ -105,6 +105,8 @@ STATE = '{"modified": [{"a": "}"}], "removed": []}'
     [
         STATE,
         f"<answer>\n{STATE}\n</answer>",
+        f"<answer>\n```json\n{STATE}\n```\n</answer>",
+        f"<answer>It is\n```\n{STATE}\n```\nnow.</answer>",
         f"<think>{{</think>It is\n{STATE}\nI think.",
         f"```json\n{{}}\n```\nno,\n```json\n{STATE}\n```",
         f"The final answer is: {STATE}",
@@ -120,6 +122,10 @@ def test_a_json_answer_may_be_a_text_or_a_value():
     assert read_prediction('{"answer": " #_ "}') == " #_ "
     assert read_prediction('{"answer": {"a": 1}}', as_json=True) == '{"a": 1}'
     assert read_prediction('{"a": 1}') is None  # where the prediction is no JSON
+
+
+def test_a_code_block_in_a_tag_belongs_to_a_prediction_that_is_no_json():
+    assert read_prediction("<answer>\n```\n#_\n```\n</answer>") == "```\n#_\n```"
 
 
 def test_text_after_the_sentence_is_the_prediction():

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from terrella.codecs.answers import join_actions, split_actions
 from terrella.codecs.escape import PlainWriter
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Tokenizer
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, same_kind, show_text
@@ -29,17 +30,12 @@ class InterleavedCodec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """The tokenizer must have the three tags as single tokens."""
         self.tokenizer = tokenizer
+        self._observation, self._action, end = _marks(tokenizer)
         self._writer = PlainWriter(tokenizer)
-        self.stop_ids: tuple[int, ...] = (self._mark(END),)
-        self._observation = self._mark(OBSERVATION)
-        self._action = self._mark(ACTION)
+        self.stop_ids: tuple[int, ...] = (end,)
         self.allowed_ids: tuple[int, ...] | None = None
         self.open_action: tuple[int, ...] = (self._action,)
         """The tokens between an observation and the action that follows it."""
-
-    def _mark(self, mark: str) -> int:
-        (token_id,) = self.tokenizer.encode(mark, add_special_tokens=False)
-        return token_id
 
     def _span(self, mark: int, text: str) -> tuple[int, ...]:
         return (mark, *self.write(text), *self.stop_ids)
@@ -117,3 +113,19 @@ class InterleavedCodec:
         if not token_ids or token_ids[-1] not in self.stop_ids:
             return None
         return self.tokenizer.decode(list(token_ids[:-1]))
+
+
+def _marks(tokenizer: Tokenizer) -> list[int]:
+    """The ids of the three tags; refuses a tokenizer that has not got them as single tokens."""
+    marks = (OBSERVATION, ACTION, END)
+    found = [tokenizer.encode(mark, add_special_tokens=False) for mark in marks]
+    ids = [each[0] for each in found if len(each) == 1]
+    if len(set(ids)) < len(marks):  # one id for several is that of unknown words
+        raise ConfigError(
+            str(getattr(tokenizer, "name_or_path", "") or "the model"),
+            f"has neither a chat template nor the tokens {', '.join(marks)}, so nothing can be "
+            "asked of it",
+            "name a chat model (an instruct or chat version), or a model from scratch such as "
+            "tiny-1m; `terrella sft` on pairs of prompt and completion takes any model",
+        )
+    return ids

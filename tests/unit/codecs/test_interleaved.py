@@ -5,9 +5,16 @@ import dataclasses
 import pytest
 
 pytest.importorskip("transformers")
+from tests.support.tiny_chat import chat_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
 from terrella.codecs.answers import answer_text, join_actions, read_answer
+from terrella.codecs.choose import codec_for
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.tagged import TaggedCodec
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec
 from terrella.core.types import Situation, State, Text, Tree
 from terrella.models.characters import character_tokenizer
@@ -72,6 +79,20 @@ def test_characters_without_a_token_are_named_once(caplog):
         codec.shown("caf\u00e9 \u2744")
     assert [record.message for record in caplog.records if "\u00e9\u2744" in record.message]
     assert len(caplog.records) == 1
+
+
+def test_a_model_without_a_template_and_without_the_tags_is_refused_by_name():
+    """A base model: its tokenizer splits the tags, or has one token for all unknown words."""
+    base = chat_tokenizer("")
+    base.name_or_path = "some/base-model"
+    words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    for tokenizer, name in (
+        (base, "some/base-model"),
+        (PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]"), "the model"),
+    ):
+        with pytest.raises(ConfigError, match="neither a chat template nor the tokens") as refused:
+            codec_for(tokenizer)
+        assert refused.value.where == name and "chat model" in refused.value.remedy
 
 
 @pytest.mark.parametrize("action", ["type 3 a || b", "type 3 |||", "a |\\| b"])

@@ -194,3 +194,8 @@ def test_on_a_tinker_endpoint_the_adapter_is_trained_and_no_loss_is_made_up(tmp_
     result = Sft(config).run(SilentProgress())
     assert result.validation is None and result.loss[-1] < result.loss[0]
     assert (tmp_path / "out/model/model.safetensors").exists()
+
+
+def test_a_store_is_learnt_by_models_that_can_be_asked(tmp_path):
+    with pytest.raises(ConfigError, match="neither a chat template nor the tokens"):
+        Sft(Sft.Config(data=tmp_path))._codec(chat_tokenizer(""))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from terrella.codecs.choose import codec_for
-from terrella.codecs.interleaved import OBSERVATION
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError, StoreError
@@ -171,13 +170,7 @@ class Sft(ModelPipeline[SftResult]):
         )
 
     def _codec(self, tokenizer: Any) -> Codec:
-        """The codec that rollouts of this model use."""
-        if not getattr(tokenizer, "chat_template", None) and not _has_tags(tokenizer):
-            raise ConfigError(
-                self.config.model,
-                "has neither a chat template nor the tags of models from scratch",
-                "choose a chat model for a store; pairs of prompt and completion need no template",
-            )
+        """The codec that rollouts of this model use; it refuses a model that has none."""
         return codec_for(tokenizer)
 
     def check_source(self, rows: RowCounts) -> None:
@@ -268,10 +261,6 @@ def source_sha256(data: Path) -> str:
     if is_store(data):
         return EpisodeStore.open(data).sha256
     return content_sha256({path.name: file_sha256(path) for path in chat_files(data)})
-
-
-def _has_tags(tokenizer: Any) -> bool:
-    return len(tokenizer.encode(OBSERVATION, add_special_tokens=False)) == 1
 
 
 def _validation(before: list[float], after: list[float], groups: list[int]) -> Validation | None:

@@ -73,7 +73,7 @@ def agent(tmp_path_factory):
 
 
 def test_a_run_is_evaluated_as_it_was_trained(agent, tmp_path):
-    settings = agent_settings(str(agent))
+    settings = agent_settings(str(agent), {})
     assert settings["turn_tokens"] == 5 and settings["max_turns"] == 12
     shown = terrella(
         *("evaluate", agent, "counter", "--instances", "10", "--samples", "4", "--out", "out"),

@@ -118,6 +118,8 @@ def print_config(config: Configurable.Config) -> None:
 def world_of(folder: Path, name: str | None) -> World.Config:
     """The world that a folder's model was fitted to, configured as it was then.
 
+    With a name, of several worlds the named one, and of an imagined world the real one.
+
     A file may neither import a module nor start a program: a world of the user's own, and one with
     a browser, must be named. A preset, or the name of another world, replaces the fitted one.
     """
@@ -134,7 +136,7 @@ def world_of(folder: Path, name: str | None) -> World.Config:
             ) from error
     named = world_config(name)
     try:
-        fitted = run.load_world(named.owner)
+        fitted = run.load_world(named.owner).real
     except ConfigError:  # the manifest holds no such world, and the named one needs none
         return named
     return fitted if type(named) is type(fitted) and ":" not in name else named

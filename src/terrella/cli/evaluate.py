@@ -74,7 +74,8 @@ def evaluate(
         split: where instances come from.
         seed: of the sampling; instances do not depend on it.
         max_actions: actions that one reply may hold; as the run was trained unless given, else 1.
-        turn_tokens: longest reply; as the run was trained unless given.
+        turn_tokens: longest reply; as the run was trained unless given, else 2048 for a model that
+            thinks, 32 for an agent from scratch, and 256 for others.
         temperature: of an agent's sampling; a world model is asked greedily.
         horizon: steps ahead in imagination, for a world model.
         policy: takes the steps that a world model predicts: random, expert or mixture.
@@ -115,7 +116,10 @@ def evaluate(
 
         config: Any = AgentEvaluation.Config(
             **common,
-            **{**agent_settings(model), **_given(max_actions=max_actions, turn_tokens=turn_tokens)},
+            **{
+                **agent_settings(model, common["worlds"]),
+                **_given(max_actions=max_actions, turn_tokens=turn_tokens),
+            },
             samples=samples,
             temperature=temperature,
         )

@@ -87,6 +87,12 @@ def codec_for(tokenizer: Any, *, max_actions: int = 1, thinking: Thinking = "aut
     return InterleavedCodec(tokenizer)
 
 
+def writes_thoughts(codec: Codec) -> bool:
+    """Whether replies begin with a thought."""
+    inner = codec.inner if isinstance(codec, TaggedCodec) else codec
+    return any(getattr(inner, "thought_marks", ()))
+
+
 def sft_targets(codec: Codec, reply: Sequence[int]) -> tuple[bool, ...]:
     """The tokens of a canonical reply that SFT trains: all but an empty thought."""
     if isinstance(codec, TargetCodec):

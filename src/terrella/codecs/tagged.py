@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from terrella.codecs.answers import SEPARATOR, join_actions, read_answer
-from terrella.core.protocols import TargetCodec, ThinkingCodec, TurnCodec
+from terrella.core.protocols import TargetCodec, ThoughtReader, TurnCodec
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation
 
@@ -54,7 +54,7 @@ class Span(enum.IntEnum):
     """Never a target: a model that thinks would learn from it to think no more."""
 
 
-class TextCodec(ThinkingCodec, TurnCodec, TargetCodec, Protocol):
+class TextCodec(ThoughtReader, TurnCodec, TargetCodec, Protocol):
     """A codec over plain text, such as the interleaved and the chat codec."""
 
     @property
@@ -100,6 +100,17 @@ def find_tag(text: str, tag: str, after: int = 0) -> TextRange | None:
     start = text.find(opening, after)
     end = text.find(closing, start)
     return TextRange(start + len(opening), end) if start >= 0 and end >= 0 else None
+
+
+def has_tags(text: str, tags: Sequence[str]) -> bool:
+    """Whether a reply has all these tags, complete and in order."""
+    position = 0
+    for tag in tags:
+        content = find_tag(text, tag, position)
+        if content is None:
+            return False
+        position = content.end
+    return True
 
 
 def reply_form(form: Form, *, thinks: bool = True) -> str:
@@ -234,14 +245,7 @@ class TaggedCodec:
         """Whether the reply has ended, with all tags of the form in order and with an action."""
         if not self._ended(token_ids) or not self.read_actions(token_ids):
             return False
-        text = self.inner.text(token_ids)
-        position = 0
-        for tag in ORDERS[self.form]:
-            content = find_tag(text, tag, position)
-            if content is None:
-                return False
-            position = content.end
-        return True
+        return has_tags(self.inner.text(token_ids), ORDERS[self.form])
 
     def with_states(
         self, token_ids: Sequence[int], states: Sequence[str] | None

@@ -182,7 +182,7 @@ class TurnCodec(Codec, Protocol):
 
 
 @runtime_checkable
-class ThinkingCodec(Codec, Protocol):
+class ThoughtReader(Protocol):
     """A codec whose replies may hold a thought before the answer."""
 
     def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:

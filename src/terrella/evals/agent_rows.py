@@ -14,8 +14,9 @@ from typing import Any, cast
 from terrella.codecs.tagged import TaggedCodec, TextCodec
 from terrella.core.protocols import Codec
 from terrella.core.tokens import Task, TokenEpisode
-from terrella.core.types import Episode, Status, Verdict
+from terrella.core.types import Episode, Status, Stop, Verdict
 from terrella.data.token_records import episode_record, verdict_record
+from terrella.evals.written import Written, of_facts
 from terrella.policies.chat_client import Usage
 
 
@@ -55,6 +56,10 @@ class EpisodeRow:
     turns: int = 0
     well_formed: int = 0
     """Replies in the expected form."""
+    written: Written
+    """How the replies ended, and their thoughts."""
+    out_of_tokens: bool = False
+    """Whether the limit on the tokens of an episode, or the model's context, ended it."""
     usage: Usage = field(default_factory=Usage)
     replies: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -83,6 +88,7 @@ def token_row(episode: TokenEpisode, codec: Codec, asked: AskedEpisode) -> Episo
         episode.record,
         replies=[reply_text(codec, reply) for reply in replies],
         well_formed=sum(is_well_formed(codec, reply) for reply in replies),
+        written=of_facts(episode.replies),
         usage=Usage(
             requests=len(replies),
             prompt_tokens=_read_tokens(episode, written),
@@ -105,8 +111,8 @@ def make_row(
     *,
     replies: Sequence[str],
     well_formed: int,
+    written: Written,
     usage: Usage,
-    reasoning: Sequence[str] = (),
 ) -> EpisodeRow:
     """A row; `record` is None where the world broke."""
     steps = record.transitions if record else ()
@@ -123,9 +129,10 @@ def make_row(
         effective=sum(bool(step.info.get("effective")) for step in steps),
         turns=len(replies),
         well_formed=well_formed,
+        written=written,
+        out_of_tokens=record is not None and record.stop is Stop.OUT_OF_TOKENS,
         usage=usage,
         replies=list(replies),
-        reasoning=list(reasoning),
         outcome=verdict_record(outcome),
         episode=episode_record(record) if record else None,
     )

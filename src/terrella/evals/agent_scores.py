@@ -21,6 +21,7 @@ from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agents import powers_of_two
 from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k, share_mean
 from terrella.evals.results import ReferenceScores
+from terrella.evals.written import Written, WrittenScores, written_scores
 from terrella.policies.chat_client import Usage
 
 Groups = Sequence[Sequence[EpisodeRow]]
@@ -63,6 +64,10 @@ class AgentScores(Outcomes):
     """Replies per episode."""
     reply_tokens: Metric
     """Written tokens per reply, thoughts included."""
+    written: WrittenScores
+    """Replies that were cut off, and thoughts."""
+    out_of_tokens: Metric
+    """Fraction of the episodes that ran out of tokens before the world or the steps ended them."""
     masked: dict[str, int]
     """Masked episodes by cause."""
     masked_reason: str
@@ -102,6 +107,10 @@ def agent_scores(
         steps=_mean(judged, lambda row: (row.steps, 1)),
         turns=_mean(judged, lambda row: (row.turns, 1)),
         reply_tokens=_mean(judged, lambda row: (row.usage.completion_tokens, row.usage.requests)),
+        written=written_scores(
+            [sum((row.written for row in group), Written()) for group in judged if group]
+        ),
+        out_of_tokens=_share(judged, lambda row: (row.out_of_tokens, 1)),
         masked=dict(Counter(row.status for row in masked)),
         masked_reason=masked[0].reason if masked else "",
         usage=sum((row.usage for row in rows), Usage()),

@@ -11,6 +11,7 @@ endpoint's context is judged as it stands, like one that outgrows `episode_token
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from typing import Self
 
 from terrella.codecs import chat, tagged
 from terrella.codecs.chat import Message, chat_messages, state_message
-from terrella.codecs.tagged import ORDERS, Form, find_tag
+from terrella.codecs.tagged import ORDERS, Form, has_tags
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
+from terrella.evals.written import Written, of_chat
 from terrella.policies.chat_client import ChatReply, ContextLengthError, Usage
 from terrella.policies.endpoint import Endpoint, reply_actions
 from terrella.rollout.env_pool import EnvPool, EnvWorker
@@ -69,6 +71,7 @@ class _Conversation:
     first: Usage | None = None
     last: Usage = field(default_factory=Usage)
     well_formed: int = 0
+    written: Written = field(default_factory=Written)
 
     def begin(self, messages: list[Message]) -> None:
         self.messages, self.prompt = messages, len(messages)
@@ -80,6 +83,7 @@ class _Conversation:
         self.usage += reply.usage
         self.first, self.last = self.first or reply.usage, reply.usage
         self.well_formed += well_formed
+        self.written += of_chat(reply)
 
     @property
     def tokens(self) -> int:
@@ -112,7 +116,7 @@ class EndpointAgent:
         self.threads = threads
         self.config = config
         self.env_pool = EnvPool(config.env_pool, config.world)
-        self.tags = ORDERS[form] if form else ("answer",)
+        self.tags = ORDERS[form] if form else ()
         self.form = (
             tagged.reply_form(form, thinks=thinks) if form else chat.reply_form(thinks=thinks)
         )
@@ -137,15 +141,16 @@ class EndpointAgent:
             except PolicyError as failed:
                 # The steps so far say nothing about the model: its next reply never came.
                 outcome = Verdict.failed(Status.POLICY_ERROR, f"{failed.where}: {failed.what}")
-        return make_row(
+        row = make_row(
             asked,
             outcome,
             record,
             replies=talk.replies,
             well_formed=talk.well_formed,
+            written=talk.written,
             usage=talk.usage,
-            reasoning=talk.reasoning,
         )
+        return dataclasses.replace(row, reasoning=talk.reasoning)
 
     async def _play(
         self, worker: EnvWorker, asked: AskedEpisode, talk: _Conversation, seed: int
@@ -163,7 +168,7 @@ class EndpointAgent:
                     raise  # the prompt alone is too long: nothing was asked
                 return Stop.OUT_OF_TOKENS
             actions = reply_actions(reply)[: config.max_actions]
-            talk.hears(reply, well_formed=bool(actions) and self._is_whole(reply))
+            talk.hears(reply, well_formed=bool(actions) and has_tags(reply.text, self.tags))
             for action in actions or ("",):
                 result = await worker.act(action)
                 if result.over:
@@ -174,13 +179,3 @@ class EndpointAgent:
             if talk.tokens >= config.episode_tokens:
                 return Stop.OUT_OF_TOKENS
         return Stop.OUT_OF_STEPS
-
-    def _is_whole(self, reply: ChatReply) -> bool:
-        """Whether a reply with an action has all tags of its form, in order."""
-        position = 0
-        for tag in self.tags:
-            content = find_tag(reply.text, tag, position)
-            if content is None:
-                return False
-            position = content.end
-        return True

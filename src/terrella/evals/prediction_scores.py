@@ -15,6 +15,7 @@ from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
 from terrella.evals.pass_at_k import share_mean
 from terrella.evals.predictions import PredictionRow, StepRow, is_unparsable
+from terrella.evals.written import Written, WrittenScores, written_scores
 from terrella.policies.chat_client import Usage
 
 
@@ -39,6 +40,8 @@ class PredictionScores:
     unchanged: Accuracy | None
     invalid: Metric
     """Share of the replies that could not be read; they are wrong."""
+    written: WrittenScores
+    """Replies that were cut off, and thoughts, those in imagination included."""
     score: Metric
     """Mean verdict: above the accuracy where the verifier gives partial credit."""
     horizon: list[Accuracy]
@@ -70,12 +73,17 @@ def prediction_scores(rows: Sequence[PredictionRow]) -> PredictionScores:
         changed=_accuracy([[step for step in group if step.changed] for group in groups]),
         unchanged=_accuracy([[step for step in group if not step.changed] for group in groups]),
         invalid=_mean(groups, lambda step: float(is_unparsable(step))),
+        written=written_scores([_written(row) for row in known]),
         score=_mean(groups, lambda step: step.value),
         horizon=[accuracy for accuracy in by_depth if accuracy is not None],
         masked=len(masked),
         masked_reason=masked[0].reason if masked else "",
         usage=sum((row.usage for row in rows), Usage()),
     )
+
+
+def _written(row: PredictionRow) -> Written:
+    return sum((step.written for step in (*row.steps, *row.imagined)), Written())
 
 
 def _accuracy(groups: Sequence[Sequence[StepRow]]) -> Accuracy | None:

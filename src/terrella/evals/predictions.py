@@ -31,8 +31,10 @@ from terrella.core.types import (
 )
 from terrella.evals.agent_rows import reply_text
 from terrella.evals.endpoint_agent import ChatThreads
+from terrella.evals.written import Written, of_chat, of_facts
 from terrella.policies.chat_client import Usage
 from terrella.policies.endpoint import reply_observation
+from terrella.rollout.rollout import reply_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Predicted:
     observation: Observation | None
     text: str
     reasoning: str = ""
+    written: Written = field(default_factory=Written)
     usage: Usage = field(default_factory=Usage)
 
 
@@ -71,9 +74,12 @@ class TokenPredictor:
             )
         )
         ids = sampled.token_ids
+        observation = self.codec.read_observation(ids, like=situation.observation)
+        facts = reply_facts(self.codec, sampled, readable=observation is not None)
         return Predicted(
-            observation=self.codec.read_observation(ids, like=situation.observation),
+            observation=observation,
             text=reply_text(self.codec, ids),
+            written=of_facts([facts]),
             usage=Usage(requests=1, prompt_tokens=len(prompt), completion_tokens=len(ids)),
         )
 
@@ -93,6 +99,7 @@ class EndpointPredictor:
             observation=reply_observation(reply, like=situation.observation),
             text=reply.text,
             reasoning=reply.reasoning,
+            written=of_chat(reply),
             usage=reply.usage,
         )
 
@@ -114,6 +121,8 @@ class StepRow:
     no_change: float | None
     """The verdict on predicting that nothing changes."""
     status: str
+    written: Written
+    """How the reply ended, and its thought; without a reply in imagination nothing is counted."""
     reply: str = ""
     reasoning: str = ""
     truth: str = ""
@@ -233,6 +242,7 @@ def _step_row(
         value=verdict.value,
         no_change=no_change,
         status=verdict.status.value,
+        written=answer.written,
         reply=answer.text,
         reasoning=answer.reasoning,
         truth=show_text(truth),

@@ -24,7 +24,7 @@ from terrella.core.protocols import (
     Codec,
     RolloutCodec,
     Sampler,
-    ThinkingCodec,
+    ThoughtReader,
     Verifier,
 )
 from terrella.core.seeds import SAMPLE_STREAM, stream
@@ -160,7 +160,7 @@ class Rollout(Configurable):
         verdicts = judge_steps(self.verifier, [*predicted, *unwritten], steps)
         for sampled, verdict in zip(written, verdicts, strict=False):
             readable = verdict.status is not Status.UNPARSABLE
-            buffer.replies.append(self._reply_facts(sampled, readable=readable))
+            buffer.replies.append(reply_facts(self.codec, sampled, readable=readable))
         buffer.turn_rewards = [verdict.value or 0.0 for verdict in verdicts[: len(written)]]
         return buffer.episode(task, mean_verdict(verdicts), None)
 
@@ -251,7 +251,7 @@ class Rollout(Configurable):
     ) -> tuple[bool, Situation]:
         """Carry out the actions of one reply. A reply without one costs an invalid step."""
         actions = self.codec.read_actions(sampled.token_ids)[: self.config.max_actions]
-        buffer.replies.append(self._reply_facts(sampled, readable=bool(actions)))
+        buffer.replies.append(reply_facts(self.codec, sampled, readable=bool(actions)))
         reward = 0.0
         for action in actions or ("",):
             result = await worker.act(action)
@@ -260,13 +260,6 @@ class Rollout(Configurable):
                 break
         buffer.end_turn(reward)
         return result.over, result.situation
-
-    def _reply_facts(self, sampled: Sampled, *, readable: bool) -> ReplyFacts:
-        thought = None
-        if isinstance(self.codec, ThinkingCodec):
-            thought = self.codec.read_thought(sampled.token_ids)
-        tokens, truncated = thought or (None, False)
-        return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
 
     def _writer(self, sampler: Sampler, task: Task, member: int, *, keep: bool) -> _Writer:
         """The model of one episode; `keep` opens a session, which is for several turns.
@@ -283,6 +276,15 @@ class Rollout(Configurable):
             temperature=self.config.temperature,
             session=name if keep else None,
         )
+
+
+def reply_facts(codec: object, sampled: Sampled, *, readable: bool) -> ReplyFacts:
+    """The form of a reply; a codec without thoughts reads none."""
+    thought = None
+    if isinstance(codec, ThoughtReader):
+        thought = codec.read_thought(sampled.token_ids)
+    tokens, truncated = thought or (None, False)
+    return ReplyFacts(readable, not sampled.stopped, tokens, truncated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,11 @@ AGENT_METRICS = {
     "turns": "turns",
     "reply_tokens": "tokens a reply",
 }
+WRITTEN_METRICS = {
+    "truncated": "replies cut off by the limit",
+    "thought_tokens": "tokens a thought",
+    "truncated_thoughts": "thoughts that did not end",
+}
 ACCURACIES = {"overall": "all steps", "changed": "changed", "unchanged": "unchanged"}
 
 
@@ -65,9 +70,19 @@ def agent_rows(scores: Mapping[str, Any]) -> list[Row]:
         rows.append((name, interval_text(metric), random, optimal, *_counts(metric)))
     for key, name in AGENT_METRICS.items():
         rows.append((name, interval_text(scores[key]), "", "", *_counts(scores[key])))
+    for name, metric in written_metrics(scores):
+        rows.append((name, interval_text(metric), "", "", *_counts(metric)))
     for cause, count in scores["masked"].items():
         rows.append((f"masked: {cause}", f"{count} episodes", "", "", "", scores["masked_reason"]))
     return rows
+
+
+def written_metrics(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """What the limits on tokens cut off, and the thoughts; nothing where there was nothing."""
+    written = scores.get("written", {})
+    named = [(name, written.get(key)) for key, name in WRITTEN_METRICS.items()]
+    named.append(("episodes out of tokens", scores.get("out_of_tokens")))
+    return [(name, metric) for name, metric in named if metric and metric["mean"]]
 
 
 def _counts(metric: Mapping[str, Any]) -> Row:
@@ -87,6 +102,8 @@ def prediction_rows(scores: Mapping[str, Any]) -> list[Row]:
         beside = interval_text(no_change) if no_change else "unknown"
         rows.append((name, interval_text(model), beside, str(model["n"]), str(accuracy["steps"])))
     rows.append(("invalid replies", interval_text(scores["invalid"]), "", "", ""))
+    for name, metric in written_metrics(scores):
+        rows.append((name, interval_text(metric), "", str(metric["n"]), ""))
     rows.append(("mean verdict", interval_text(scores["score"]), "", "", ""))
     if scores["masked"]:
         rows.append(("masked instances", str(scores["masked"]), scores["masked_reason"], "", ""))

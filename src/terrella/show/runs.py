@@ -82,11 +82,13 @@ class Run:
     def load_world(self, named: type[World] | None = None) -> World.Config:
         """The config of the world, without what belongs to the machine that wrote it.
 
-        A run over families of a world has what they share. The error says why there is none: it
-        comes from a package that is not installed, or uses a program that only the command line
-        may start, by naming this world (`named`).
+        A run over families of a world has what they share, and a run of several worlds has the
+        `named` one, else the first. The error says why there is none: it comes from a package that
+        is not installed, or uses a program that only the command line may start, by naming this
+        world (`named`).
         """
-        data = self.config.get("world") or _shared_world(self.config.get("families"), named)
+        part = world_part(self.config, named) if named else self.config
+        data = part.get("world") or _shared_world(self.config.get("families"), named)
         config = load(data, named=(named,) if named else ())
         if not isinstance(config, World.Config):
             raise ConfigError(self.name, "its manifest names no world")
@@ -135,6 +137,28 @@ class Run:
         for path in files:
             check_result(path)
         return {path.name.removesuffix(SUFFIX): read_rows(path) for path in files}
+
+
+def world_part(config: Mapping[str, Any], named: type[World]) -> Mapping[str, Any]:
+    """Where a run's config has the named world and its limits: itself, or one of `others`.
+
+    Of several worlds of this class the first; without any, the config itself.
+    """
+    others = config.get("others")
+    parts = [config, *(others if isinstance(others, list) else ())]
+    name = class_name(named)
+    has_it = (
+        part for part in parts if isinstance(part, Mapping) and _played(part).get("class") == name
+    )
+    return next(has_it, config)
+
+
+def _played(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The world of a part; of an imagined one the real world in it."""
+    inner: Mapping[str, Any] = part
+    while isinstance(inner.get("world"), Mapping):
+        inner = inner["world"]
+    return inner
 
 
 def _shared_world(families: Any, named: type[World] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from terrella.codecs.tagged import TextCodec
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.predictive import PredictiveDistribution, Query
-from terrella.core.protocols import Codec, WorldModel
+from terrella.core.protocols import Codec, ThoughtReader, WorldModel
 from terrella.core.types import Moment, Observation, Situation, Tree, show_text
 from terrella.verify.page_sections import read_imagined
 from terrella.verify.tree import Node, parse, write
@@ -43,6 +43,11 @@ class PageReplies:
     def text(self, token_ids: Sequence[int]) -> str:
         """The changes as they were written."""
         return cast(TextCodec, self.codec).text(token_ids)
+
+    def read_thought(self, token_ids: Sequence[int]) -> tuple[int, bool] | None:
+        """As the codec's: see `core.protocols.ThoughtReader`."""
+        codec = self.codec
+        return codec.read_thought(token_ids) if isinstance(codec, ThoughtReader) else None
 
     def read_observation(self, token_ids: Sequence[int], like: Observation) -> Observation | None:
         """The imagined page; None if the changes cannot be applied."""

@@ -129,7 +129,9 @@ def trained_rollout(pipeline, tokenizer):
 def evaluated(model, world, tokenizer, replies, monkeypatch):
     """What the model is asked in one evaluated episode."""
     sampler = Asked(*replies)
-    config = AgentEvaluation.Config(model=model, worlds={"it": world}, **agent_settings(model))
+    worlds = {"it": world}
+    settings = agent_settings(model, worlds)
+    config = AgentEvaluation.Config(model=model, worlds=worlds, **settings)
     evaluation = served(AgentEvaluation(config), monkeypatch, tokenizer, sampler)
     with evaluation.player(None, world) as act:
         row = asyncio.run(act(AskedEpisode(instance="it", task=TASK, member=0)))
@@ -240,7 +242,8 @@ def test_a_world_model_is_asked_as_in_training(name, template, tmp_path, monkeyp
     codec = trained_codec(pipeline).make(tokenizer)
     prompt = codec.ask_observation(task.situation, task.transition.action)
     assert request[0] == prompt and request[2] == codec.stop_ids
-    least = {"train-world-model": 128, "sft": 256}.get(name, 37)
+    unsaid = 2048 if template == "qwen3" else 256  # it thinks
+    least = {"train-world-model": 128, "sft": unsaid}.get(name, 37)
     assert request[1] == least
 
 
@@ -300,9 +303,9 @@ def test_a_manifest_describes_and_decides_nothing(tmp_path):
     config |= {"thinking": "loud", "history": ["x"], "form": {"class": "os:system"}}
     config |= {"turn_tokens": "9", "max_turns": True, "episode_tokens": 55}
     write_manifest(tmp_path, config, {})
-    settings = agent_settings(str(tmp_path))
-    assert not {"thinking", "history", "form", "max_turns"} & set(settings)
-    assert settings["episode_tokens"] == 55 and settings["turn_tokens"] == 256
+    settings = agent_settings(str(tmp_path), {"counter": COUNTER})
+    assert not {"thinking", "history", "form", "max_turns", "turn_tokens"} & set(settings)
+    assert settings["episode_tokens"] == 55
 
 
 def test_the_command_asks_as_trained_unless_told_otherwise(tmp_path, capsys, monkeypatch):

@@ -75,10 +75,10 @@ def test_how_an_agent_acts_is_read_from_its_run_and_nothing_else_is(tmp_path):
     )
     config = dump(PLAIN.replace(model="smollm2", agent=agent, read_instruction=True))
     write_manifest(tmp_path / "run", config, {})
-    found = agent_settings(str(tmp_path / "run"))
+    found = agent_settings(str(tmp_path / "run"), {})
     assert found["codec"] == agent.codec and found["act"] == "score"
     assert found["turn_tokens"] == 7 and found["read_instruction"] is True
     assert "env_pool" not in found  # that is this machine's
     write_manifest(tmp_path / "forged", config | {"agent": dump(Counter.Config())}, {})
     with pytest.raises(ConfigError, match="does not say how the web agent is asked"):
-        agent_settings(str(tmp_path / "forged"))
+        agent_settings(str(tmp_path / "forged"), {})

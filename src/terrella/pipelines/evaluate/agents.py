@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from terrella.codecs.chat_template import Thinking
-from terrella.codecs.choose import CodecConfig, TaggedCodecConfig
-from terrella.codecs.tagged import Form
+from terrella.codecs.choose import CodecConfig, TaggedCodecConfig, writes_thoughts
+from terrella.codecs.tagged import ORDERS, Form
 from terrella.codecs.web_prompt import WebCodecConfig
+from terrella.core.bounds import check_least
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
@@ -31,8 +32,16 @@ from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
 from terrella.evals.agent_scores import AgentScores, agent_scores
 from terrella.evals.agents import Evaluate, reference_policies, tested_instances
 from terrella.evals.endpoint_agent import EndpointAgent
+from terrella.evals.written import Written
+from terrella.models.names import TINY
 from terrella.pipelines.evaluate.base import Cost, Evaluation
-from terrella.pipelines.evaluate.models import ModelIdentity, require_text
+from terrella.pipelines.evaluate.models import (
+    EPISODE_TOKENS,
+    SCRATCH_TURN_TOKENS,
+    THINKING_EPISODE_TOKENS,
+    ModelIdentity,
+    require_text,
+)
 from terrella.pipelines.evaluate.web_agents import Play, scoring_play
 from terrella.pipelines.webrl.language_agent import Act
 from terrella.rollout.env_pool import EnvPool
@@ -68,8 +77,11 @@ class AgentEvaluation(Evaluation[AgentResult]):
         """How a web agent is asked and answers; None asks by `form` and `thinking`."""
         max_turns: int = 0
         """Replies in an episode; 0 is as many as the world has steps."""
-        episode_tokens: int = 4096
-        """Most tokens of an episode after its prompt, the world's included."""
+        episode_tokens: int = 0
+        """Most tokens of an episode after its prompt, the world's included.
+
+        0 is 32,768 for a model that thinks and 4096 for others.
+        """
         context_tokens: int = 0
         """Most tokens that the model sees at once, its reply included; 0 is all it can read."""
         history: History = "sampled"
@@ -91,6 +103,7 @@ class AgentEvaluation(Evaluation[AgentResult]):
                 raise ConfigError(
                     "evaluate", f"samples must be in 1..{NOISE_STRIDE}, max_actions at least 1"
                 )
+            check_least(self, episode_tokens=0)
             if self.codec is not None and (self.form is not None or self.thinking != "auto"):
                 raise ConfigError(
                     "codec", "says the form and whether to think", "leave out form and thinking"
@@ -100,12 +113,30 @@ class AgentEvaluation(Evaluation[AgentResult]):
                     "act", "only a web agent scores actions", "set act=write, or name its run"
                 )
             self.refuse_at_endpoint("codec", "context_tokens", "history", "act")
+            if self.endpoint is not None and self.form is not None and not ORDERS[self.form]:
+                raise ConfigError(
+                    "form",
+                    f"{self.form} has no tags: only a model that was trained to it writes it",
+                    f"leave it out, or choose {', '.join(form for form in ORDERS if ORDERS[form])}",
+                )
 
         def settled(self) -> Self:
             settled = super().settled()
             if settled.endpoint is None:
                 return settled
             return settled.replace(endpoint=settled.endpoint.replace(max_actions=self.max_actions))
+
+        def longest_reply(self, *, thinks: bool) -> int:
+            scratch = SCRATCH_TURN_TOKENS if self.model in TINY else 0
+            return self.turn_tokens or scratch or super().longest_reply(thinks=thinks)
+
+        def longest_episode(self, *, thinks: bool) -> int:
+            """The limit of an episode: as set, else by whether the model thinks."""
+            return self.episode_tokens or (THINKING_EPISODE_TOKENS if thinks else EPISODE_TOKENS)
+
+        @property
+        def asks_thought(self) -> bool:
+            return self.thinking != "off"
 
         @property
         def asked_temperature(self) -> float:
@@ -162,14 +193,15 @@ class AgentEvaluation(Evaluation[AgentResult]):
             for member in range(config.samples)
         ]
 
-    def rollout_config(self, world: World.Config) -> Rollout.Config:
+    def rollout_config(self, world: World.Config, *, thinks: bool) -> Rollout.Config:
+        """The limits of an episode of a model that thinks, or of one that does not."""
         config = self.config
         return Rollout.Config(
             world=world,
             max_turns=config.max_turns or world.max_steps,
             max_actions=config.max_actions,
-            turn_tokens=config.turn_tokens,
-            episode_tokens=config.episode_tokens,
+            turn_tokens=config.longest_reply(thinks=thinks),
+            episode_tokens=config.longest_episode(thinks=thinks),
             context_tokens=config.context_tokens,
             history=config.history,
             temperature=config.temperature,
@@ -190,16 +222,12 @@ class AgentEvaluation(Evaluation[AgentResult]):
     @contextlib.contextmanager
     def player(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
         """What plays an episode of this world: a rollout, or the endpoint."""
-        limits, seed = self.rollout_config(world), self.config.seed
+        seed, asks_thought = self.config.seed, self.config.asks_thought
         if self.config.endpoint is not None:
+            limits = self.rollout_config(world, thinks=asks_thought)
             with (
                 self.chat() as threads,
-                EndpointAgent(
-                    threads,
-                    limits,
-                    form=self.config.form,
-                    thinks=self.config.thinking != "off",
-                ) as agent,
+                EndpointAgent(threads, limits, form=self.config.form, thinks=asks_thought) as agent,
             ):
                 yield lambda asked: agent.play(asked, seed=seed)
             return
@@ -207,16 +235,16 @@ class AgentEvaluation(Evaluation[AgentResult]):
             with self.scoring(run, world) as scoring:
                 yield scoring
             return
-        with (
-            self.sampler(run) as (sampler, tokenizer),
-            Rollout(limits, self.codec_config().make(tokenizer)) as rollout,
-        ):
+        with self.sampler(run) as (sampler, tokenizer):
+            codec = self.codec_config().make(tokenizer)
+            limits = self.rollout_config(world, thinks=writes_thoughts(codec))
+            with Rollout(limits, codec) as rollout:
 
-            async def play(asked: AskedEpisode) -> EpisodeRow:
-                episode = await rollout.run_one(sampler, asked.task, asked.member, seed)
-                return token_row(episode, rollout.codec, asked)
+                async def play(asked: AskedEpisode) -> EpisodeRow:
+                    episode = await rollout.run_one(sampler, asked.task, asked.member, seed)
+                    return token_row(episode, rollout.codec, asked)
 
-            yield play
+                yield play
 
     @contextlib.contextmanager
     def scoring(self, run: RunFolder, world: World.Config) -> Iterator[Play]:
@@ -239,9 +267,12 @@ class AgentEvaluation(Evaluation[AgentResult]):
 
     def shown(self, rows: Sequence[Any]) -> dict[str, float]:
         judged = [row for row in rows if row.value is not None]
+        written = sum((row.written for row in rows), Written())
         shares = {"masked": float(len(rows) - len(judged))}
         if judged:
             shares["success"] = sum(row.won for row in judged) / len(judged)
             turns = sum(row.turns for row in judged)
             shares["well_formed"] = sum(row.well_formed for row in judged) / max(turns, 1)
+        if written.truncated:
+            shares["truncated"] = written.truncated / written.replies
         return shares

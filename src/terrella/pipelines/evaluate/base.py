@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
+from terrella.core.bounds import check_least
 from terrella.core.config import Local, Recorded, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.instances import plain
@@ -29,6 +30,8 @@ from terrella.evals.endpoint_agent import ChatThreads
 from terrella.models.names import TINY
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.evaluate.models import (
+    CHAT_TURN_TOKENS,
+    THINKING_TURN_TOKENS,
     ModelIdentity,
     check_same,
     identify,
@@ -89,7 +92,11 @@ class Evaluation(ModelPipeline[Result]):
         instances: int = 100
         """Distinct instances of each world; the same ones for every model."""
         split: Split = Split.TEST
-        turn_tokens: int = 256
+        turn_tokens: int = 0
+        """Longest reply; 0 is 2048 for a model that thinks and 256 for others.
+
+        An agent that is made from scratch has 32.
+        """
         concurrency: Local[int] = 64
         """Episodes that are played at once; at an endpoint also the requests under way."""
         prompt_price: float = 0.0
@@ -101,16 +108,14 @@ class Evaluation(ModelPipeline[Result]):
         def __post_init__(self) -> None:
             if not self.worlds:
                 raise ConfigError("worlds", "no world named", "terrella evaluate MODEL WORLD...")
-            if min(self.instances, self.concurrency, self.turn_tokens) < 1:
-                raise ConfigError(
-                    "evaluate", "instances, concurrency and turn_tokens must be at least 1"
-                )
+            check_least(self, instances=1, concurrency=1, turn_tokens=0)
 
         def settled(self) -> Self:
             """The same config, with the limits of the evaluation in the endpoint's settings."""
             if self.endpoint is None:
                 return self
-            limits = {"max_tokens": self.turn_tokens, "temperature": self.asked_temperature}
+            longest = self.longest_reply(thinks=self.asks_thought)
+            limits = {"max_tokens": longest, "temperature": self.asked_temperature}
             return self.replace(endpoint=self.endpoint.replace(**limits))
 
         def refuse_at_endpoint(self, *names: str) -> None:
@@ -123,6 +128,15 @@ class Evaluation(ModelPipeline[Result]):
                     "is for models that are sampled here: an endpoint writes its own prompts",
                     "leave it out, or name the model's folder",
                 )
+
+        def longest_reply(self, *, thinks: bool) -> int:
+            """The limit of a reply: as set, else by whether the model thinks."""
+            return self.turn_tokens or (THINKING_TURN_TOKENS if thinks else CHAT_TURN_TOKENS)
+
+        @property
+        def asks_thought(self) -> bool:
+            """Whether an endpoint is asked for a thought."""
+            return False
 
         @property
         def asked_temperature(self) -> float:

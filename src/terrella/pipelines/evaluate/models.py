@@ -23,8 +23,13 @@ WORLD_MODELS = ("TrainWorldModel", "TextGameModel", "PageModel")
 """Pipelines whose models predict."""
 FINAL_FOLDERS = ("model", "rl/model", "self_play", "fitted")
 """Where pipelines leave weights; the first that exists was made last."""
-SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS = 32, 256
-"""Longest reply of a model from scratch and of any other, where nothing else says it."""
+SCRATCH_TURN_TOKENS, CHAT_TURN_TOKENS, THINKING_TURN_TOKENS = 32, 256, 2048
+"""Longest reply of a model from scratch, of any other, and of one that thinks.
+
+They hold where nothing else says it.
+"""
+EPISODE_TOKENS, THINKING_EPISODE_TOKENS = 4096, 32_768
+"""The same for an episode."""
 
 
 @dataclass(frozen=True, kw_only=True)

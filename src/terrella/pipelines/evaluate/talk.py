@@ -2,7 +2,7 @@
 
 An evaluation asks in the same way unless told otherwise. Of a manifest only numbers and known
 choices are read: it describes the run, and never decides what runs here.
-    AgentEvaluation.Config(model="runs/x", worlds=worlds, **agent_settings("runs/x"))
+    AgentEvaluation.Config(model="runs/x", worlds=worlds, **agent_settings("runs/x", worlds))
     WorldModelEvaluation.Config(model="runs/y", worlds=worlds, **prediction_settings("runs/y"))
 """
 
@@ -20,37 +20,54 @@ from terrella.core.errors import ConfigError
 from terrella.core.integrity import MAKE_AGAIN
 from terrella.core.run_folder import read_manifest
 from terrella.core.tokens import History
-from terrella.models.names import TINY
-from terrella.pipelines.evaluate.models import (
-    CHAT_TURN_TOKENS,
-    SCRATCH_TURN_TOKENS,
-    run_of,
-    trained_role,
-)
+from terrella.core.world import World
+from terrella.pipelines.evaluate.models import run_of, trained_role
 from terrella.pipelines.web.agent import ASKED
 from terrella.pipelines.webrl.language_agent import Act
 from terrella.pipelines.webrl.language_player import EPISODE_TOKENS
+from terrella.show.runs import world_part
 
-AGENT_NUMBERS = ("max_actions", "max_turns", "turn_tokens", "episode_tokens", "context_tokens")
+WORLD_NUMBERS = ("max_actions", "max_turns")
+"""Limits that a run of several worlds has for each of them."""
+AGENT_NUMBERS = (*WORLD_NUMBERS, "turn_tokens", "episode_tokens", "context_tokens")
 THOUGHTS = {"thinking": get_args(Thinking)}
 AGENT_CHOICES = {**THOUGHTS, "history": get_args(History), "form": tuple(ORDERS)}
 WEB_CHOICES = {"form": get_args(WebForm), "language": get_args(Language)}
 PAGE_CHOICES = {**THOUGHTS, "form": get_args(PageForm), "prompt": get_args(PageAsk)}
 LEAST_PREDICTION = 128
-"""Tokens of a predicted observation where no run says them: an agent's replies are shorter."""
+"""Tokens of a predicted observation where a run says them of other replies, which are shorter."""
 
 
-def agent_settings(model: str) -> dict[str, Any]:
-    """Settings of an `AgentEvaluation`: those of the run, for other models what fits most."""
-    usual = {"turn_tokens": SCRATCH_TURN_TOKENS if model in TINY else CHAT_TURN_TOKENS}
+def agent_settings(model: str, worlds: Mapping[str, World.Config]) -> dict[str, Any]:
+    """Settings of an `AgentEvaluation` in these worlds: those of the run, for other models none."""
     kind, config = _recorded(model)
     if kind == "WebRl":
         read = {"read_instruction": config.get("read_instruction") is True}
-        return usual | read | _web_agent(config.get("agent"), str(run_of(model)))
-    known = _known(config, AGENT_NUMBERS, AGENT_CHOICES)
+        return read | _web_agent(config.get("agent"), str(run_of(model)))
+    known = _known(config, AGENT_NUMBERS, AGENT_CHOICES) | _world_limits(model, config, worlds)
     if kind == "WebPolicy":
         known |= {"codec": ASKED, "history": "actions"}
-    return usual | known
+    return known
+
+
+def _world_limits(
+    model: str, config: Mapping[str, Any], worlds: Mapping[str, World.Config]
+) -> dict[str, Any]:
+    """The limits that the run has for these worlds; refuses worlds whose limits differ."""
+    limits = {
+        name: _known(world_part(config, world.owner), WORLD_NUMBERS, {})
+        for name, world in worlds.items()
+    }
+    first, *others = limits.values() or [{}]
+    if any(each != first for each in others):
+        said = "; ".join(
+            f"{name}: " + ", ".join(f"{key}={value}" for key, value in each.items())
+            for name, each in limits.items()
+        )
+        raise ConfigError(
+            model, f"was trained with other limits in each world ({said})", "evaluate one at a time"
+        )
+    return first
 
 
 def _web_agent(agent: Any, run: str) -> dict[str, Any]:
@@ -67,15 +84,16 @@ def _web_agent(agent: Any, run: str) -> dict[str, Any]:
 
 
 def prediction_settings(model: str) -> dict[str, Any]:
-    """Settings of a `WorldModelEvaluation`: those of the run, else what fits most."""
+    """Settings of a `WorldModelEvaluation`: those of the run, for other models none."""
     kind, config = _recorded(model)
     if kind == "PageModel":
         return page_settings(config)
     known = _known(config, ("turn_tokens",), THOUGHTS)
     if trained_role(model) != "world-model" or kind == "TrainWorldModel":
         # `TrainWorldModel` bounds the replies of RLVR alone: its SFT learns whole observations.
-        known["turn_tokens"] = max(known.get("turn_tokens", CHAT_TURN_TOKENS), LEAST_PREDICTION)
-    return {"turn_tokens": CHAT_TURN_TOKENS, **known}
+        recorded = known.get("turn_tokens")
+        known |= {"turn_tokens": max(recorded, LEAST_PREDICTION)} if recorded else {}
+    return known
 
 
 def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:

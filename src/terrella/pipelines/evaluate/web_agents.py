@@ -18,6 +18,7 @@ from terrella.core.world import World
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.data.train_steps import train_steps
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
+from terrella.evals.written import Written
 from terrella.pipelines.webrl.language_player import ScoringPlayer
 from terrella.policies.chat_client import Usage
 from terrella.rollout.batch_rollout import BatchRollout, WorldSlot
@@ -78,4 +79,12 @@ def _row(
         completion_tokens=sum(len(choice.reply_ids) for choice in attempt.choices),
     )
     replies = attempt.actions
-    return make_row(asked, outcome, record, replies=replies, well_formed=len(replies), usage=usage)
+    return make_row(
+        asked,
+        outcome,
+        record,
+        replies=replies,
+        well_formed=len(replies),
+        written=Written(replies=len(replies)),
+        usage=usage,
+    )

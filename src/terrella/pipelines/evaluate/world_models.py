@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from terrella.codecs.chat_template import Thinking
-from terrella.codecs.choose import codec_for
+from terrella.codecs.choose import CodecConfig, writes_thoughts
 from terrella.codecs.pages import PageCodecConfig
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
@@ -32,6 +32,7 @@ from terrella.evals.predictions import (
     TokenPredictor,
     predict_instance,
 )
+from terrella.evals.written import Written
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity, require_text
 from terrella.pipelines.evaluate.page_predictor import AskedPages, page_predictor
@@ -83,6 +84,10 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
                 )
             self.refuse_at_endpoint("codec")
 
+        @property
+        def asks_thought(self) -> bool:
+            return self.thinking == "on"
+
     config: Config
     result_type = WorldModelScores
 
@@ -129,23 +134,28 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
         """The model as one that predicts: sampled here, or asked at the endpoint."""
         if self.config.endpoint is not None:
             with self.chat() as threads:
-                yield EndpointPredictor(threads, thinks=self.config.thinking == "on")
+                yield EndpointPredictor(threads, thinks=self.config.asks_thought)
             return
         config = self.config
         with self.sampler(run) as (sampler, tokenizer):
+            codec = (config.codec or CodecConfig(thinking=config.thinking)).make(tokenizer)
+            turn_tokens = config.longest_reply(thinks=writes_thoughts(codec))
             if config.codec is not None:
                 asked = AskedPages(
                     codec=config.codec,
-                    turn_tokens=config.turn_tokens,
+                    turn_tokens=turn_tokens,
                     context_tokens=config.context_tokens,
                 )
                 yield page_predictor(sampler, tokenizer, self.model_for(run), asked)
                 return
-            codec = codec_for(tokenizer, thinking=config.thinking)
-            yield TokenPredictor(sampler, codec, turn_tokens=config.turn_tokens)
+            yield TokenPredictor(sampler, codec, turn_tokens=turn_tokens)
 
     def shown(self, rows: Sequence[Any]) -> dict[str, float]:
         steps = [step for row in rows for step in row.steps if step.value is not None]
         if not steps:
             return {}
-        return {"accuracy": sum(step.value == 1.0 for step in steps) / len(steps)}
+        shares = {"accuracy": sum(step.value == 1.0 for step in steps) / len(steps)}
+        written = sum((step.written for step in steps), Written())
+        if written.truncated:
+            shares["truncated"] = written.truncated / written.replies
+        return shares

@@ -73,8 +73,13 @@ def write_part(
 def write_results(
     name: str, metrics: Mapping[str, Any], *, command: str, replace: bool = False
 ) -> None:
-    """Write results/NAME.json; keys that `metrics` does not have stay, unless `replace`."""
-    before = {} if replace else read_results(name)
+    """Write results/NAME.json; keys that `metrics` does not have stay, unless `replace`.
+
+    A `note` stays in either case: a person wrote there what the figures do not show.
+    """
+    before = read_results(name)
+    if replace:
+        before = {key: value for key, value in before.items() if key == "note"}
     save_results(name, {**before, **provenance(command), **metrics})
     print(f"{name}.json written", flush=True)
 

@@ -2,7 +2,7 @@
 
 A result file NAME.json has its rows in results/rows/NAME.json.gz. Each function here takes the
 record and the rows, and returns the part of the record that follows from the rows. Which function
-reads which file, and what is left without rows: recompute_all.py.
+reads which file, and what is left without rows: recompute_all.py. Coverage: recompute_coverage.py.
     fresh = teaching(record, rows)
 """
 
@@ -12,7 +12,7 @@ from dataclasses import asdict
 import common
 from families import decide_table, unseen_claim
 
-from terrella.core.claims import Claim, decide
+from terrella.core.claims import Claim
 from terrella.core.metric import Metric
 from terrella.evals.agents import pass_metrics
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
@@ -74,60 +74,6 @@ def share(marks, chosen):
     return sum(picked) / len(picked)
 
 
-def coverage(record, rows):
-    """Coverage from validation to test: models are the unit, empty sets hold nothing."""
-    worlds = {name: {"models": {}} for name in rows["worlds"]}
-    for name, models in rows["worlds"].items():
-        for model, steps in models.items():
-            worlds[name]["models"][model] = {
-                "coverage": instance_mean(steps["instances"], steps["covered"]),
-                "empty_sets": steps["sizes"].count("0") / len(steps["sizes"]),
-                "whole_sets": steps["sizes"].count("all") / len(steps["sizes"]),
-                "n": len(set(steps["instances"])),
-            }
-    steps = {
-        name: min(len(steps["sizes"]) for steps in models.values())
-        for name, models in rows["worlds"].items()
-    }
-    return {"worlds": coverage_summary(worlds, record["level"], steps)}
-
-
-def coverage_summary(worlds, level, steps):
-    """The worlds with their mean over models, and whether coverage is above the promise.
-
-    `steps` are the fewest steps on which a model of the world was measured.
-    """
-    values = [
-        [model["coverage"] for model in world["models"].values()] for world in worlds.values()
-    ]
-    decided = decide(
-        [[value - level for value in each] for each in values],
-        thresholds=[0.0] * len(values),
-        grids=[1 / steps[name] for name in worlds],
-    )
-    summary = {}
-    for (name, world), each, claim in zip(worlds.items(), values, decided, strict=True):
-        summary[name] = {
-            "models": world["models"],
-            "coverage": common.mean_row(each),
-            **{
-                kind: mean([model[kind] for model in world["models"].values()])
-                for kind in ("empty_sets", "whole_sets")
-            },
-            "claim": asdict(claim),
-        }
-    return summary
-
-
-def instance_mean(instances, values):
-    """The mean over instances of the means over their steps."""
-    by_name = {}
-    for name, value in zip(instances, values, strict=True):
-        by_name.setdefault(name, []).append(value)
-    means = [sum(each) / len(each) for each in by_name.values()]
-    return sum(means) / len(means)
-
-
 def teaching(record, rows):
     """Ten fresh seeds of the recipes that teach: the mean of each, and whether the bar held."""
     recipes = {}
@@ -146,12 +92,25 @@ def teaching(record, rows):
                 "held": held,
                 "baseline": parts["baseline"],
                 "seconds": parts["seconds"],
+                # Earlier seeds were measured before each kept its commit.
+                **{key: parts[key] for key in ("commit",) if key in parts},
             }
         recipes[name] = {
             "seeds": found,
             "after": common.mean_row([row["after"] for row in found.values()]),
+            "slower_than_five_minutes": slow_seeds(found),
         }
     return {"recipes": recipes}
+
+
+FIVE_MINUTES = 300
+"""What a recipe that teaches may take on two quiet cores; shown, but no part of the bar."""
+
+
+def slow_seeds(seeds):
+    """Seeds that took longer; None where none was timed. `seconds` is None beside other jobs."""
+    times = {seed: row["seconds"] for seed, row in seeds.items() if row["seconds"] is not None}
+    return [seed for seed, seconds in times.items() if seconds > FIVE_MINUTES] if times else None
 
 
 def textworld(record, rows):

@@ -11,6 +11,7 @@ import math
 
 import common
 import recompute
+import recompute_coverage
 from table_rows import PARTS, SECTIONS
 from watched import numbers_read
 
@@ -32,7 +33,7 @@ FROM_ROWS = {
     **dict.fromkeys(REPRODUCTIONS, recompute.reproduction),
     "bytesized32": recompute.text_games,
     "spa_smollm2_choose": recompute.choices,
-    "trust_coverage": recompute.coverage,
+    "trust_coverage": recompute_coverage.coverage,
     "trust_gate": recompute.gate,
     "teaching": recompute.teaching,
     "textworld": recompute.textworld,
@@ -54,7 +55,7 @@ FROM_OTHER_NUMBERS = {
 }
 """What follows from other numbers of the record. Those may have no rows."""
 QUOTED = ("trust_certificates",)
-"""Results that the README shows and docs/numbers.md does not."""
+"""Results whose verdicts stand in rows of others: the README and docs/numbers.md read them."""
 NO_INSTANCES = (
     "foundation",
     "engine",

@@ -3,14 +3,17 @@
 rows = PARTS["spa_sokoban"](common.read_results("spa_sokoban"))
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
+import common
 import engine_rows
 from common import interval, mean_row
 from families import ONE_BASE, decide_family
 
 from terrella.recipes import find_recipe
+from terrella.trust.risk import FIT_SHARE
 
 
 def foundation(record):
@@ -79,11 +82,18 @@ def teaching(record):
         least = min(seed["n"] for seed in seeds)
         highest = max(seed["baseline"] for seed in seeds)
         cell += f"; n >= {least}; without a model at most {highest:.3f}"
-        seconds = [seed["seconds"] for seed in seeds if seed["seconds"]]
-        if seconds:
-            cell += f"; at most {max(seconds)} s"
+        cell += f"; {time_taken([seed['seconds'] for seed in seeds])}"
         rows.append((f"`terrella rlvr {name}`: {record['bar']}", cell))
     return rows
+
+
+def time_taken(seconds):
+    """The slowest seed. None is a seed that was not timed, which shows nothing about its time."""
+    known = [each for each in seconds if each is not None]
+    if not known:
+        return "not timed"
+    missing = len(seconds) - len(known)
+    return f"at most {max(known)} s" + (f", {missing} not timed" if missing else "")
 
 
 def shape_size(shape):
@@ -117,15 +127,36 @@ def verl(record):
 
 
 def coverage(record):
-    """From validation to test: one row per world, its models as the unit."""
+    """From validation to test: one row per world, its models as the unit.
+
+    The promise is for each policy, so the figure of a model is that of its worst one.
+    """
     rows = []
     for name, world in record["worlds"].items():
-        promised = f"{record['level']:g} promised"
+        promised = f"worst policy of each model, {record['level']:g} promised"
         what = f"{name}: results inside their prediction set on test instances, {promised}"
         models = counted(world["models"], "model")
-        cell = f"{spread(world['coverage'])}, {models}; {set_shares(world)}"
+        cell = f"{spread(world['coverage'])}, {models}; {beside_coverage(name, world)}"
         rows.append((what, f"{world['claim']['verdict']}: {cell}"))
     return rows
+
+
+def beside_coverage(name, world):
+    """What coverage alone does not say: which policy it is of, and whether a model is of use."""
+    models = world["models"].values()
+    worst = Counter(model["worst_policy"] for model in models)
+    trusting = sum(model["trusted_share"] > 0 for model in models)
+    parts = [
+        f"worst policy {', '.join(f'{policy} ({count})' for policy, count in worst.most_common())}",
+        set_shares(world),
+        f"trusts a step in {trusting} of {counted(models, 'model')}",
+    ]
+    if certificate := common.read_results("trust_certificates").get("models", {}).get(name):
+        certified = certificate["certified"]
+        parts.append("seed 0 certified" if certified else "certificate of seed 0 refused")
+    if any(calibrated_earlier(model) for model in models):
+        parts.append("earlier calibration")
+    return "; ".join(parts)
 
 
 def set_shares(world):
@@ -133,26 +164,49 @@ def set_shares(world):
     return f"empty sets {world['empty_sets']:.3f}, sets of all results {world['whole_sets']:.3f}"
 
 
+def calibrated_earlier(model):
+    """Whether its certificate was made in another way than today's.
+
+    Since rows keep the lengths of episodes, steps are counted by them and less goes into the fit.
+    """
+    return not model["has_lengths"] or model.get("fit_share", FIT_SHARE) != FIT_SHARE
+
+
 def gate(record, world):
-    """Learners that were trained behind the gate of one world model repeat the learner alone."""
-    seeds = record["seeds"]
-    models = [row.get("model", "the only one") for row in seeds.values()]
-    differences = [row["gated"] - row["real"] for row in seeds.values()]
+    """Learners that were trained behind the gate of one world model repeat the learner alone.
+
+    A refused certificate closes the gate. What is trained behind it is trained for real, so such
+    a seed says nothing about success; its real steps count.
+    """
+    seeds = record["seeds"].values()
+    held = [row for row in seeds if row.get("certified")]
+    models = [model_of(row) for row in held]
+    differences = [row["gated"] - row["real"] for row in held]
     instances = record.get("n") or int(record["evaluated_on"].split()[0])
     (claim,) = decide_family([differences], not_below=[True], grids=[1 / instances], bases=models)
-    factors = mean_row([row["factor"] for row in seeds.values()])
-    units = f"{counted(seeds, 'seed')}, {counted(set(models), 'model')}"
+    factors = mean_row([row["factor"] for row in seeds])
+    certified = f"certified {len(set(models))} of {len(set(map(model_of, seeds)))}"
+    shown = f"{spread(claim, sign='+', digits=4)}, {learners(held)}" if held else "no learner"
     what_counts = record.get("not_counted", "all counted")
     return [
         (
             f"the gate on {world}: success not {-claim['threshold']:g} below that of real training",
-            f"{claim['verdict']}: {spread(claim, sign='+', digits=4)}, {units}",
+            f"{claim['verdict']}: {shown}, {certified}",
         ),
         (
             f"the gate on {world}: times fewer real steps, {what_counts}",
-            f"{spread(factors)}, {units}",
+            f"{spread(factors)}, {learners(seeds)}, {certified}",
         ),
     ]
+
+
+def learners(seeds):
+    return f"{counted(seeds, 'seed')}, {counted(set(map(model_of, seeds)), 'model')}"
+
+
+def model_of(seed):
+    """The world model behind which a seed was trained: earlier files have one for all."""
+    return seed.get("model", "the only one")
 
 
 def arms(record, name):
@@ -166,6 +220,8 @@ def arms(record, name):
         cell = ", ".join(f"{kind} {over_seeds(metrics[kind])}" for kind in kinds)
         rows.append((f"{name}: {arm}", f"{cell} ({runs_of(metrics)})"))
     rows += [claim_row(claim, name) for claim in record["claims"] if claim["seeds"]]
+    if missing := [statement(claim) for claim in record["claims"] if not claim["seeds"]]:
+        rows.append((f"{name}: not run, but in the correction", "; ".join(missing)))
     if any(record.get("unseen_families", {}).values()):
         unseen = record["unseen_families"]
         cells = [f"{arm} {sum(values) / len(values):.3f}" for arm, values in unseen.items()]
@@ -198,7 +254,7 @@ def relation(claim):
 
 def outcome(claim, unit="seed"):
     """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds, the worst +0.431`."""
-    units = f"p = {claim['p']:.2g}, {counted(claim['per_seed'], unit)}"
+    units = f"p = {claim['p']:.3g}, {counted(claim['per_seed'], unit)}"
     if claim.get("bases", 0) < len(claim["per_seed"]) and "bases" in claim:
         units += f" of {counted(range(claim['bases']), 'base')}"
     if len(claim["per_seed"]) > 1:

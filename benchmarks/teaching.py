@@ -23,8 +23,6 @@ FIRST_SEEDS = {"tiny_counter": 2000, "tiny_lake_model": 2000, "tiny_lake_agent":
 LEAST_SEEDS = 10
 LEAST_AFTER = 0.85
 BAR = f"after >= {LEAST_AFTER:g} and the curve above its baseline, every seed"
-MOST_SECONDS = 300
-"""What a recipe that teaches may take on two quiet cores; shown, but no part of the bar."""
 
 
 def run(recipe, seed, chosen):
@@ -39,6 +37,7 @@ def run(recipe, seed, chosen):
     known = [value for value in metrics["baselines"].values() if value is not None]
     baseline = metrics["baselines"].get("no_change", known[0])
     return {
+        "commit": common.commit(),
         "before": read_part(out / "before.json")["instances"],
         "after": read_part(out / "after.json")["instances"],
         "curve": [round(row["reward"], 6) for row in read_json_lines(out / "curve.jsonl")],
@@ -52,11 +51,6 @@ def write(result, rows, arguments):
     common.write_rows(result, rows)
     metrics = {"bar": BAR, "least_after": LEAST_AFTER, "least_seeds": LEAST_SEEDS}
     metrics |= teaching(metrics, rows)
-    for name, seeds in rows["recipes"].items():
-        # None where a seed ran beside other jobs.
-        times = {seed: parts["seconds"] for seed, parts in seeds.items() if parts["seconds"]}
-        slow = [seed for seed, seconds in times.items() if seconds > MOST_SECONDS]
-        metrics["recipes"][name]["slower_than_five_minutes"] = slow
     command = common.command(*arguments, OMP_NUM_THREADS=1)
     common.write_results(result, metrics, command=command, replace=True)
 

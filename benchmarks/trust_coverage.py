@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import common
-from recompute import coverage
+from recompute_coverage import coverage, model_figures
 
 from terrella.data.store import EpisodeStore
 from terrella.pipelines.certify.pipeline import Certify
@@ -24,6 +24,7 @@ from terrella.policies.basic import Expert, Mixture, Random
 from terrella.recipes import trust as recipes
 from terrella.show.progress import SilentProgress
 from terrella.trust.nearness import NearestData
+from terrella.trust.risk import FIT_SHARE
 from terrella.world_models.language import load_world_model
 
 LEVEL = 0.9
@@ -86,6 +87,7 @@ def measure(name, model, chosen):
         "commit": common.commit(),
         "policy_names": sections.policy_names,
         "calibration": sections.calibration.distinct,
+        "fit_share": FIT_SHARE,
         "quantile": risk.quantile,
         "threshold": threshold.value,
         "instances": held_out.instances,
@@ -98,48 +100,14 @@ def measure(name, model, chosen):
     }
 
 
-def details(steps):
-    """Figures beside the coverage of one model."""
-    threshold = -1.0 if steps["threshold"] is None else steps["threshold"]
-    # Rows that were measured before lengths were kept count every episode alike.
-    lengths = steps.get("lengths", [1] * len(steps["risks"]))
-    triples = list(zip(steps["risks"], steps["wrong"], lengths, strict=True))
-    trusted = [(wrong, length) for risk, wrong, length in triples if risk <= threshold]
-    trusted_steps = sum(length for _, length in trusted)
-    names = steps["policy_names"]
-    by_policy = {}
-    for number, policy in enumerate(names):
-        held = [
-            value
-            for value, whose in zip(steps["covered"], steps["policies"], strict=True)
-            if whose == number
-        ]
-        by_policy[policy] = sum(held) / len(held)
-    return {
-        "commit": steps["commit"],
-        "calibration": steps["calibration"],
-        "quantile": steps["quantile"],
-        "mean_wrong": sum(steps["wrong"]) / len(steps["wrong"]),
-        "trusted_share": trusted_steps / sum(lengths),
-        "trusted_wrong": sum(wrong * length for wrong, length in trusted) / trusted_steps
-        if trusted
-        else None,
-        "coverage_by_policy": by_policy,
-    }
-
-
 def write(result, rows, arguments):
     """The result from its rows, by the same functions as `tables.py --recompute`."""
     common.write_rows(result, rows)
-    worlds = coverage({"level": LEVEL}, rows)["worlds"]
-    for name, models in rows["worlds"].items():
-        for model, steps in models.items():
-            worlds[name]["models"][model] |= details(steps)
     metrics = {
         "level": LEVEL,
         "confidence": 0.95,
         "seeds": sorted({model for models in rows["worlds"].values() for model in models}, key=int),
-        "worlds": worlds,
+        **coverage({"level": LEVEL}, rows),
     }
     command = common.command(*arguments, OMP_NUM_THREADS=1)
     common.write_results(result, metrics, command=command, replace=True)
@@ -174,7 +142,7 @@ def main(arguments=None):
             rows["worlds"].setdefault(name, {})[str(model)] = measured
             seeds = ("--models", chosen.models, "--first", chosen.first)
             write(result, rows, (*chosen.worlds, *seeds, *["--small"] * chosen.small))
-            print(name, model, f"{timer.seconds:.0f} s", details(measured), flush=True)
+            print(name, model, f"{timer.seconds:.0f} s", model_figures(measured), flush=True)
 
 
 if __name__ == "__main__":

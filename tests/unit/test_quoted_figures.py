@@ -269,3 +269,53 @@ def test_what_a_choice_by_predictions_wins():
         f"its pass@16 is {base['16']['any']['mean']:.2f}",
     ]
     assert missing("design/0004-spa.md", *quotes) == []
+
+
+WORDS = ("none", "one", "two", "three", "four", "five")
+
+
+def test_trust():
+    """Of the models of seed 0, and of five more of each world."""
+    quotes = []
+    for name, found in result("trust_certificates")["models"].items():
+        risk = found["risk"]
+        missed = f"{risk['mean_wrong']:.3f}, {risk['coverage']['mean']:.3f}"
+        trusts = f"{found['safe_horizon']} steps, trusts {risk['trusted_share']:.2f} of them"
+        verdict = f"CERTIFIED for {trusts} | {missed}" if found["certified"] else "NOT CERTIFIED: "
+        quotes += [f"| `{name}_model` | {verdict}", f"| {missed}"]
+        quotes.append(f", {sum(found['real_steps'].values()):,} |")
+        counts = found["gate"]
+        if found["certified"]:
+            steps = counts["imagined"] + counts["real"]
+            quotes.append(f"{counts['imagined']} of {steps} ")
+    worlds = result("trust_coverage")["worlds"]
+    shares = {
+        name: [model["trusted_share"] for model in world["models"].values()]
+        for name, world in worlds.items()
+    }
+    lake = [model["trusted_wrong"] for model in worlds["lake"]["models"].values()]
+    assert max(lake) == 0.0 and shares["lake_slip"] == [0.0] * 5
+    quotes.append(f"trust {min(shares['lake']):.2f} to {max(shares['lake']):.2f} of the held-out")
+    whole = [model["whole_sets"] for model in worlds["counter"]["models"].values()].count(1.0)
+    quotes.append(
+        f"the sets of {WORDS[whole]} hold every result and {WORDS[shares['counter'].count(0.0)]} "
+        f"trust no step; of lake_slip, all {WORDS[shares['lake_slip'].count(0.0)]} trust no step"
+    )
+    assert {world["claim"]["verdict"] for world in worlds.values()} == {"holds"}
+    quotes.append(f"Five models of each of the {WORDS[len(worlds)]} worlds")
+    assert missing("trust.md", *quotes) == []
+
+
+def test_webrl_claims():
+    """None of them is said to hold that does not."""
+    rooms, pages = result("webrl_sokoban")["claims"], result("webrl_miniwob")["claims"]
+    assert {claim["verdict"] for claim in (*rooms, *pages)} == {"undecided"}
+    quotes = [f"{spread(claim, sign='+')}, p = {claim['p']:.3g}" for claim in reversed(rooms)]
+    above, unseen = pages[0], pages[-1]
+    quotes += [f"Above SFT p = {above['p']:.3g} misses 0.025", f"at {spread(unseen, sign='+')}"]
+    assert missing("design/0010-webrl.md", *quotes) == []
+    quotes = [
+        f"p = {above['p']:.3g} ({above['mean']:+.3f})",
+        f"unseen families {unseen['mean']:.3f}",
+    ]
+    assert missing("design/0020-claims-and-rows.md", *quotes) == []

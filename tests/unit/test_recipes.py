@@ -173,4 +173,25 @@ def test_the_certificates_to_expect_are_those_measured():
         expect = recipe_info(find_recipe(f"{name}_model")).expect
         found = re.search(r"coverage (\S+) of 0.9 promised \((\d+) models;", expect)
         assert found[1] == f"{worlds[name]['coverage']['mean']:.3f}"
-        assert int(found[2]) == len(worlds[name]["models"])
+        models = worlds[name]["models"].values()
+        assert int(found[2]) == len(models)
+        earlier = not all(model["has_lengths"] for model in models)
+        assert earlier == ("earlier calibration" in expect)
+
+
+@pytest.mark.parametrize("name", ["webrl_sokoban", "webrl_miniwob"])
+def test_a_recipe_expects_no_more_than_its_verdicts(name):
+    claims = json.loads((ROOT / f"results/{name}.json").read_text())["claims"]
+    undecided = {claim["verdict"] for claim in claims} == {"undecided"}
+    assert undecided == ("claims undecided" in recipe_info(find_recipe(name)).expect)
+
+
+def test_every_arm_that_was_published_beside_webrl_has_a_claim():
+    """An arm that is not run counts in the correction only if it has a claim."""
+    config = find_recipe("webrl_miniwob")()
+    without = config.arms.keys() - {arm for claim in config.claims for arm in claim[:2]}
+    assert without == {"judged"}
+    stated = json.loads((ROOT / "results/webrl_miniwob.json").read_text())["claims"]
+    assert [claim["worse"] for claim in stated if "on" not in claim] == [
+        worse for _, worse, _, _ in config.claims
+    ]

@@ -65,7 +65,7 @@ def model_figures(steps):
         **trusted(steps),
         "has_lengths": "lengths" in steps,
         **{key: steps[key] for key in ("commit", "calibration", "quantile")},
-        **{key: steps[key] for key in ("fit_share",) if key in steps},
+        **{key: steps[key] for key in ("fit_share", "shuffled") if key in steps},
     }
 
 

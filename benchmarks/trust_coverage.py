@@ -88,6 +88,7 @@ def measure(name, model, chosen):
         "policy_names": sections.policy_names,
         "calibration": sections.calibration.distinct,
         "fit_share": FIT_SHARE,
+        "shuffled": True,
         "quantile": risk.quantile,
         "threshold": threshold.value,
         "instances": held_out.instances,

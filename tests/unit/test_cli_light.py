@@ -124,6 +124,12 @@ def test_a_recipe_of_ones_own_that_is_none_is_refused_by_what_it_is(tmp_path, bo
         ("launch", "tiny_counter", "--nodes", "-1", "--dry-run"),
         ("rlvr", "tiny_counter", "--set", "model=runs/nosuch", "--dry-run"),
         ("rlvr", "tiny_counter", "--set", "model=ftp://host/model", "--dry-run"),
+        ("evaluate", "runs/nosuch", "frozen_lake", "--dry-run"),
+        ("evaluate", "tiny-0.3m", "frozen_lake", "--temperature", "-1", "--dry-run"),
+        ("evaluate", "tiny-0.3m", "frozen_lake", "--concurrency", "0", "--dry-run"),
+        ("evaluate", "tiny-0.3m", "frozen_lake", "--horizon", "9", "--dry-run"),
+        ("evaluate", "tiny-0.3m", "frozen_lake", "--price-in", "3", "--dry-run"),
+        ("evaluate", "tiny-0.3m", "counter", "--as", "world-model", "--samples", "3", "--dry-run"),
     ],
 )
 def test_numbers_and_names_that_mean_nothing_are_refused_before_the_run(arguments):

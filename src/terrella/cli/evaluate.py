@@ -37,20 +37,20 @@ def evaluate(
     against: tuple[str, ...] = (),
     role: As = None,
     instances: int = 100,
-    samples: int = 8,
+    samples: int | None = None,
     out: Path | None = None,
     split: Annotated[Split, EnumChoicesFromValues] = Split.TEST,
     seed: int = 0,
     max_actions: int | None = None,
     turn_tokens: int | None = None,
-    temperature: float = 1.0,
-    horizon: int = 5,
-    policy: str = "random",
+    temperature: float | None = None,
+    horizon: int | None = None,
+    policy: str | None = None,
     model_name: str = "",
-    key_variable: str = "OPENAI_API_KEY",
+    key_variable: str | None = None,
     concurrency: int | None = None,
-    price_in: float = 0.0,
-    price_out: float = 0.0,
+    price_in: float | None = None,
+    price_out: float | None = None,
     assignments: Assignments = (),
     dry_run: bool = False,
 ) -> None:
@@ -69,18 +69,20 @@ def evaluate(
         against: the worlds that the policies also play in, such as tabletop:push.
         role: whether the model acts or predicts; as the run was trained unless given, else agent.
         instances: distinct instances of each world; every model gets the same ones.
-        samples: episodes per instance; pass@k goes up to this k.
+        samples: episodes per instance, 8 unless given; pass@k goes up to this k.
         out: the folder; `runs/evaluate-MODEL-WORLDS` unless given.
         split: where instances come from.
         seed: of the sampling; instances do not depend on it.
         max_actions: actions that one reply may hold; as the run was trained unless given, else 1.
         turn_tokens: longest reply; as the run was trained unless given, else 2048 for a model that
             thinks, 32 for an agent from scratch, and 256 for others.
-        temperature: of an agent's sampling; a world model is asked greedily.
-        horizon: steps ahead in imagination, for a world model.
-        policy: takes the steps that a world model predicts: random, expert or mixture.
+        temperature: of an agent's sampling, 1 unless given; a world model is asked greedily.
+        horizon: steps ahead in imagination, for a world model; 5 unless given.
+        policy: takes the steps that a world model predicts: random, expert or mixture; random
+            unless given.
         model_name: the model's name at the endpoint.
-        key_variable: the environment variable with the endpoint's key; it may be unset.
+        key_variable: the environment variable with the endpoint's key, OPENAI_API_KEY unless
+            given; it may be unset.
         concurrency: episodes at once; at an endpoint also the requests under way.
         price_in: price of a million prompt tokens at the endpoint.
         price_out: price of a million written tokens.
@@ -90,15 +92,29 @@ def evaluate(
     from terrella.pipelines.evaluate.models import is_address, trained_role
     from terrella.pipelines.evaluate.talk import agent_settings, prediction_settings
 
+    for_agents = _given(samples=samples, max_actions=max_actions, temperature=temperature)
+    for_world_models = _given(horizon=horizon, policy=policy)
+    for_endpoints = _given(key_variable=key_variable, price_in=price_in, price_out=price_out)
     if inside or against:
         from terrella.cli.evaluate_policies import evaluate_policies
 
+        others = {**for_agents, **for_world_models, **for_endpoints}
+        others |= _given(turn_tokens=turn_tokens, concurrency=concurrency)
+        _refuse_unread(others, "policies on pixels")
         options = {"instances": instances, "seed": seed, "out": out}
         evaluate_policies(model, inside, against or worlds, options, assignments, dry_run=dry_run)
         return
     if not worlds:
         raise ConfigError("evaluate", "no world named", "terrella evaluate MODEL WORLD...")
     role = role or trained_role(model)
+    if role == "agent":
+        _refuse_unread(for_world_models, "an agent; add --as world-model")
+    else:
+        _refuse_unread(for_agents, "a world model; add --as agent")
+    if not is_address(model):
+        _refuse_unread(for_endpoints, "a model that is loaded here")
+    if concurrency is None:
+        concurrency = REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE
     common: dict[str, Any] = {
         "model": model,
         "endpoint": _endpoint(model, model_name, key_variable),
@@ -106,9 +122,9 @@ def evaluate(
         "instances": instances,
         "split": split,
         "seed": seed,
-        "concurrency": concurrency or (REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE),
-        "prompt_price": price_in,
-        "reply_price": price_out,
+        "concurrency": concurrency,
+        "prompt_price": price_in or 0.0,
+        "reply_price": price_out or 0.0,
         "out": out or _folder(model_name or model, worlds, role),
     }
     if role == "agent":
@@ -118,10 +134,9 @@ def evaluate(
             **common,
             **{
                 **agent_settings(model, common["worlds"]),
-                **_given(max_actions=max_actions, turn_tokens=turn_tokens),
+                **_given(turn_tokens=turn_tokens),
+                **for_agents,
             },
-            samples=samples,
-            temperature=temperature,
         )
     else:
         from terrella.cli.worlds import policy_config
@@ -129,9 +144,11 @@ def evaluate(
 
         config = WorldModelEvaluation.Config(
             **common,
-            **{**prediction_settings(model), **_given(turn_tokens=turn_tokens)},
-            policy=policy_config(policy),
-            horizon=horizon,
+            **{
+                **prediction_settings(model),
+                **_given(turn_tokens=turn_tokens, horizon=horizon),
+            },
+            policy=policy_config(policy or "random"),
         )
     rest = [each for each in assignments if not each.startswith("world.")]
     config = with_overrides(config, rest).settled()
@@ -141,9 +158,17 @@ def evaluate(
     _run(config)
 
 
-def _given(**options: int | None) -> dict[str, int]:
+def _given(**options: float | str | None) -> dict[str, Any]:
     """The options that were given: they come before what a run says."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse_unread(options: Mapping[str, object], subject: str) -> None:
+    """Refuse options that were given and that this evaluation does not read."""
+    if options:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        what, _, remedy = subject.partition("; ")
+        raise ConfigError(names, f"is not read when evaluating {what}", remedy or "leave it out")
 
 
 def _run(config: Any) -> None:
@@ -172,7 +197,7 @@ def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     console.print(table)
 
 
-def _endpoint(model: str, name: str, key_variable: str) -> Any:
+def _endpoint(model: str, name: str, key_variable: str | None) -> Any:
     """The endpoint's config for an address; None for a model that is loaded here."""
     from terrella.pipelines.evaluate.models import is_address, weights_of
 
@@ -187,7 +212,8 @@ def _endpoint(model: str, name: str, key_variable: str) -> Any:
         )
     from terrella.policies.endpoint import Endpoint
 
-    return Endpoint.Config(url=model, model=name, key_variable=key_variable, retries=TRIES)
+    key = _given(key_variable=key_variable)
+    return Endpoint.Config(url=model, model=name, retries=TRIES, **key)
 
 
 def _worlds(

@@ -44,8 +44,11 @@ class PredictionScores:
     """Replies that were cut off, and thoughts, those in imagination included."""
     score: Metric
     """Mean verdict: above the accuracy where the verifier gives partial credit."""
-    horizon: list[Accuracy]
-    """Accuracy k + 1 steps ahead in imagination; the no-change model keeps the first one."""
+    horizon: list[Accuracy | None]
+    """Accuracy k + 1 steps ahead in imagination; the no-change model keeps the first one.
+
+    None where every verdict was masked.
+    """
     masked: int
     """Instances without a prediction: the endpoint failed."""
     masked_reason: str
@@ -75,7 +78,7 @@ def prediction_scores(rows: Sequence[PredictionRow]) -> PredictionScores:
         invalid=_mean(groups, lambda step: float(is_unparsable(step))),
         written=written_scores([_written(row) for row in known]),
         score=_mean(groups, lambda step: step.value),
-        horizon=[accuracy for accuracy in by_depth if accuracy is not None],
+        horizon=by_depth,
         masked=len(masked),
         masked_reason=masked[0].reason if masked else "",
         usage=sum((row.usage for row in rows), Usage()),

@@ -113,7 +113,7 @@ def _horizon_and_risk_rows(sections: Mapping[str, Any]) -> Rows:
 
 def _reached_rows(sections: Mapping[str, Any]) -> Rows:
     """How many episodes stand behind each depth: an ended one keeps its last accuracy there."""
-    rows = [row["reached"]["from_reset"] for row in sections["horizon"]]
+    rows = [row["reached"]["from_reset"] for row in sections["horizon"] if "reached" in row]
     return [
         (
             f"episodes of {name} that had a step at depth 1, 2, ...",

@@ -160,8 +160,9 @@ def horizon_figure(scores: Mapping[str, Mapping[str, Any]]) -> Any:
     drawing = _new_figure()
     axes = drawing.subplots()
     for (name, each), (colour, marker) in zip(scores.items(), _styles(len(scores)), strict=True):
-        rows = each["horizon"]
-        depths = range(1, len(rows) + 1)
+        measured = [pair for pair in enumerate(each["horizon"], start=1) if pair[1] is not None]
+        depths = [depth for depth, _ in measured]
+        rows = [row for _, row in measured]
         metrics = [row["model"] for row in rows]
         axes.plot(depths, [m["mean"] for m in metrics], color=colour, marker=marker, label=name)
         axes.fill_between(depths, *_bounds(metrics), color=colour, alpha=0.15)

@@ -5,13 +5,17 @@ import asyncio
 import pytest
 
 from terrella.core.errors import EngineError, PolicyError
+from terrella.core.instances import plain
 from terrella.core.tokens import TokenEpisode
 from terrella.core.types import Split, Status, Verdict
 from terrella.evals import agents, text_games
-from terrella.evals.predictions import Predicted, predict_instance
+from terrella.evals.prediction_scores import prediction_scores
+from terrella.evals.predictions import Predicted, PredictionRow, StepRow, predict_instance
+from terrella.evals.written import Written
 from terrella.policies.basic import Random
 from terrella.policies.chat_client import Usage
 from terrella.rollout.tasks import PredictionTasks
+from terrella.show.evaluation import prediction_rows
 from terrella.worlds.frozen_lake import FrozenLake
 
 MASKED = Verdict.failed(Status.TIMEOUT, "the verifier took 30 s")
@@ -81,3 +85,27 @@ def test_answers_beside_a_failed_request_were_paid_for():
     )
     assert row.reason == "endpoint: HTTP 500" and row.may_pass
     assert row.usage == Usage(requests=2, prompt_tokens=20, completion_tokens=4)
+
+
+def test_a_depth_without_a_verdict_keeps_its_place():
+    def step(depth, value):
+        return StepRow(
+            step=depth,
+            action="up",
+            changed=True,
+            value=value,
+            no_change=0.0,
+            status="ok" if value is not None else "timeout",
+            written=Written(),
+        )
+
+    imagined = [step(0, 1.0), step(1, None), step(2, 0.0)]
+    rows = [
+        PredictionRow(instance=name, seed=0, steps=[step(0, 1.0)], imagined=imagined, usage=Usage())
+        for name in ("a", "b")
+    ]
+    scores = prediction_scores(rows)
+    assert [each and each.model.mean for each in scores.horizon] == [1.0, None, 0.0]
+    shown = {row[0]: row[1] for row in prediction_rows(plain(scores))}
+    assert shown["2 ahead in imagination"] == "no such step"
+    assert shown["3 ahead in imagination"].startswith("0.000")

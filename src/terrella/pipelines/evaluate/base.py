@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
-from terrella.core.bounds import check_least
+from terrella.core.bounds import check_least, check_not_negative
 from terrella.core.config import Local, Recorded, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.instances import plain
@@ -108,7 +108,8 @@ class Evaluation(ModelPipeline[Result]):
         def __post_init__(self) -> None:
             if not self.worlds:
                 raise ConfigError("worlds", "no world named", "terrella evaluate MODEL WORLD...")
-            check_least(self, instances=1, concurrency=1, turn_tokens=0)
+            check_not_negative(self)
+            check_least(self, instances=1, concurrency=1)
 
         def settled(self) -> Self:
             """The same config, with the limits of the evaluation in the endpoint's settings."""

@@ -160,7 +160,7 @@ def test_a_phase_shows_where_the_reward_began_and_what_it_must_beat(lines):
 
 
 def test_the_baseline_to_beat_is_random_play_where_there_is_some():
-    from terrella.pipelines.rlvr import to_beat
+    from terrella.evals.baselines import to_beat
 
     played = {"random_exact": 0.25, "random": 0.27, "expert": 1.0}
     assert to_beat(played) == {"random": 0.25}

@@ -8,7 +8,7 @@ allows it, and is always measured by playing as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from terrella.core.episode import play
@@ -105,6 +105,17 @@ def baselines(
         ),
         masked=len(masked),
     )
+
+
+def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:
+    """What the reward must beat, for the display: random play, or predicting no change."""
+    known = {name: value for name, value in baselines.items() if value is not None}
+    random = known.get("random_exact", known.get("random"))
+    if random is not None:
+        return {"random": random}
+    exact = {name.replace("_exact", ""): known[name] for name in known if "random_exact/" in name}
+    played = {name: value for name, value in known.items() if name.startswith("random/")}
+    return played | exact or {name.replace("_", " "): value for name, value in known.items()}
 
 
 def _play(

@@ -28,8 +28,9 @@ from terrella.core.world import World
 from terrella.engines.configs import RlvrConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
-from terrella.evals.baselines import baselines
+from terrella.evals.baselines import baselines, to_beat
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.text_only import require_text
 from terrella.pipelines.validation import Validation, check_count, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
@@ -136,7 +137,6 @@ class Rlvr(ModelPipeline[RlvrResult]):
         out: Path = Path("runs/rlvr")
 
         def __post_init__(self) -> None:
-            """Refuse shares that are none."""
             super().__post_init__()
             check_share(self, "correct_fraction")
 
@@ -154,6 +154,11 @@ class Rlvr(ModelPipeline[RlvrResult]):
                 f"is {config.train_instances} with ask={config.ask}: it counts what an agent plays",
                 "set it to 0 or more with ask=action, and to 0 with ask=observation",
             )
+
+    def preflight(self) -> None:
+        super().preflight()
+        for each in self.worlds().values():
+            require_text(each.world)
 
     def train(self, run: RunFolder) -> RlvrResult:
         start = self.warm_model(run)
@@ -387,17 +392,6 @@ class Rlvr(ModelPipeline[RlvrResult]):
 def _kept(run: RunFolder, world: str) -> Path:
     """The folder for what a world of a run keeps between sessions, for processes anywhere."""
     return (run / "gates" / world).absolute()
-
-
-def to_beat(baselines: Mapping[str, float | None]) -> dict[str, float]:
-    """What the reward must beat, for the display: random play, or predicting no change."""
-    known = {name: value for name, value in baselines.items() if value is not None}
-    random = known.get("random_exact", known.get("random"))
-    if random is not None:
-        return {"random": random}
-    exact = {name.replace("_exact", ""): known[name] for name in known if "random_exact/" in name}
-    played = {name: value for name, value in known.items() if name.startswith("random/")}
-    return played | exact or {name.replace("_", " "): value for name, value in known.items()}
 
 
 def _vocabulary(config: World.Config) -> tuple[str, ...]:

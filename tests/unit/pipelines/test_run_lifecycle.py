@@ -240,6 +240,13 @@ def test_a_gated_run_reports_real_and_imagined_steps_and_is_validated_in_reality
     assert read_sealed(saved)["ledger"] == counts
 
 
+def test_a_world_of_frames_is_refused_before_the_run_has_a_folder(tmp_path):
+    config = small_rlvr(tmp_path / "run", world=Tabletop.Config())
+    with pytest.raises(ConfigError, match="tabletop: shows frames, and this model reads text"):
+        Rlvr(config).run(SilentProgress())
+    assert not config.out.exists()
+
+
 def test_the_warm_up_behind_a_gate_asks_its_model_for_many_episodes_at_once(tmp_path, monkeypatch):
     asked = []
 

@@ -40,9 +40,9 @@ from terrella.pipelines.evaluate.models import (
     SCRATCH_TURN_TOKENS,
     THINKING_EPISODE_TOKENS,
     ModelIdentity,
-    require_text,
 )
 from terrella.pipelines.evaluate.web_agents import Play, scoring_play
+from terrella.pipelines.text_only import require_text
 from terrella.pipelines.webrl.language_agent import Act
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout

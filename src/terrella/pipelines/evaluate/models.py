@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import folder_sha256
 from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
@@ -100,14 +99,4 @@ def check_same(known: ModelIdentity, now: ModelIdentity, where: Path) -> None:
             str(where),
             f"was started with another model: {known.name} is {there} there, {here} here",
             "choose another folder with --out",
-        )
-
-
-def require_text(config: Configurable.Config) -> None:
-    """Refuse a world whose observations are frames: chat models read text."""
-    world = config.build()
-    observation, _ = world.reset(seed=0)
-    if observation.kind.value == "frames":
-        raise ConfigError(
-            world.name, "shows frames, and a chat model reads text", "`terrella certify` takes them"
         )

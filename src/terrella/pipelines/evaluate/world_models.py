@@ -34,8 +34,9 @@ from terrella.evals.predictions import (
 )
 from terrella.evals.written import Written
 from terrella.pipelines.evaluate.base import Cost, Evaluation
-from terrella.pipelines.evaluate.models import ModelIdentity, require_text
+from terrella.pipelines.evaluate.models import ModelIdentity
 from terrella.pipelines.evaluate.page_predictor import AskedPages, page_predictor
+from terrella.pipelines.text_only import require_text
 from terrella.policies.basic import Random, require_policy
 from terrella.rollout.tasks import PredictionTasks
 

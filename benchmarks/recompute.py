@@ -14,8 +14,8 @@ from families import decide_table, unseen_claim
 
 from terrella.core.claims import Claim
 from terrella.core.metric import Metric
-from terrella.evals.agents import pass_metrics
 from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
+from terrella.evals.pass_at_k import pass_metrics
 from terrella.trust.ranking import compare_rankings
 
 # --- from rows ------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def mean(values):
 def evaluated_agent(record):
     """pass@k of an agent, and its intervals, from the successes of each instance."""
     scores = record["scores"]
-    passes = pass_metrics(scores["successes"], scores["samples"])
+    passes = pass_metrics(scores["successes"], scores["judged"], scores["samples"])
     return {"scores": {"passes": {k: asdict(metric) for k, metric in passes.items()}}}
 
 

@@ -18,8 +18,13 @@ import numpy as np
 from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
 from terrella.evals.agent_rows import EpisodeRow
-from terrella.evals.agents import powers_of_two
-from terrella.evals.pass_at_k import bootstrap_mean, paired_difference, pass_at_k, share_mean
+from terrella.evals.pass_at_k import (
+    bootstrap_mean,
+    paired_difference,
+    pass_metrics,
+    pass_values,
+    share_mean,
+)
 from terrella.evals.results import ReferenceScores
 from terrella.evals.written import Written, WrittenScores, written_scores
 from terrella.policies.chat_client import Usage
@@ -116,28 +121,6 @@ def agent_scores(
         usage=sum((row.usage for row in rows), Usage()),
         reference=reference,
     )
-
-
-def pass_metrics(
-    successes: Sequence[int], judged: Sequence[int], samples: int
-) -> dict[str, Metric]:
-    """pass@k for k = 1, 2, 4, ...; instances with fewer than k judged samples are left out."""
-    metrics = {}
-    for k in powers_of_two(samples):
-        values = pass_values(successes, judged, k)
-        known = [value for value in values if value is not None]
-        if known:
-            left_out = len(values) - len(known)
-            metrics[str(k)] = dataclasses.replace(share_mean(known), masked=left_out)
-    return metrics
-
-
-def pass_values(successes: Sequence[int], judged: Sequence[int], k: int) -> list[float | None]:
-    """pass@k by instance; None where fewer than k samples were judged."""
-    return [
-        float(pass_at_k([won], samples=n, k=k)[0]) if n >= k else None
-        for won, n in zip(successes, judged, strict=True)
-    ]
 
 
 def compare_passes(first: Outcomes, second: Outcomes, k: int) -> Metric | None:

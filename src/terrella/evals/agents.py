@@ -1,30 +1,34 @@
 """Evaluation of an agent on held-out instances.
 
 Success, unbiased pass@k, valid and effective actions, true predictions. Every instance is distinct
-and is played several times, at the temperature of training. `reference_policies` gives the exact
-scores of random and optimal play on the same instances.
+and is played several times, at the temperature of training. Masked episodes are counted and are in
+no figure. `reference_policies` gives the exact scores of random and optimal play on the same
+instances.
     scores = evaluate_agent(Evaluate.Config(instances=512, samples=8), rollout, sampler, codec)
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.config import Configurable
-from terrella.core.errors import ConfigError
-from terrella.core.metric import Metric
+from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Sampler
 from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Split
 from terrella.core.world import StateWorld, World
-from terrella.evals.pass_at_k import pass_at_k, share_mean
+from terrella.evals.pass_at_k import pass_metrics, powers_of_two
 from terrella.evals.results import ReferenceScores, TestScores
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import PredictionTasks, named_instances
 from terrella.rollout.turns import Turn, turns
+
+logger = logging.getLogger("terrella")
 
 EPISODES_AT_ONCE = 512
 CONTINUATION_TOKENS = 96
@@ -75,36 +79,63 @@ def evaluate_agent(
     for start in range(0, len(tasks), size):
         batch = tasks[start : start + size]
         episodes += rollout.run(sampler, batch, group_size=config.samples, seed=config.seed)
-    wins = [_is_won(episode) for episode in episodes]
-    starts = range(0, len(episodes), config.samples)
-    successes = [sum(wins[start : start + config.samples]) for start in starts]
-    metrics = reply_metrics(episodes, codec, max_actions=rollout.config.max_actions)
-    if codec.form == "shown":  # replies hold no states: the model is asked for the next one
-        metrics["true_predictions"] = true_continuations(config, rollout, sampler)
+    scores = episode_scores(
+        episodes, codec, samples=config.samples, max_actions=rollout.config.max_actions
+    )
+    if codec.form != "shown":
+        return scores
+    # Replies hold no states: the model is asked for the next one.
+    true, masked = true_continuations(config, rollout, sampler)
+    return replace(scores, true_predictions=true, masked_predictions=masked)
+
+
+def episode_scores(
+    episodes: Sequence[TokenEpisode], codec: TaggedCodec, *, samples: int, max_actions: int
+) -> TestScores:
+    """Scores of `samples` episodes of each instance, one instance after the other."""
+    starts = range(0, len(episodes), samples)
+    groups = [_judged(episodes[start : start + samples]) for start in starts]
+    known = [episode for group in groups for episode in group]
+    reason = _warn_masked(episodes, known, "episodes of the evaluation")
+    if not known:
+        raise EngineError(
+            "evaluation",
+            f"all {len(episodes)} episodes are masked; the first: {reason}",
+            "mend the cause and run the same command again",
+        )
+    successes = [sum(_is_won(episode) for episode in group) for group in groups]
+    judged = [len(group) for group in groups]
+    masked = len(episodes) - len(known)
+    metrics: dict[str, Any] = dict(reply_metrics(known, codec, max_actions=max_actions))
     return TestScores(
         successes=successes,
-        samples=config.samples,
-        passes=pass_metrics(successes, config.samples),
+        samples=samples,
+        passes=pass_metrics(successes, judged, samples),
+        judged=judged if masked else None,
+        masked=masked,
+        masked_reason=reason,
         **metrics,
     )
 
 
-def pass_metrics(successes: Sequence[int], samples: int) -> dict[str, Metric]:
-    """pass@1, 2, 4, ... with intervals over instances."""
-    return {
-        str(k): share_mean(pass_at_k(successes, samples=samples, k=k))
-        for k in powers_of_two(samples)
-    }
-
-
-def powers_of_two(largest: int) -> list[int]:
-    return [2**power for power in range(largest.bit_length()) if 2**power <= largest]
+def _judged(episodes: Sequence[TokenEpisode]) -> list[TokenEpisode]:
+    return [episode for episode in episodes if episode.outcome.value is not None]
 
 
 def _is_won(episode: TokenEpisode) -> bool:
-    if episode.outcome.value is None:
-        raise ValueError(f"a masked episode cannot be counted: {episode.outcome.evidence}")
     return episode.outcome.value == 1.0
+
+
+def _warn_masked(asked: Sequence[TokenEpisode], judged: Sequence[TokenEpisode], what: str) -> str:
+    """Say how many are masked; returns why the first of them is, empty if none is."""
+    if len(judged) == len(asked):
+        return ""
+    masked = [episode.outcome for episode in asked if episode.outcome.value is None]
+    reason = masked[0].evidence or str(masked[0].status)
+    logger.warning(
+        "%d of %d %s are masked and left out; the first: %s", len(masked), len(asked), what, reason
+    )
+    return reason
 
 
 def reply_metrics(
@@ -133,14 +164,22 @@ def _true_states(played: Sequence[Turn], codec: TaggedCodec) -> dict[str, float]
     return metrics | ({"true_observations": _fraction(observations)} if observations else {})
 
 
-def true_continuations(config: Evaluate.Config, rollout: Rollout, sampler: Sampler) -> float:
-    """How often the model's sample of what the world shows next is true."""
+def true_continuations(
+    config: Evaluate.Config, rollout: Rollout, sampler: Sampler
+) -> tuple[float | None, int]:
+    """How often the model's sample of what the world shows next is true, and how many are masked.
+
+    None in place of the share where all are.
+    """
     limits = rollout.config.replace(turn_tokens=CONTINUATION_TOKENS)
     tasks = PredictionTasks(limits.world, split=config.split, seed=config.seed)
     asked = [tasks(index) for index in range(config.instances)]
     with Rollout(limits, rollout.codec) as predictions:
         answers = predictions.run(sampler, asked, group_size=1, seed=config.seed)
-    return _fraction([_is_won(answer) for answer in answers])
+    known = _judged(answers)
+    _warn_masked(answers, known, "predictions of the evaluation")
+    share = _fraction([_is_won(answer) for answer in known]) if known else None
+    return share, len(answers) - len(known)
 
 
 def _fraction(flags: Sequence[bool]) -> float:

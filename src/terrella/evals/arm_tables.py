@@ -16,8 +16,7 @@ import numpy as np
 
 from terrella.core.claims import MARGIN, Claim, decide, pass_grid, seed_differences, threshold
 from terrella.core.stats import mean_interval
-from terrella.evals.agents import powers_of_two
-from terrella.evals.pass_at_k import FloatArray, pass_at_k
+from terrella.evals.pass_at_k import FloatArray, pass_values, powers_of_two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +26,13 @@ class InstanceRows:
     successes: list[int]
     samples: int
     """Episodes per instance."""
+    judged: list[int] | None = None
+    """Episodes by instance that were not masked; None if none was."""
 
     def passes(self, k: int) -> FloatArray:
-        """pass@k of each instance."""
-        return pass_at_k(self.successes, samples=self.samples, k=k)
+        """pass@k of each instance; NaN where fewer than k episodes were judged."""
+        judged = self.judged or [self.samples] * len(self.successes)
+        return np.array(pass_values(self.successes, judged, k), dtype=np.float64)
 
 
 ArmRows = Mapping[str, Mapping[str, InstanceRows]]
@@ -42,7 +44,10 @@ def arm_passes(seeds: Mapping[str, InstanceRows]) -> dict[str, Any]:
     runs = list(seeds.values())
     table: dict[str, Any] = {"runs": len({(tuple(run.successes), run.samples) for run in runs})}
     for k in powers_of_two(min(run.samples for run in runs)):
-        values = [float(run.passes(k).mean()) for run in runs]
+        passes = [run.passes(k) for run in runs]
+        if not all(np.isfinite(each).any() for each in passes):
+            continue  # a run without an instance that has k judged episodes
+        values = [float(each[np.isfinite(each)].mean()) for each in passes]
         interval = mean_interval(values)
         table[f"pass@{k}"] = {
             "mean": sum(values) / len(values),
@@ -86,7 +91,8 @@ def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None
     """pass@k [seeds, instances] of both arms; None without a common seed.
 
     A pair of runs that repeats another one, instance by instance, is no further seed. Runs that
-    won nothing, or everything, are alike without being repeated: each of them counts.
+    won nothing, or everything, are alike without being repeated: each of them counts. An instance
+    without pass@k in any of the runs, because its episodes were masked, is in none of them.
     """
     better, worse = rows.get(claim.better, {}), rows.get(claim.worse, {})
     pairs: dict[object, str] = {}
@@ -100,4 +106,7 @@ def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None
     first, second = (
         np.stack([arm[seed].passes(claim.k) for seed in seeds]) for arm in (better, worse)
     )
-    return first, second
+    known = np.isfinite(first).all(axis=0) & np.isfinite(second).all(axis=0)
+    if known.all():
+        return first, second
+    return (first[:, known], second[:, known]) if known.any() else None

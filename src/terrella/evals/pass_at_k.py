@@ -4,6 +4,7 @@ For n samples of an instance, c of them correct, pass@k is 1 - C(n-c, k) / C(n, 
 all choices of k of the n samples. Intervals are over instances, not samples. Where all instances
 have one value, resampling shows no spread: a share that is 0 or 1 everywhere has Wilson's interval,
 anything else has none.
+Masked samples are in no estimate: an instance with fewer than k judged samples has no pass@k.
     pass_at_k([3, 0, 8], samples=8, k=4); share_mean(values); paired_difference(first, second)
 """
 
@@ -34,6 +35,32 @@ def pass_at_k(successes: Sequence[int], *, samples: int, k: int) -> FloatArray:
     wrong = (samples - correct)[:, None] - np.arange(k)
     chances: FloatArray = 1.0 - np.prod(np.maximum(wrong, 0) / (samples - np.arange(k)), axis=1)
     return chances
+
+
+def powers_of_two(largest: int) -> list[int]:
+    return [2**power for power in range(largest.bit_length()) if 2**power <= largest]
+
+
+def pass_values(successes: Sequence[int], judged: Sequence[int], k: int) -> list[float | None]:
+    """pass@k by instance; None where fewer than k samples were judged."""
+    return [
+        float(pass_at_k([won], samples=n, k=k)[0]) if n >= k else None
+        for won, n in zip(successes, judged, strict=True)
+    ]
+
+
+def pass_metrics(
+    successes: Sequence[int], judged: Sequence[int], samples: int
+) -> dict[str, Metric]:
+    """pass@k for k = 1, 2, 4, ...; instances with fewer than k judged samples are left out."""
+    metrics = {}
+    for k in powers_of_two(samples):
+        values = pass_values(successes, judged, k)
+        known = [value for value in values if value is not None]
+        if known:
+            left_out = len(values) - len(known)
+            metrics[str(k)] = dataclasses.replace(share_mean(known), masked=left_out)
+    return metrics
 
 
 def bootstrap_mean(values: Sequence[float] | FloatArray, *, seed: int = 0) -> Metric:

@@ -25,7 +25,15 @@ class TestScores:
     samples: int
     """Episodes per instance."""
     passes: dict[str, Metric]
-    """pass@k by k: "1", "2", "4", ..."""
+    """pass@k by k: "1", "2", "4", ...; an instance with fewer than k judged samples is left out."""
+    judged: list[int] | None = None
+    """Samples by instance that were not masked; None if none was masked."""
+    masked: int = 0
+    """Episodes without a verdict: they are in no figure."""
+    masked_reason: str = ""
+    """Why the first of them was masked."""
+    masked_predictions: int = 0
+    """Predictions without a verdict; they are not in `true_predictions`."""
     valid_actions: float | None = None
     """Fraction of the actions that the world could take."""
     effective_actions: float | None = None

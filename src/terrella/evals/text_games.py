@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
@@ -123,7 +124,9 @@ def text_game_scores(world: ByteSized32, records: Sequence[Record], marks: str) 
         for name, belongs in GROUPS.items()
     }
     changed = [int(ok) for ok in groups["changed"]]
-    fractions = {name: sum(group) / len(group) for name, group in groups.items() if group}
+    fractions: dict[str, Any] = {
+        name: sum(group) / len(group) for name, group in groups.items() if group
+    }
     return TextGameScores(
         successes=changed,
         samples=1,

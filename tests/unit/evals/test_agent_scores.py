@@ -5,7 +5,8 @@ import pytest
 from terrella.core.errors import EngineError
 from terrella.core.instances import plain
 from terrella.evals.agent_rows import EpisodeRow
-from terrella.evals.agent_scores import agent_scores, compare_passes, pass_values
+from terrella.evals.agent_scores import agent_scores, compare_passes
+from terrella.evals.pass_at_k import pass_values
 from terrella.evals.results import ReferenceScores
 from terrella.evals.written import Written
 from terrella.policies.chat_client import Usage

@@ -1,14 +1,19 @@
-"""A masked answer says nothing about the model: scores refuse it, they do not count a zero."""
+"""A masked answer says nothing about the model: it is left out and counted, never a zero."""
 
 import asyncio
+import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
+from terrella.core.claims import Claim
 from terrella.core.errors import EngineError, PolicyError
 from terrella.core.instances import plain
 from terrella.core.tokens import TokenEpisode
-from terrella.core.types import Split, Status, Verdict
+from terrella.core.types import Split, Status, Text, Transition, Verdict
 from terrella.evals import agents, text_games
+from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
+from terrella.evals.pass_at_k import pass_at_k, share_mean
 from terrella.evals.prediction_scores import prediction_scores
 from terrella.evals.predictions import Predicted, PredictionRow, StepRow, predict_instance
 from terrella.evals.written import Written
@@ -41,7 +46,79 @@ def test_a_text_game_has_three_marks_and_none_for_a_masked_answer():
         text_games._mark(episode(MASKED))
 
 
-def test_a_masked_continuation_is_not_a_false_one(monkeypatch):
+class Counted:
+    """A codec of which the figures about replies are known."""
+
+    form = "plain"
+    states_in_replies = False
+
+    def read_actions(self, reply):
+        return ("Up",)
+
+    def well_formed(self, reply):
+        return True
+
+
+def played(outcome, *, valid=True):
+    """A played episode of one step."""
+    step = Transition(
+        observation=Text("a"),
+        action="Up",
+        next_observation=Text("b"),
+        info={"valid": valid, "effective": True},
+    )
+    record = SimpleNamespace(transitions=(step,))
+    return dataclasses.replace(episode(outcome), record=record)
+
+
+def scores_of(*outcomes, samples=2):
+    episodes = [each if isinstance(each, TokenEpisode) else played(each) for each in outcomes]
+    return agents.episode_scores(episodes, Counted(), samples=samples, max_actions=1)
+
+
+WON, LOST = Verdict.of(1.0), Verdict.of(0.0)
+
+
+def test_a_masked_episode_is_left_out_and_counted(caplog):
+    """One verifier that failed must not end hours of work, and must not look like a loss."""
+    scores = scores_of(WON, MASKED, LOST, LOST, MASKED, MASKED)
+    assert scores.passes["1"].mean == 0.5 and scores.passes["1"].n == 2
+    assert scores.passes["1"].masked == 1  # the last instance has no judged episode
+    assert scores.passes["2"].n == 1 and scores.passes["2"].masked == 2
+    assert (scores.successes, scores.judged) == ([1, 0, 0], [1, 2, 0])
+    assert (scores.masked, scores.masked_reason) == (3, "the verifier took 30 s")
+    assert "3 of 6 episodes of the evaluation are masked" in caplog.text
+
+
+def test_a_masked_episode_is_in_no_figure_about_replies():
+    broken = played(MASKED, valid=False)
+    assert scores_of(WON, broken).valid_actions == 1.0
+    assert scores_of(WON, played(LOST, valid=False)).valid_actions == 0.5
+
+
+def test_scores_without_a_masked_episode_are_as_ever():
+    scores = scores_of(WON, LOST, LOST, LOST)
+    assert (scores.judged, scores.masked, scores.masked_reason) == (None, 0, "")
+    whole = [float(value) for value in pass_at_k([1, 0], samples=2, k=2)]
+    assert scores.passes["2"] == share_mean(whole) and scores.passes["1"].mean == 0.25
+
+
+def test_when_every_episode_is_masked_the_evaluation_says_so():
+    with pytest.raises(EngineError, match=r"all 2 episodes are masked.*took 30 s"):
+        scores_of(MASKED, MASKED)
+
+
+def test_arms_are_paired_on_the_instances_that_both_were_judged_on():
+    whole = InstanceRows(successes=[2, 0, 1], samples=2)
+    masked = InstanceRows(successes=[1, 0, 0], samples=2, judged=[1, 0, 2])
+    assert arm_passes({"0": masked})["pass@1"]["mean"] == 0.5
+    assert arm_passes({"0": masked})["pass@2"]["mean"] == 0.0
+    rows = {"better": {"0": whole}, "worse": {"0": masked}}
+    (claim,) = decide_claims(rows, [Claim("better", "worse")])
+    assert (claim["n"], claim["per_seed"]) == (2, [0.25])
+
+
+def test_a_masked_continuation_is_not_a_false_one(monkeypatch, caplog):
     class Answering:
         config = agents.Rollout.Config(world=agents.World.Config())
         codec = None
@@ -60,8 +137,11 @@ def test_a_masked_continuation_is_not_a_false_one(monkeypatch):
 
     monkeypatch.setattr(agents, "Rollout", Answering)
     monkeypatch.setattr(agents, "PredictionTasks", lambda *_, **__: lambda index: index)
-    with pytest.raises(ValueError, match="cannot be counted"):
-        agents.true_continuations(agents.Evaluate.Config(instances=2), Answering(), None)
+    config = agents.Evaluate.Config(instances=2)
+    assert agents.true_continuations(config, Answering(), None) == (1.0, 1)
+    assert "1 of 2 predictions of the evaluation are masked" in caplog.text
+    monkeypatch.setattr(Answering, "run", lambda *_, **__: [episode(MASKED)])
+    assert agents.true_continuations(config, Answering(), None) == (None, 1)
 
 
 def test_answers_beside_a_failed_request_were_paid_for():

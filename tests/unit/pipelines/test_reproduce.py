@@ -20,8 +20,9 @@ from terrella.core.instances import plain
 from terrella.core.result_rows import read_rows
 from terrella.core.run_folder import check_spec, run_spec
 from terrella.core.world import World
-from terrella.evals.agents import Evaluate, instance_seeds, pass_metrics, reference_policies
+from terrella.evals.agents import Evaluate, instance_seeds, reference_policies
 from terrella.evals.arm_tables import InstanceRows, decide_claims
+from terrella.evals.pass_at_k import pass_metrics
 from terrella.evals.results import RlCost, TestScores
 from terrella.pipelines.base import Pipeline
 from terrella.pipelines.reproduce import pipeline as reproduce
@@ -68,7 +69,7 @@ class Arm(Pipeline[ArmResult]):
         test = TestScores(
             successes=successes,
             samples=SAMPLES,
-            passes=pass_metrics(successes, SAMPLES),
+            passes=pass_metrics(successes, [SAMPLES] * len(successes), SAMPLES),
             well_formed=1.0,
         )
         return ArmResult(test=test, rl=RlCost(env_steps=10))
@@ -200,7 +201,7 @@ def test_scores_between_sft_and_rl_are_in_the_table(tmp_path):
     job.out.mkdir()
     check_spec(job.out, run_spec(job, Arm.ignored))
     scores = TestScores(
-        successes=[1, 0], samples=1, passes=pass_metrics([1, 0], 1), true_predictions=0.25
+        successes=[1, 0], samples=1, passes=pass_metrics([1, 0], [1, 1], 1), true_predictions=0.25
     )
     result = ArmResult(test=scores, rl=RlCost(env_steps=7), after_sft=scores)
     write_manifest(job.out, dump(job), plain(result), seconds=2.0)

@@ -226,7 +226,13 @@ class Reproduce(Configurable):
 
     def rows(self) -> dict[str, Any]:
         """The per-instance rows of the finished jobs, as they are kept beside a published table."""
-        return {"arms": plain(instance_rows(self.finished()))}
+        rows = instance_rows(self.finished())
+        return {
+            "arms": {
+                arm: {seed: _kept_row(row) for seed, row in seeds.items()}
+                for arm, seeds in rows.items()
+            }
+        }
 
     def write_results(self, path: Path, table: Mapping[str, Any], command: str) -> None:
         """Write a table to publish, and its rows to `rows/` beside it."""
@@ -282,13 +288,20 @@ def instance_rows(finished: Finished) -> dict[str, dict[str, InstanceRows]]:
     return {
         arm: {
             str(seed): InstanceRows(
-                successes=job.result.test.successes, samples=job.result.test.samples
+                successes=job.result.test.successes,
+                samples=job.result.test.samples,
+                judged=job.result.test.judged,
             )
             for seed, job in runs.items()
         }
         for arm, runs in finished.items()
         if runs
     }
+
+
+def _kept_row(row: InstanceRows) -> dict[str, Any]:
+    """A row as it is published: without `judged` where nothing was masked."""
+    return {name: value for name, value in plain(row).items() if value is not None}
 
 
 def arm_metrics(runs: Mapping[int, FinishedJob]) -> dict[str, Any]:
@@ -298,7 +311,10 @@ def arm_metrics(runs: Mapping[int, FinishedJob]) -> dict[str, Any]:
     metrics: dict[str, Any] = {"seeds": sorted(runs)}
     metrics |= arm_passes(instance_rows({"": runs})[""])
     for name in tests[0].means():
-        metrics[name] = sum(test.means()[name] for test in tests) / len(tests)
+        known = [test.means()[name] for test in tests if name in test.means()]
+        metrics[name] = sum(known) / len(known)
+    if any(test.judged for test in tests):
+        metrics["masked"] = [test.masked for test in tests]
     return {
         **metrics,
         "env_steps": [result.rl.env_steps for result in results],
@@ -326,7 +342,8 @@ def _after_sft(results: Sequence[ArmResult]) -> list[dict[str, float]]:
 def _one_line(job: FinishedJob) -> str:
     passes = job.result.test.passes
     means = ", ".join(f"pass@{k} {metric.mean:.3f}" for k, metric in passes.items())
-    return f"{means}; {job.result.rl.env_steps:,} env steps, {job.seconds:.0f} s"
+    masked = f", {job.result.test.masked:,} masked episodes" if job.result.test.judged else ""
+    return f"{means}{masked}; {job.result.rl.env_steps:,} env steps, {job.seconds:.0f} s"
 
 
 def override_arms(

@@ -39,7 +39,9 @@ def _arm_rows(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for name, arm in table["arms"].items():
         metrics = [_score_text(arm, key) for key in ("pass@1", "pass@8") if key in arm]
-        rows.append((name, ", ".join([*metrics, f"{len(arm['seeds'])} seeds"])))
+        masked = sum(arm.get("masked", ()))
+        left_out = [f"{masked:,} masked episodes left out"] if masked else []
+        rows.append((name, ", ".join([*metrics, f"{len(arm['seeds'])} seeds", *left_out])))
     return rows
 
 

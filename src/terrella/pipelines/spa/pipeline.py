@@ -312,4 +312,7 @@ class Spa(ModelPipeline[SpaResult]):
 
     def summary(self, result: SpaResult) -> list[tuple[str, str]]:
         rows = [(f"test pass@{k}", str(metric)) for k, metric in result.test.passes.items()]
+        if result.test.masked:
+            what = f"{result.test.masked:,}, left out; the first: {result.test.masked_reason}"
+            rows.append(("masked test episodes", what))
         return [*rows, ("env steps", f"{result.rl.env_steps:,}")]

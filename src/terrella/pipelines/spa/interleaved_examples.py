@@ -39,18 +39,29 @@ PREDICTION_TOKENS = 96
 """Longest prediction of the next observation."""
 
 
+def interleaved(codec: TaggedCodec) -> InterleavedCodec:
+    """The codec of a model from scratch; a chat model is refused."""
+    if not isinstance(codec.inner, InterleavedCodec):
+        raise refused_chat_model()
+    return codec.inner
+
+
+def refused_chat_model() -> ConfigError:
+    """What is said of a chat model whose form is `shown`."""
+    return ConfigError(
+        "form",
+        "shown is a form of models that are made from scratch, and the model is a chat model: it "
+        "states what it sees in its replies",
+        "set form=worldmodel, or form=steps with thinking=off",
+    )
+
+
 class ExampleBuilder:
     """Collects the tokens of an example: reply, observation, reply, ..."""
 
     def __init__(self, codec: TaggedCodec, loss: Loss) -> None:
         """`loss` chooses the targets: everything, the states only, or all but the states."""
-        if not isinstance(codec.inner, InterleavedCodec):
-            raise ConfigError(
-                "form",
-                "'shown' needs a model in the interleaved format",
-                "choose form=worldmodel or form=steps for a chat model",
-            )
-        self.codec, self.loss = codec.inner, loss
+        self.codec, self.loss = interleaved(codec), loss
         self.ids: list[int] = []
         self.mask: list[bool] = []
 

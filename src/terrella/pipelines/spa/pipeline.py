@@ -23,7 +23,7 @@ from terrella.core.integrity import content_sha256
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, make_once
 from terrella.core.types import Split
-from terrella.core.world import World
+from terrella.core.world import StateWorld, World
 from terrella.data.train_examples import read_examples, write_examples
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig, SftConfig
@@ -31,10 +31,15 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
 from terrella.evals.agents import Evaluate, evaluate_agent, reference_policies
 from terrella.evals.results import ReferenceScores, RlCost, TestScores
+from terrella.models.names import SMOLLM2, TINY
 from terrella.pipelines.base import ModelPipeline
-from terrella.pipelines.spa.interleaved_examples import script_of_form
+from terrella.pipelines.spa.interleaved_examples import (
+    interleaved,
+    refused_chat_model,
+    script_of_form,
+)
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples
-from terrella.pipelines.spa.tagged_examples import Script
+from terrella.pipelines.spa.tagged_examples import Script, check_coordinates
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.rollout import Rollout
@@ -137,6 +142,25 @@ class Spa(ModelPipeline[SpaResult]):
     config: Config
     result_type = SpaResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache")
+
+    def check_settings(self, *, ranks: int = 0) -> None:
+        super().check_settings(ranks=ranks)
+        if self.config.form == "shown" and self.config.model == SMOLLM2:
+            raise refused_chat_model()
+        if issubclass(self.config.world.owner, StateWorld):  # others may start a browser
+            self._check_states()
+
+    def preflight(self) -> None:
+        super().preflight()
+        self._check_states()
+        if self.config.form == "shown" and self.config.model not in TINY:
+            interleaved(self.codec(start_model(self.config.model, self.config.out / "start")))
+
+    def _check_states(self) -> None:
+        """Refuse an ablation that would change nothing."""
+        played = self.config.self_play
+        if played.trajectories and played.states == "random_coordinates":
+            check_coordinates(self.config.world)
 
     def train(self, run: RunFolder) -> SpaResult:
         config = self.config

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from terrella.codecs.tagged import TaggedCodec
 from terrella.core.config import Configurable
+from terrella.core.errors import ConfigError
 from terrella.core.protocols import Sampler
 from terrella.core.seeds import SELF_PLAY_FIRST
 from terrella.core.tokens import TokenEpisode, TrainExample
@@ -56,6 +57,14 @@ class SelfPlay(Configurable):
         """The whole reply; the states only; or all but the states (the masked ablation)."""
         keep: Literal["all", "well_formed", "success"] = "well_formed"
         sft: SftConfig = field(default_factory=SftConfig)
+
+        def __post_init__(self) -> None:
+            if self.actions == "random" and self.states != "true":
+                raise ConfigError(
+                    "self_play.states",
+                    f"{self.states}, but random actions are written with the true states",
+                    "set self_play.actions=model, or self_play.states=true",
+                )
 
 
 def collect_examples(

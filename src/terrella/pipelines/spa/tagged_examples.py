@@ -8,6 +8,7 @@ A played episode keeps its sampled tokens; the states inside its tags are replac
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from terrella.codecs.steps import StepsCodec
 from terrella.codecs.tagged import Span, TaggedCodec
 from terrella.core.episode import EpisodeRun
+from terrella.core.errors import ConfigError
 from terrella.core.seeds import (
     SEED_STRIDE,
     TASK_STREAM,
@@ -91,16 +93,39 @@ def turn_rng(episode: TokenEpisode, number: int) -> np.random.Generator:
 
 def random_coordinates(text: str, rng: np.random.Generator) -> str:
     """The text with every coordinate (digit in brackets) drawn anew, at most the largest."""
-    indices = [
-        index
-        for index, character in enumerate(text)
-        if character.isdigit() and _inside_brackets(text, index)
-    ]
+    indices = _coordinates(text)
     largest = max((int(text[index]) for index in indices), default=0)
     characters = list(text)
     for index in indices:
         characters[index] = str(int(rng.integers(largest + 1)))
     return "".join(characters)
+
+
+def check_coordinates(config: World.Config) -> None:
+    """Refuse a world that shows no coordinates in brackets: nothing in its states could be drawn.
+
+    Such states would stay true, and the ablation would train on them in silence.
+    """
+    world: World = config.build()
+    with contextlib.closing(world):
+        observation, _ = world.reset(seed=0)
+    if _coordinates(show_text(observation)):
+        return
+    view = f" (view {config.view})" if config.view else ""
+    raise ConfigError(
+        "self_play.states",
+        f"random_coordinates, but {world.name}{view} shows no coordinates in brackets",
+        "play a view with coordinates, such as --set world.view=coordinates",
+    )
+
+
+def _coordinates(text: str) -> list[int]:
+    """Where the digits in brackets are."""
+    return [
+        index
+        for index, character in enumerate(text)
+        if character.isdigit() and _inside_brackets(text, index)
+    ]
 
 
 def _inside_brackets(text: str, index: int) -> bool:

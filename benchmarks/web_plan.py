@@ -60,6 +60,7 @@ def arm(scores):
         "high": high,
         "gain": plain(scores.gain) if scores.gain else None,
         "calls_per_step": scores.calls_per_step,
+        "unread": scores.unread,
         "right_action_not_proposed": scores.missing,
     }
 

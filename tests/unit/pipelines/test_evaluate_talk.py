@@ -1,6 +1,7 @@
 """An evaluation asks a run's model with the tokens that it was trained on, within its limits."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,20 +19,24 @@ from terrella.core.config import dump
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import Sampled, Task
-from terrella.core.types import Split, Tree
+from terrella.core.types import Situation, Split, Tree
 from terrella.evals.agent_rows import AskedEpisode
 from terrella.models.characters import character_tokenizer
+from terrella.models.policy_input import PolicyInput
 from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.evaluate.models import trained_role
-from terrella.pipelines.evaluate.talk import agent_settings, prediction_settings
+from terrella.pipelines.evaluate.talk import agent_settings, prediction_settings, proposer_settings
 from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
 from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.sft.pipeline import Sft
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.text_games.pipeline import TextGameModel
+from terrella.pipelines.web import planning
 from terrella.pipelines.web.agent import WebPolicy, action_example, success_steps
+from terrella.pipelines.web.page_agent import SampledProposals
 from terrella.pipelines.web.page_model import PageModel
 from terrella.pipelines.web.page_steps import changes_of
+from terrella.pipelines.web.planning import WebPlan
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.world_model import TrainWorldModel
@@ -39,6 +44,7 @@ from terrella.policies.basic import Expert
 from terrella.policies.endpoint import Endpoint
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import PredictionTasks
+from terrella.show.progress import SilentProgress
 from terrella.verify.tree import parse
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.counter import Counter
@@ -197,6 +203,75 @@ def test_an_agent_of_webrl_is_asked_in_its_own_language(template, tmp_path, monk
     asked, row = evaluated(model, PAGES, tokenizer, training.replies, monkeypatch)
     assert asked == training.requests and len(asked) > 1
     assert row.replies[0].strip() == "click 2"
+
+
+def asked_proposer(pipeline, situation, replies, tokenizer, folder):
+    """What the planner asks a run's model for one situation, and what it proposes."""
+    sampler = Asked(*replies)
+    plan = WebPlan(WebPlan.Config(world=PAGES, proposer=recorded(pipeline, folder)))
+    samplers = SimpleNamespace(open=lambda name: (sampler, name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "load_tokenizer", lambda _: tokenizer)
+        agent = plan._agent("proposer", samplers, None)
+    (proposed,) = SampledProposals(agent, samples=len(replies)).propose([situation])
+    return sampler.requests, proposed
+
+
+@pytest.mark.parametrize("act", ["write", "score"])
+def test_an_agent_of_webrl_proposes_as_it_played(act, tmp_path):
+    """With the prompt of its practice, its past actions in its own language."""
+    tokenizer = chat_tokenizer("chatml")
+    asks = WebCodecConfig(form="chat", language="webrl")
+    agent = LanguageAgentConfig(act=act, codec=asks, turn_tokens=21)
+    settings = {"model": "smollm2", "agent": agent, "families": {"buttons": PAGES}}
+    pipeline = WebRl(WebRl.Config(read_instruction=act == "score", **settings))
+    codec = asks.make(tokenizer)
+    episode = play(PAGES.build(), Expert(Expert.Config()), seed=TASK.seed, split=Split.TEST)
+    first, second = episode.transitions
+    situation = Situation(
+        instruction="Do it.\nActions: click N, stop.",
+        observation=second.observation,
+        actions=("click 2", "click 3", "click 4", "stop"),
+        history=(first,),
+        steps_left=3,
+    )
+    reply = codec.reply(codec.written(second.action, second.observation.text))
+    asked, proposed = asked_proposer(pipeline, situation, [reply], tokenizer, tmp_path / "run")
+    assert proposed == [(second.action, 1.0)]
+    text = second.observation.text
+    if act == "score":
+        text = f"{situation.instruction}\n{text}"
+    shown = PolicyInput(
+        text=text,
+        past_actions=(f'do(action="Click", element="{first.action[-1]}")',),
+        steps_left=3,
+        instruction=situation.instruction,
+    )
+    assert asked == [(codec.prompt(shown), 21, codec.stop_ids)]
+
+
+def test_a_run_that_was_never_asked_about_one_page_proposes_nothing(tmp_path):
+    """Its replies would be unread, and the first offered action would be played in their place."""
+    runs = {
+        "Rlvr": Rlvr(Rlvr.Config(world=COUNTER)),
+        "Sft": Sft(Sft.Config(data=tmp_path, world=COUNTER, learn="agent")),
+        "PageModel": PageModel(PageModel.Config(world=PAGES, train=tmp_path, test=tmp_path)),
+        "WebRl": WebRl(WebRl.Config(families={"buttons": PAGES})),
+    }
+    for name, pipeline in runs.items():
+        model = recorded(pipeline, tmp_path / name)
+        plan = WebPlan.Config(world=PAGES, proposer=model, out=tmp_path / "plan")
+        with pytest.raises(ConfigError, match=f"is a run of {name}.*cannot propose"):
+            WebPlan(plan).run(SilentProgress())
+    assert not (tmp_path / "plan").exists()
+    chats = recorded(Sft(Sft.Config(data=tmp_path)), tmp_path / "chats")
+    assert proposer_settings(chats) == {} == proposer_settings("smollm2")
+
+
+def test_a_web_policy_proposes_without_thoughts_whatever_the_value_does(tmp_path):
+    pipeline = WebPolicy(WebPolicy.Config(world=PAGES, train=tmp_path))
+    settings = proposer_settings(recorded(pipeline, tmp_path / "run"))
+    assert settings == {"codec": PageCodecConfig(thinking="off")}
 
 
 # --- world models ---------------------------------------------------------------------------------

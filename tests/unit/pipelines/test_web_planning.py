@@ -273,10 +273,63 @@ def test_a_model_may_type_and_answer_what_a_page_cannot_offer():
         assert not is_possible(action, page)
 
 
+def page(*actions):
+    return Situation(
+        instruction="",
+        observation=Tree('[2] button "Ok"\n[3] textbox ""'),
+        actions=actions,
+        history=(),
+        steps_left=1,
+    )
+
+
+class Says:
+    """A model that writes these replies in turn."""
+
+    def __init__(self, *replies):
+        self.replies = replies
+
+    async def actions(self, situation, *, samples, seed):
+        return [(reply,) for reply in (self.replies * samples)[:samples]]
+
+
+def test_a_reply_in_any_web_language_is_the_offered_action():
+    """An agent that was trained in WebRL's language must not lose its reply for its spelling."""
+    said = ('do(action="Click", element="2")', 'click button "Ok" [2]', "click 2")
+    typed = '# Element: the box\ndo(action="Type", argument="kai", element="3")'
+    proposals = SampledProposals(Says(*said, typed), samples=4)
+    ((first, second),) = proposals.propose([page("click 2", "stop")])
+    assert (first, second) == (("click 2", 0.75), ("type 3 kai", 0.25))
+    assert proposals.unread == 0
+    lost = SampledProposals(Says("search 9 kai", "hello"), samples=4)
+    assert lost.propose([page("click 2", "stop")]) == [[("click 2", 1.0)]] and lost.unread == 4
+
+
+def test_unread_replies_are_told_with_the_success(tmp_path, monkeypatch, caplog):
+    """Success of a model whose replies are replaced is the success of the first offered action."""
+    monkeypatch.setattr(WebPlan, "_agent", lambda *_: Says("hm", "click 2", "click 3", "hello"))
+    monkeypatch.setattr(WebPlan, "resources", lambda *_: planning.contextlib.nullcontext())
+    plan_ = WebPlan(config(tmp_path / "run", depths=(0, 1), instances=2))
+    result = plan_.run(SilentProgress())
+    # of the replies, not of all model calls: at depth 1 the page model is called, too
+    assert [result.depths[depth].unread for depth in "01"] == [0.5, 0.5]
+    assert all("50% unread" in shown for _, shown in plan_.summary(result))
+    warned = [line for line in caplog.messages if "50% of the replies" in line]
+    assert len(warned) == 2 and "the first offered one is played" in warned[0]
+
+
 def test_gains_are_over_the_same_instances_and_masked_ones_are_left_out():
     def row(depth, seed, success, **more):
         return PlannedEpisode(
-            depth=depth, seed=seed, family="", success=success, steps=2, calls=8, unread=2, **more
+            depth=depth,
+            seed=seed,
+            family="",
+            success=success,
+            steps=2,
+            calls=20,
+            asked=8,
+            unread=2,
+            **more,
         )
 
     successes = {(0, 0): 1.0, (1, 0): 1.0, (0, 1): 0.0, (1, 1): 1.0, (0, 2): None, (1, 2): 0.0}

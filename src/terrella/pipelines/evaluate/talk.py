@@ -25,6 +25,7 @@ from terrella.pipelines.evaluate.models import run_of, trained_role
 from terrella.pipelines.web.agent import ASKED
 from terrella.pipelines.webrl.language_agent import Act
 from terrella.pipelines.webrl.language_player import EPISODE_TOKENS
+from terrella.pipelines.webrl.settings import POINTER
 from terrella.show.runs import world_part
 
 WORLD_NUMBERS = ("max_actions", "max_turns")
@@ -68,6 +69,32 @@ def _world_limits(
             model, f"was trained with other limits in each world ({said})", "evaluate one at a time"
         )
     return first
+
+
+def proposer_settings(model: str) -> dict[str, Any]:
+    """How a model is asked as the proposer of a web agent: fields of an `AskedAgent`.
+
+    Empty for a model that no run of ours has taught to act in prompts of its own.
+    """
+    kind, config = _recorded(model)
+    if kind == "WebPolicy":
+        return {"codec": ASKED}
+    if kind == "WebRl" and config.get("model") != POINTER:
+        asked = agent_settings(model, {})
+        scores = asked.get("act") == "score"
+        return {
+            **{name: asked[name] for name in ("codec", "turn_tokens") if name in asked},
+            "read_instruction": scores and asked["read_instruction"],
+        }
+    if not kind or (kind == "Sft" and config.get("learn") is None):
+        return {}
+    what = "a pointer network, which writes nothing" if kind == "WebRl" else "asked in another way"
+    raise ConfigError(
+        model,
+        f"is a run of {kind}: its model is {what}, so it cannot propose actions on pages",
+        "name a run of `terrella rlvr web_policy`, a WebRL run of a language model, a chat model "
+        "or an endpoint",
+    )
 
 
 def _web_agent(agent: Any, run: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A language model as a part of a web agent: it proposes actions and marks pages.
 
 The model is sampled here, by the engine's sampler, or asked at an OpenAI-compatible endpoint; both
-get the same words (`codecs/pages.py`). A model from scratch only proposes.
-    agent = LocalPageAgent(sampler, codec, turn_tokens=40)
+get the same words (`codecs/pages.py`). The actor of a WebRL run is asked as in its run. A model
+from scratch only proposes.
+    agent = AskedAgent(codec=PageCodecConfig(), turn_tokens=40).make(sampler, tokenizer)
     SampledProposals(agent, samples=8).propose([situation])
 """
 
@@ -12,9 +13,11 @@ import asyncio
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from terrella.codecs.chat import Message, reply_form
+from terrella.codecs.choose import CodecConfig
 from terrella.codecs.pages import (
     PageChatCodec,
     action_messages,
@@ -22,7 +25,8 @@ from terrella.codecs.pages import (
     read_mark,
     value_messages,
 )
-from terrella.codecs.web_language import parse_action
+from terrella.codecs.web_language import parse_action, write_action
+from terrella.codecs.web_prompt import WebCodec, situation_input
 from terrella.core.errors import ConfigError, PolicyError
 from terrella.core.protocols import Codec, Sampler
 from terrella.core.seeds import POLICY_STREAM, stream
@@ -36,7 +40,8 @@ from terrella.world_models.planner_web import Proposals, page_of
 
 Answers = list[tuple[str, ...]]
 """What each reply answers; empty for a reply without an answer that could be read."""
-FREE_TEXT = ("type", "stop", "goto")
+INTO_ELEMENT = ("type", "search")
+FREE_TEXT = (*INTO_ELEMENT, "stop", "goto")
 """Verbs whose text a page cannot offer."""
 
 
@@ -65,8 +70,12 @@ class LocalPageAgent:
         self.context_tokens = context_tokens
 
     async def actions(self, situation: Situation, *, samples: int, seed: int) -> Answers:
-        replies = await self._sample(self.codec.ask_action(situation), samples, seed)
+        replies = await self._sample(self.ask_action(situation), samples, seed)
         return [self.codec.read_actions(ids) for ids in replies]
+
+    def ask_action(self, situation: Situation) -> tuple[int, ...]:
+        """The prompt for an action."""
+        return self.codec.ask_action(situation)
 
     async def marks(self, situation: Situation, *, samples: int, seed: int) -> Answers:
         codec = self.codec
@@ -99,6 +108,46 @@ class LocalPageAgent:
         ]
         sampled = await asyncio.gather(*map(self.sampler.sample, requests))
         return [each.token_ids for each in sampled]
+
+
+class WebRlPageAgent(LocalPageAgent):
+    """The actor of a WebRL run: in its run's prompts, with its past actions in its own language."""
+
+    codec: WebCodec
+
+    def __init__(
+        self, sampler: Sampler, codec: WebCodec, *, read_instruction: bool, **limits: int
+    ) -> None:
+        """`read_instruction` puts the world's instruction before the page, as its run may do."""
+        super().__init__(sampler, codec, **limits)
+        self.read_instruction = read_instruction
+
+    def ask_action(self, situation: Situation) -> tuple[int, ...]:
+        shown = situation_input(situation)
+        text = f"{shown.instruction}\n{shown.text}" if self.read_instruction else shown.text
+        past = tuple(
+            self.codec.written(step.action, show_text(step.observation))
+            for step in situation.history
+        )
+        return self.codec.prompt(replace(shown, text=text, past_actions=past))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedAgent:
+    """How a model that is sampled here is asked for actions."""
+
+    codec: CodecConfig
+    turn_tokens: int
+    context_tokens: int = 0
+    read_instruction: bool = False
+    """Of the actor of a WebRL run: the world's instruction stands before the page."""
+
+    def make(self, sampler: Sampler, tokenizer: Any) -> LocalPageAgent:
+        codec = self.codec.make(tokenizer)
+        limits = {"turn_tokens": self.turn_tokens, "context_tokens": self.context_tokens}
+        if isinstance(codec, WebCodec):
+            return WebRlPageAgent(sampler, codec, read_instruction=self.read_instruction, **limits)
+        return LocalPageAgent(sampler, codec, **limits)
 
 
 class EndpointPageAgent:
@@ -159,13 +208,19 @@ class SampledProposals:
     async def _propose_one(self, situation: Situation) -> Proposals:
         self.calls += self.samples
         answers = await self.agent.actions(situation, samples=self.samples, seed=self.seed * 1000)
-        first = [actions[0] for actions in answers if actions]
+        first = [as_offered(actions[0], situation) for actions in answers if actions]
         counts = Counter(action for action in first if is_possible(action, situation))
         self.unread += self.samples - counts.total()
         if not counts:  # no reply is a possible action: the first candidate is as good as any
             counts.update(situation.actions[:1])
         total = counts.total()
         return [(action, count / total) for action, count in counts.most_common()]
+
+
+def as_offered(action: str, situation: Situation) -> str:
+    """An action of any web language in the plain one, in which pages offer theirs."""
+    parsed = None if action in situation.actions else parse_action(action)
+    return action if parsed is None else write_action(parsed, "plain")
 
 
 def is_possible(action: str, situation: Situation) -> bool:
@@ -176,7 +231,7 @@ def is_possible(action: str, situation: Situation) -> bool:
     if parsed is None or parsed.verb not in FREE_TEXT:
         return False
     ids = {node.id for node in page_of(situation.observation) if node.id}
-    return parsed.verb != "type" or parsed.id in ids
+    return parsed.verb not in INTO_ELEMENT or parsed.id in ids
 
 
 class ModelValue:

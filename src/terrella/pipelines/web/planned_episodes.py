@@ -27,8 +27,10 @@ class PlannedEpisode:
     steps: int
     calls: int
     """Model calls of the whole episode."""
+    asked: int
+    """Replies of the proposer and of a model that values pages,"""
     unread: int
-    """Replies without an action or a mark that could be read."""
+    """and those without an action that the page allows, or without a mark."""
     pages: int = 0
     """With `right_action`: pages for which actions were proposed,"""
     missing: int = 0
@@ -49,7 +51,10 @@ class DepthScores:
     masked: int
     calls_per_step: float
     unread: float
-    """Share of the calls whose reply could not be read."""
+    """Share of the replies of the proposer and of the value that could not be read.
+
+    Where all of the proposer's replies are unread, the first offered action is proposed.
+    """
     missing: float | None
     """Share of the pages whose right action the policy did not propose; None if not measured."""
 
@@ -81,6 +86,8 @@ def success_so_far(rows: Sequence[PlannedEpisode]) -> dict[str, float]:
         known = [row.success for row in rows if row.depth == depth and row.success is not None]
         if known:
             shown[f"depth_{depth}"] = sum(known) / len(known)
+    if asked := sum(row.asked for row in rows):
+        shown["unread"] = sum(row.unread for row in rows) / asked
     return shown
 
 
@@ -102,7 +109,7 @@ def depth_scores(rows: Sequence[PlannedEpisode]) -> dict[str, DepthScores]:
             gain=Metric.of(gains) if gains else None,
             masked=len(own) - len(known),
             calls_per_step=calls / max(1, sum(row.steps for row in known)),
-            unread=sum(row.unread for row in known) / max(1, calls),
+            unread=sum(row.unread for row in known) / max(1, sum(row.asked for row in known)),
             missing=_share([row.missing for row in known], [row.pages for row in known]),
         )
     return scores

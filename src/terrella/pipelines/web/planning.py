@@ -10,8 +10,9 @@ so it can be seen which part costs what. Every episode is a row that survives a 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -39,10 +40,10 @@ from terrella.pipelines.evaluate.models import (
     weights_of,
 )
 from terrella.pipelines.evaluate.page_predictor import AskedPages
-from terrella.pipelines.evaluate.talk import page_settings
+from terrella.pipelines.evaluate.talk import page_settings, proposer_settings
 from terrella.pipelines.web.page_agent import (
+    AskedAgent,
     EndpointPageAgent,
-    LocalPageAgent,
     ModelValue,
     PageAgent,
     RandomPageAgent,
@@ -67,6 +68,8 @@ from terrella.world_models.planner_web import (
 )
 from terrella.worlds.miniwob.env import legal
 
+logger = logging.getLogger("terrella")
+
 REAL = "real"
 """In place of a page model: a copy of the real world."""
 RANDOM = "random"
@@ -76,6 +79,12 @@ REWARD, TRUE = "reward", "true"
 NO_MODEL = (REAL, RANDOM, REWARD, TRUE)
 
 
+MOST_UNREAD = 0.2
+"""Above this share of unread replies, a warning says that success is hardly the model's."""
+UNREAD = (
+    "depth %s: %.0f%% of the replies of the proposer and the value could not be read; where no "
+    "reply holds an action that the page allows, the first offered one is played"
+)
 ORACLE_PRIOR = 0.01
 """`prior_weight` beside the true value, which a wasted step costs 5%: preferences break ties."""
 
@@ -116,9 +125,15 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         model_samples: int = 2
         """Samples of the page model per prediction."""
         turn_tokens: int = 40
-        """Longest reply of a proposer or a value that is sampled here; endpoints have their own."""
+        """Longest reply of a proposer or a value that is sampled here; endpoints have their own.
+
+        A WebRL run has its own, too.
+        """
         thinking: Thinking = "off"
-        """Whether chat models that are sampled here think first; give them turn_tokens for it."""
+        """Whether chat models that are sampled here think first; give them turn_tokens for it.
+
+        The proposer of a run is asked as in its run.
+        """
         context_tokens: int = 0
         """Most tokens of their prompt and reply; 0 sets no bound."""
         concurrency: Local[int] = 8
@@ -141,10 +156,19 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         names = (self.config.proposer, self.config.page_model, self.config.value)
         return not all(is_address(name) or name in NO_MODEL for name in names)
 
+    def check_settings(self, *, ranks: int = 0) -> None:
+        super().check_settings(ranks=ranks)
+        if not is_address(self.config.proposer) and self.config.proposer != RANDOM:
+            proposer_settings(self.config.proposer)
+
     def train(self, run: RunFolder) -> WebPlanResult:
         models = self.check_models(run)
         rows = self.play_missing(run)
-        return WebPlanResult(models=models, depths=depth_scores(rows))
+        depths = depth_scores(rows)
+        for depth, scores in depths.items():
+            if scores.unread > MOST_UNREAD:
+                logger.warning(UNREAD, depth, 100 * scores.unread)
+        return WebPlanResult(models=models, depths=depths)
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -206,13 +230,14 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         if name == RANDOM:
             return RandomPageAgent()
         sampler, weights = samplers.open(name)
-        codec = PageCodecConfig(thinking=config.thinking).make(load_tokenizer(weights))
-        return LocalPageAgent(
-            sampler,
-            codec,
+        asked = AskedAgent(
+            codec=PageCodecConfig(thinking=config.thinking),
             turn_tokens=config.turn_tokens,
             context_tokens=config.context_tokens,
         )
+        if part == "proposer":
+            asked = replace(asked, **proposer_settings(name))
+        return asked.make(sampler, load_tokenizer(weights))
 
     def _page_model(self, samplers: _Samplers) -> CutPages:
         """The page model, asked as it was trained; of a page that does not fit, about a part."""
@@ -280,8 +305,8 @@ class WebPlan(ModelPipeline[WebPlanResult]):
                 if scores.gain is None
                 else f"; gain {scores.gain.mean:+.3f}{scores.gain.interval}"
             )
-            calls = f"; {scores.calls_per_step:.1f} calls a step"
-            rows.append((f"success, depth {depth}", f"{scores.success or 'masked'}{gain}{calls}"))
+            cost = f"; {scores.calls_per_step:.1f} calls a step, {scores.unread:.0%} unread"
+            rows.append((f"success, depth {depth}", f"{scores.success or 'masked'}{gain}{cost}"))
         return rows
 
 
@@ -293,17 +318,17 @@ class _Parts:
     sampled: SampledProposals
 
     def counts(self) -> dict[str, int]:
-        """So far: replies that could not be read, and pages without the right proposal."""
-        unread = self.sampled.unread
+        """So far: replies, those that could not be read, and pages without the right proposal."""
+        models: list[SampledProposals | ModelValue] = [self.sampled]
         if isinstance(self.value, ModelValue):
-            unread += self.value.unread
-        if not isinstance(self.proposer, RightActionAmong):
-            return {"unread": unread}
-        return {
-            "unread": unread,
-            "pages": self.proposer.pages,
-            "missing": self.proposer.missing,
+            models.append(self.value)
+        counts = {
+            "asked": sum(model.calls for model in models),
+            "unread": sum(model.unread for model in models),
         }
+        if isinstance(self.proposer, RightActionAmong):
+            counts |= {"pages": self.proposer.pages, "missing": self.proposer.missing}
+        return counts
 
 
 class _Samplers:

@@ -186,18 +186,24 @@ def _fraction(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-def reference_policies(world: World.Config, config: Evaluate.Config) -> ReferenceScores | None:
-    """Exact scores of random and optimal play on the same instances; None where unknown."""
+def reference_policies(
+    world: World.Config, config: Evaluate.Config, *, most_actions: int
+) -> ReferenceScores | None:
+    """Exact scores of random and optimal play on the same instances; None where unknown.
+
+    They have as many actions as the agent has, `most_actions`.
+    """
     built: World = world.build()
     if not isinstance(built, StateWorld):
         return None
+    steps = min(most_actions, built.config.max_steps)
     random_values: list[float] = []
     best_values: list[float] = []
     for seed in instance_seeds(world, config):
         built.reset(seed=seed, options={"split": config.split})
         try:
-            random_values.append(built.solver.random_value(built.state, built.config.max_steps))
-            best_values.append(built.solver.best_value(built.state, built.config.max_steps))
+            random_values.append(built.solver.random_value(built.state, steps))
+            best_values.append(built.solver.best_value(built.state, steps))
         except StateSpaceTooLargeError:
             return None
         built.solver.clear()

@@ -75,7 +75,7 @@ class Arm(Pipeline[ArmResult]):
         return ArmResult(test=test, rl=RlCost(env_steps=10))
 
     def reference_scores(self):
-        return reference_policies(self.config.world, self.config.test)
+        return reference_policies(self.config.world, self.config.test, most_actions=100)
 
 
 def reproduction(out, chances=CHANCES, **changes):
@@ -261,8 +261,13 @@ def test_held_out_instances_are_all_different():
         built.reset(seed=seed, options={"split": "test"})
         names.add(built.instance)
     assert len(names) == 100
-    scores = reference_policies(world.replace(success_rate=0.5), Evaluate.Config(instances=20))
-    assert scores.random["1"] < scores.optimal < 1.0
+
+
+def test_random_and_optimal_play_have_as_many_actions_as_the_agent():
+    world, chosen = FrozenLake.Config(size=3, success_rate=0.5), Evaluate.Config(instances=20)
+    long, short = (reference_policies(world, chosen, most_actions=most) for most in (100, 2))
+    assert long.random["1"] < long.optimal < 1.0
+    assert short.random["1"] < long.random["1"] and short.optimal < long.optimal
 
 
 PAPER = [name for name in all_recipes() if name.startswith("spa_")]

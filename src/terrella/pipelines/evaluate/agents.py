@@ -175,8 +175,11 @@ class AgentEvaluation(Evaluation[AgentResult]):
         measured = Evaluate.Config(
             instances=config.instances, samples=config.samples, split=config.split
         )
+        most_actions = (config.max_turns or world.max_steps) * config.max_actions
         return agent_scores(
-            rows, samples=config.samples, reference=reference_policies(world, measured)
+            rows,
+            samples=config.samples,
+            reference=reference_policies(world, measured, most_actions=most_actions),
         )
 
     def asked(self, world: World.Config) -> list[AskedEpisode]:

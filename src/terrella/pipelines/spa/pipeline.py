@@ -332,7 +332,9 @@ class Spa(ModelPipeline[SpaResult]):
 
     def reference_scores(self) -> ReferenceScores | None:
         """Random and optimal play on the test instances."""
-        return reference_policies(self.config.world, self.config.test)
+        config = self.config
+        most = config.max_turns * config.max_actions
+        return reference_policies(config.world, config.test, most_actions=most)
 
     def summary(self, result: SpaResult) -> list[tuple[str, str]]:
         rows = [(f"test pass@{k}", str(metric)) for k, metric in result.test.passes.items()]

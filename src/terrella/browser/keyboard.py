@@ -54,7 +54,7 @@ def key_press(key: str) -> list[dict[str, Any]]:
             "code": code,
             "windowsVirtualKeyCode": virtual_code,
         }
-    elif len(last) == 1:
+    elif len(last) == len(last.upper()) == 1:  # ß has no key of its own: in capitals it is SS
         text = "" if bits & 7 else last
         event = {"key": last, "windowsVirtualKeyCode": ord(last.upper())}
     else:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -39,6 +40,14 @@ SETTLE_RESOURCES = ("document", "xhr", "fetch")
 """Requests that change what a page shows; images may take longer."""
 OPENING_SECONDS = 20.0
 """Longest wait for a document: what is read before it has come is the page before it."""
+
+LOST = re.compile(
+    "(Target|Page|Browser|Connection|Navigation failed because page) .*(clos|crash)ed"
+)
+"""How an error begins that says that the page or the browser is gone.
+
+Only its beginning counts: further on it may quote an address, which an agent chose.
+"""
 
 
 class TreeRow(NamedTuple):
@@ -164,15 +173,11 @@ class Tab:
 
     async def visit(self, url: str) -> bool:
         """Load an address for an agent; False when it cannot be opened."""
-        if urlsplit(url).scheme not in ("http", "https"):
-            return False
         try:
-            await self.go(url)
-        except Exception as error:  # Playwright has a single error class
-            if "net::" not in str(error):
-                raise
+            scheme = urlsplit(url).scheme
+        except ValueError:  # such as http://[3]
             return False
-        return True
+        return scheme in ("http", "https") and await _opened(self.go(url))
 
     async def sibling(self) -> Self:
         """Open a page in the same context (same cookies) that is not one of this tab's pages."""
@@ -188,21 +193,23 @@ class Tab:
         history = await self.session.send("Page.getNavigationHistory")
         index = history["currentIndex"]
         if index > 1 or (index == 1 and history["entries"][0]["url"] != "about:blank"):
-            await self.page.go_back(wait_until="load")
-        elif len(self.pages) > 1:
+            return await _opened(self.page.go_back(wait_until="load"))
+        if len(self.pages) > 1:
             await self.page.close()
             await self._attach()
-        else:
-            return False
-        return True
+            return True
+        return False
 
     async def forward(self) -> bool:
         """Go one page forward; False if there is none."""
         history = await self.session.send("Page.getNavigationHistory")
         if history["currentIndex"] + 1 >= len(history["entries"]):
             return False
-        await self.page.go_forward(wait_until="load")
-        return True
+        return await _opened(self.page.go_forward(wait_until="load"))
+
+    async def forget_history(self) -> None:
+        """Begin the history anew at this page: nobody goes back to what was before it."""
+        await self.session.send("Page.resetNavigationHistory")
 
     async def settle(self, seconds: float = 10.0) -> None:
         """Wait until no request is pending and the document is loaded.
@@ -357,6 +364,25 @@ class Tab:
     async def scroll(self, pixels: int, element_id: int = 0) -> bool:
         """Scroll the page, or the scrollable part around an element."""
         return bool(await self.evaluate_isolated(f"terrella.scroll({element_id}, {pixels})"))
+
+
+async def _opened(navigation: Awaitable[Any]) -> bool:
+    """Whether a page was opened. A slow page and a lost browser raise: no agent is to blame."""
+    try:
+        await navigation
+    except Exception as error:  # those of Playwright are told apart by their names and texts
+        if not type(error).__module__.startswith("playwright.") or _is_no_answer(error):
+            raise
+        return False
+    return True
+
+
+def _is_no_answer(error: Exception) -> bool:
+    if type(error).__name__ in ("TimeoutError", "TargetClosedError"):
+        return True
+    first_line = str(error).split("\n", 1)[0]
+    method, _, said = first_line.partition(": ")  # such as "Page.goto: Page crashed"
+    return LOST.match(said or method) is not None
 
 
 def _well_formed(value: Any) -> Any:

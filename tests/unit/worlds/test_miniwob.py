@@ -76,6 +76,23 @@ def test_an_element_that_is_not_there_is_an_invalid_step():
     assert after == seen and not terminated and not info["valid"]
 
 
+@pytest.mark.parametrize("reload", [True, False])
+def test_nobody_goes_back_into_an_earlier_episode(reload):
+    """Its page would open at its own seed, and its reward would count."""
+    world = build("click-test", "click-test-2", reload=reload, browser=12)
+    families = []
+    for seed in range(6):
+        world.reset(seed=seed)
+        families.append(world.family)
+        page = world.state
+        for _ in range(2):
+            _, reward, terminated, _, info = world.step("back")
+            assert (reward, terminated, info["valid"]) == (0.0, False, False)
+        assert world.state == page and world.tab.url.endswith(f"/{world.family}.html")
+    assert len(set(families)) == 2
+    world.host.close()
+
+
 def test_the_test_split_can_hold_out_families():
     world = build(*sorted(SCRIPTS), by="family")
     for split in (Split.TEST, Split.VALIDATION):

@@ -149,6 +149,7 @@ class MiniWob(World):
             await tab.go(address)
         else:
             await tab.forget_ids()
+        await tab.forget_history()  # `back` would open an earlier episode's page
         await tab.evaluate(
             START.format(seed=str(self.page_seed), wait=self.config.step_milliseconds)
         )

@@ -14,6 +14,7 @@ from typing import Literal
 
 from terrella.show.progress import show_lines, show_metrics
 from terrella.worlds.webarena.arena import Arena, sites_named
+from terrella.worlds.webarena.turns import ArenaTurn
 
 Verb = Literal["up", "reset", "down", "status"]
 
@@ -27,7 +28,10 @@ def run(verb: Verb, names: tuple[str, ...]) -> None:
         with show_lines("sites up") as report:
             arena.up(names, report)
     elif verb == "reset":
+        turn = ArenaTurn(arena.folder)
+        turn.take(seconds=0.0)  # not in the middle of an episode
         arena.reset(names)
+        turn.leave()
     elif verb == "down":
         arena.down(names)
     seconds = time.monotonic() - began

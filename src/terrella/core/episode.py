@@ -116,6 +116,7 @@ class EpisodeRun:
     def end(self, stop: Stop, error: str = "") -> None:
         """End the episode from outside: out of tokens, no action in the reply, an error."""
         self.stop, self.error = stop, error
+        self.world.leave()
 
     @property
     def episode(self) -> Episode:

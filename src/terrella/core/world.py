@@ -19,13 +19,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
 
-from terrella.core.config import Configurable, Recorded
+from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.instances import instance_id, split_of
 from terrella.core.protocols import Verifier, View
@@ -34,6 +33,7 @@ from terrella.core.solve import Solver
 from terrella.core.spaces import Names, Observations
 from terrella.core.types import Observation, Outcome, Split, Transition, Verdict
 from terrella.core.views import RecordView
+from terrella.core.world_settings import WorldSettings
 
 S = TypeVar("S", bound=Hashable)
 
@@ -57,33 +57,14 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     """Base of all worlds. Subclass `StateWorld` or `GymWorld` instead of this."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Configurable.Config):
-        """Settings of every world."""
+    class Config(WorldSettings):
+        """Settings of every world (`core/world_settings.py`)."""
 
         owner: ClassVar[type[World]]
-
-        max_steps: int = 10
-        """The episode is truncated after this many actions."""
-        split: Split = Split.TRAIN
-        """The split of the instances, unless `reset` gets another one."""
-        view: Recorded[str] = "state"
-        """What a model is shown; the world's class lists its views."""
-
-        def __post_init__(self) -> None:
-            """Refuse an episode without steps."""
-            if self.max_steps < 1:
-                raise ConfigError("max_steps", f"must be at least 1, not {self.max_steps}")
 
         @property
         def real(self) -> World.Config:
             """Where agents are measured: this world, or the real one behind an imagined world."""
-            return self
-
-        def kept_in(self, folder: Path) -> Self:
-            """The same world with a folder of a run for what it keeps between sessions.
-
-            Most worlds keep nothing.
-            """
             return self
 
     name: ClassVar[str] = ""
@@ -224,15 +205,30 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         return self._observe(), info
 
     def _draw_instance(self) -> None:
+        self.instance = self._drawn(self.seed, self.split)
+
+    def _drawn(self, seed: int, split: Split) -> str:
+        """The instance of a seed; `_start` was called for it last."""
         for attempt in range(MAX_DRAWS):
-            self.instance = instance_id(self._start(stream(INSTANCE_STREAM, self.seed, attempt)))
-            if split_of(self.instance) is self.split:
-                return
-        raise WorldError(
-            self.name,
-            f"no {self.split} instance in {MAX_DRAWS} draws",
-            self.few_instances,
-        )
+            instance = instance_id(self._start(stream(INSTANCE_STREAM, seed, attempt)))
+            if split_of(instance) is split:
+                return instance
+        raise WorldError(self.name, f"no {split} instance in {MAX_DRAWS} draws", self.few_instances)
+
+    def instance_of(self, seed: int, split: Split) -> str:
+        """The instance of a seed. It takes a reset, unless the world can tell without one."""
+        self.reset(seed=seed, options={"split": split})
+        return self.instance
+
+    def instances(self, split: Split) -> tuple[str, ...] | None:
+        """All instances of a split, of a world that can list them; None for any other."""
+        return None
+
+    def leave(self) -> None:
+        """The episode is over, or nobody goes on with it: others may have what it had alone.
+
+        See `Config.exclusive`. Most worlds have nothing to give back.
+        """
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Carry out an action. An unknown action changes nothing and is marked invalid."""
@@ -242,6 +238,8 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         self.steps += 1
         truncated = not done.terminated and (done.truncated or self.steps >= self.config.max_steps)
         self._over = done.terminated or truncated
+        if self._over:
+            self.leave()
         info = {"valid": done.valid, "effective": done.effective, "success": done.success}
         return self._observe(), done.reward, done.terminated, truncated, info
 

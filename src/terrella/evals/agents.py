@@ -61,7 +61,7 @@ def tested_instances(world: World.Config, config: Evaluate.Config) -> dict[str, 
         raise ConfigError(
             "instances",
             f"{built.name} has only {len(seeds)} distinct {config.split} instances",
-            f"ask for at most {len(seeds)}",
+            f"ask for at most {len(seeds)} (--instances {len(seeds)}), or {built.few_instances}",
         )
     return seeds
 

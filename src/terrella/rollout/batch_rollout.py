@@ -27,10 +27,13 @@ from terrella.core.world import World
 from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
+from terrella.rollout.tasks import instance_or_name, warn_of_reset
 
 logger = logging.getLogger("terrella")
 TRIES = 2
-"""Seeds that are tried for each distinct instance that is wanted."""
+"""Seeds that are tried for each distinct instance that is wanted: each takes a reset."""
+LISTED_TRIES = 100
+"""The same for a world that lists its instances, which takes none."""
 MAX_IDLE = 48
 """Worlds kept open between episodes: a web page is slow to open, but costs memory while open."""
 
@@ -143,6 +146,7 @@ class BatchRollout:
 
     def _give_back(self, family: str, world: World) -> None:
         """Keep the world for the next task of its family; close the oldest of too many."""
+        world.leave()
         self._idle.append((family, world))
         if len(self._idle) > MAX_IDLE:
             self._idle.pop(0)[1].close()
@@ -163,6 +167,8 @@ class BatchRollout:
         """
         inputs: list[PolicyInput | None] = []
         at_once = max(1, min(self.slots, self.threads))
+        if any(world.exclusive for world in self.families.values()):
+            at_once = 1
         for start in range(0, len(tasks), at_once):
             borrowed = [
                 (task, self._borrow(task.family)) for task in tasks[start : start + at_once]
@@ -189,17 +195,20 @@ class BatchRollout:
     def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
         """The first seed of each of `count` distinct instances.
 
-        Fewer where `TRIES` times as many seeds draw fewer: a small world repeats itself. A seed
-        whose world cannot be reset is kept; its attempt will be masked.
+        Fewer, with a warning, where a world has no more, or where `TRIES` times as many seeds draw
+        fewer. A seed whose world cannot be reset is kept; its attempt will be masked.
         """
         first: dict[str, int] = {}
-        for seed in range(TRIES * count):
-            if len(first) == count:
-                break
-            task = PracticeTask(family=family, seed=seed)
-            with self.world(family) as world:
-                slot = self._start(seed, task, world, split)
-                first.setdefault(world.instance if slot.run else task.name, seed)
+        with self.world(family) as world:
+            listed = world.instances(split)
+            most = count if listed is None else min(count, len(listed))
+            for seed in range((TRIES if listed is None else LISTED_TRIES) * count):
+                if len(first) == most:
+                    break
+                first.setdefault(instance_or_name(world, seed, split), seed)
+        if len(first) < count:
+            message = "%s: %d distinct %s instances found, of %d that were asked for"
+            logger.warning(message, family, len(first), split, count)
         return list(first.values())
 
     # --- play -------------------------------------------------------------------------------------
@@ -229,6 +238,9 @@ class BatchRollout:
             while waiting and len(active) + len(starting) < self.slots:
                 if 0 < max_env_steps <= env_steps:
                     break
+                playing = [slot.task for slot in active] + [task for _, task, _ in starting]
+                if self._must_wait(waiting[0][1], playing):
+                    break
                 index, task = waiting.pop(0)
                 world = None if index in kept else self._borrow(task.family)
                 starting.append((index, task, world))
@@ -248,6 +260,14 @@ class BatchRollout:
             if not active and 0 < max_env_steps <= env_steps:
                 break
         return [finished[index] for index in sorted(finished)]
+
+    def _must_wait(self, task: PracticeTask, playing: Iterable[PracticeTask]) -> bool:
+        """Whether it would disturb an episode that is being played (`World.Config.exclusive`)."""
+        alone = self._exclusive(task)
+        return bool(alone) and any(self._exclusive(each) == alone for each in playing)
+
+    def _exclusive(self, task: PracticeTask) -> str:
+        return self.families[task.family].exclusive if task.family in self.families else ""
 
     def _each(self, call: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call for each item, in order or in threads; the results are in order."""
@@ -274,8 +294,7 @@ class BatchRollout:
                 written=task.written,
             )
         except Exception as error:  # noqa: BLE001  it masks its attempt, not the phase
-            kind = type(error).__name__
-            logger.warning("the world %s cannot be reset: %s: %s", world.name, kind, error)
+            warn_of_reset(world, error)
             return WorldSlot(index, task, world, None)
         return WorldSlot(index, task, world, run)
 

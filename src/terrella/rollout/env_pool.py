@@ -3,6 +3,7 @@
 A worker holds one world: in this process, in a thread, or on a Ray actor. It starts an episode,
 carries out actions and returns the record. A world that raises, hangs or dies costs its own episode
 (masked, with the reason), never the run. A rollout does not know which kind of worker it got.
+Episodes that would disturb each other (`World.Config.exclusive`) wait here for their turn.
     async with pool.take() as worker:
         situation = await worker.start(task, member=0)
         result = await worker.act("Up")
@@ -10,10 +11,12 @@ carries out actions and returns the record. A world that raises, hangs or dies c
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from terrella.core.bounds import check_above_zero, check_least
 from terrella.core.config import Configurable, Local, dump
@@ -93,6 +96,19 @@ class LocalEnvWorker:
         return EnvWorkerError(Stop.WORLD_ERROR, message)
 
 
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
+"""Who plays now, by event loop and by what episodes have to themselves. All pools share them."""
+
+
+def _turn(world: World.Config) -> contextlib.AbstractAsyncContextManager[None]:
+    """Held while an episode is played that has something to itself; nothing for other worlds."""
+    if not world.exclusive:
+        return contextlib.nullcontext()
+    return _turns.setdefault(asyncio.get_running_loop(), {}).setdefault(
+        world.exclusive, asyncio.Lock()
+    )
+
+
 class EnvPool(Configurable):
     """Hands out workers and takes them back. Worlds are built when needed and used again."""
 
@@ -122,16 +138,23 @@ class EnvPool(Configurable):
     @contextlib.asynccontextmanager
     async def take(self) -> AsyncIterator[EnvWorker]:
         """A worker for one episode; a session whose world hung is not used again."""
-        if self.config.place == "ray":
-            async with self._ray_pool().take() as ray_worker:
-                yield ray_worker
-            return
+        async with _turn(self.world):
+            if self.config.place == "ray":
+                async with self._ray_pool().take() as ray_worker:
+                    yield ray_worker
+            else:
+                async with self._take_local() as worker:
+                    yield worker
+
+    @contextlib.asynccontextmanager
+    async def _take_local(self) -> AsyncIterator[EnvWorker]:
         session = self.free.pop() if self.free else EpisodeSession(self.world.build())
         worker = LocalEnvWorker(session, self._threads(), self.config.timeout)
         try:
             yield worker
         finally:
             if not worker.hung:
+                session.leave()
                 self.free.append(session)
 
     def _threads(self) -> WorldThreads | None:

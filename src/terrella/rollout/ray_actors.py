@@ -96,6 +96,7 @@ class EnvActor:
         """The episode is over; a world that raised is not used again."""
         if episode in self.taken:
             world, session = self.taken.pop(episode)
+            session.leave()
             if keep and world in self.free:
                 self.free[world].append(session)
 

@@ -64,6 +64,10 @@ class EpisodeSession:
             run.end(stop)
         return run.episode
 
+    def leave(self) -> None:
+        """Nobody goes on with the episode, whether it is over or not."""
+        self.world.leave()
+
     @property
     def running(self) -> EpisodeRun:
         if self.run is None:

@@ -6,6 +6,7 @@ An agent plays an instance. A world model predicts the result of a step that a p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +19,8 @@ from terrella.core.tokens import Task
 from terrella.core.types import Situation, Split, Transition
 from terrella.core.world import World
 from terrella.policies.basic import Random
+
+logger = logging.getLogger("terrella")
 
 TRIES = 100
 """Seeds that are tried for each distinct instance that is wanted."""
@@ -83,10 +86,8 @@ class PredictionTasks:
         return episode[int(stream(TASK_STREAM, episode[0].seed).integers(len(episode)))]
 
     def instance(self, index: int) -> str:
-        """The instance of episode `index`; a reset is enough to know it."""
-        seed = instance_seed(self.seed, index)
-        self.world.reset(seed=seed, options={"split": self.split, "noise_seed": index})
-        return self.world.instance
+        """The instance of episode `index`; at most a reset is needed to know it."""
+        return self.world.instance_of(instance_seed(self.seed, index), self.split)
 
     def episode(self, index: int) -> list[Task]:
         """Every step of episode `index`, as a task."""
@@ -121,15 +122,33 @@ def named_instances(
 ) -> dict[str, int]:
     """The first seed of each instance, by the instance's name.
 
-    `most` ends the search, as a reset may be slow.
+    `most` ends the search, as a reset may be slow. So does the last instance that there is, where
+    the world can list them.
     """
+    listed = world.instances(split)
+    if listed:
+        most = len(listed) if most is None else min(most, len(listed))
     first: dict[str, int] = {}
     for seed in seeds:
         if len(first) == most:
             break
-        world.reset(seed=seed, options={"split": split})
-        first.setdefault(world.instance, seed)
+        first.setdefault(world.instance_of(seed, split), seed)
     return first
+
+
+def instance_or_name(world: World, seed: int, split: Split) -> str:
+    """The instance of a seed; a name of its own where the world cannot be reset."""
+    try:
+        return world.instance_of(seed, split)
+    except Exception as error:  # noqa: BLE001  its attempt will be masked
+        warn_of_reset(world, error)
+        return f"seed {seed}"
+
+
+def warn_of_reset(world: World, error: Exception) -> None:
+    """Log why an attempt is masked."""
+    kind = type(error).__name__
+    logger.warning("the world %s cannot be reset: %s: %s", world.name, kind, error)
 
 
 def distinct_instances(

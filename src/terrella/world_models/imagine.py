@@ -92,6 +92,7 @@ class ImaginedWorld(World):
         observation, _ = self.real.reset(
             seed=self.seed, options={"split": self.split, "noise_seed": self.noise_seed}
         )
+        self.real.leave()  # what follows is imagined
         self.instance = self.real.instance
         self._observation = observation
         self._instruction = self.real.instruction

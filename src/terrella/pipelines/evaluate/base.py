@@ -35,6 +35,7 @@ from terrella.pipelines.evaluate.models import (
     ModelIdentity,
     check_same,
     identify,
+    refuse_practised,
     weights_of,
 )
 from terrella.policies.chat_client import Usage
@@ -177,7 +178,7 @@ class Evaluation(ModelPipeline[Result]):
         if self.config.model in TINY:
             for config in self.config.worlds.values():
                 world: World = config.build()
-                world.reset(seed=0)
+                world.reset(seed=0, options={"split": self.config.split})
                 vocabulary |= dict.fromkeys(world.vocabulary())
         return start_model(
             weights_of(self.config.model),
@@ -188,6 +189,7 @@ class Evaluation(ModelPipeline[Result]):
 
     def check_model(self, run: RunFolder) -> ModelIdentity:
         """What is evaluated; a folder that was begun with another model is refused."""
+        refuse_practised(self.config.model, self.config.worlds)
         endpoint = self.config.endpoint
         if endpoint is not None:
             now = ModelIdentity(kind="endpoint", name=endpoint.model, url=endpoint.url)

@@ -6,14 +6,16 @@ A run folder says what its model was trained for, and says nothing about this ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from terrella.core.config import dump
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import folder_sha256
 from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
+from terrella.core.world import World
 from terrella.engines.interface import Model
 from terrella.models.names import check_model_name
 
@@ -81,6 +83,29 @@ def trained_role(model: str) -> Role:
     name = str(config.get("class", "")).rpartition(":")[2]
     asked = config.get("ask") == "observation" or config.get("learn") == "world-model"
     return "world-model" if name in WORLD_MODELS or asked else "agent"
+
+
+def refuse_practised(model: str, worlds: Mapping[str, World.Config]) -> None:
+    """Refuse a test that holds what the model's own run has practised."""
+    run = run_of(model)
+    trained = read_manifest(run).config if run else {}
+    for name, world in worlds.items():
+        kind = dump(world)["class"]
+        if any(world.shares_tasks(each) for each in _parts(trained) if each.get("class") == kind):
+            raise ConfigError(
+                name,
+                f"its test holds all tasks, and {run} has practised some of them",
+                "leave world.test_all out: then only tasks are played that no run practises",
+            )
+
+
+def _parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every record inside a manifest's config."""
+    if isinstance(value, Mapping):
+        yield value
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _parts(each)
 
 
 def identify(weights: Model) -> ModelIdentity:

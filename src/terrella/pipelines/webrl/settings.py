@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
-from terrella.core.config import Local, Recorded
+from terrella.core.config import Local, Recorded, dump
 from terrella.core.errors import ConfigError
 from terrella.core.world import World
 from terrella.data.replay import Replay
@@ -112,6 +112,14 @@ class WebRlSettings(ModelPipeline.Config):
                 "hold actions in words, and the pointer network only points at what is offered",
                 "set `model` to a language model, or leave traces out",
             )
+
+        for name, tested in {**self.families, **self.unseen}.items():
+            if any(tested.shares_tasks(dump(each)) for each in self.families.values()):
+                raise ConfigError(
+                    f"webrl.{name}",
+                    "its test holds all tasks, and a family here practises some of them",
+                    "leave test_all out, or practise other tasks",
+                )
 
     @property
     def world(self) -> World.Config:

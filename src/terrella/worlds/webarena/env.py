@@ -12,6 +12,7 @@ ends with `stop ANSWER`. Then the task's own checks run on a separate page. The 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -25,30 +26,35 @@ import numpy as np
 from terrella.browser.actions import candidates, execute_action, quoted_texts
 from terrella.browser.events import NetworkEvent
 from terrella.browser.guard import GUARD_HEADER
-from terrella.browser.host import BrowserHost, BrowserSettings, browser_for
+from terrella.browser.host import BrowserSettings, browser_for
 from terrella.browser.tab import Tab
 from terrella.codecs.web_language import PLAIN_ACTIONS, Action, parse_action
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import WorldError
+from terrella.core.instances import instance_id, split_of
 from terrella.core.spaces import Observations
-from terrella.core.types import Kind, Observation, Transition, Tree, Verdict
+from terrella.core.types import Kind, Observation, Split, Transition, Tree, Verdict
 from terrella.core.untrusted import parse_json
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
 from terrella.core.written import Draft
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.webarena.addresses import allowed, require_addresses
-from terrella.worlds.webarena.arena import SITES, Arena
+from terrella.worlds.webarena.arena import SITES, Arena, default_folder
 from terrella.worlds.webarena.evaluators import Ending, Judge, evaluate
 from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.oracle import next_action
+from terrella.worlds.webarena.probe import Probe
 from terrella.worlds.webarena.tasks import (
     WebTask,
+    collection_name,
     fill_placeholders,
     load_tasks,
     read_task,
+    share_tasks,
 )
 from terrella.worlds.webarena.templates import TemplateBook, unchecked_row
+from terrella.worlds.webarena.turns import ArenaTurn
 
 MAX_NAME = 160
 ACTION_FORMS = (
@@ -63,38 +69,6 @@ class PageState(NamedTuple):
     task: WebTask
     nodes: tuple[Node, ...]
     steps: int
-
-
-class Probe:
-    """The page that checks use: in the agent's context, but not the agent's page."""
-
-    def __init__(self, host: BrowserHost, tab: Tab, seconds: float) -> None:
-        self.host = host
-        self.tab = tab
-        self.seconds = seconds
-
-    def open(self, url: str) -> None:
-        """Load an address and wait until the page has settled."""
-        self.host.run(self._open(url), self.seconds)
-
-    async def _open(self, url: str) -> None:
-        await self.tab.go(url)
-        await self.tab.settle()
-
-    def read(self, expression: str) -> str:
-        """The value of an expression as text; empty when it finds nothing.
-
-        It is evaluated out of reach of the page's own scripts.
-        """
-        try:
-            value = self.host.run(self.tab.evaluate_isolated(expression), self.seconds)
-        except WorldError:  # the locator found nothing on this page, which is a valid result
-            return ""
-        return "" if value is None else str(value)
-
-    def content(self) -> str:
-        """The whole document as HTML."""
-        return self.host.run(self.tab.html(), self.seconds)
 
 
 class WebArena(World):
@@ -113,6 +87,11 @@ class WebArena(World):
         """mini, webarena, webarena_lite, webarena_verified, or a JSON file."""
         only: tuple[int, ...] = ()
         """Ids of the tasks to draw from; empty for all."""
+        test_all: bool = False
+        """Put every task into the test split, for a model that was trained on other tasks.
+
+        The public collections are test sets. Without it a tenth of the tasks is for testing.
+        """
         addresses: Local[Mapping[str, str]] = field(default_factory=dict[str, str])
         """Placeholder -> address of your own sites; empty for the mini-arena, with its own tasks.
 
@@ -130,7 +109,24 @@ class WebArena(World):
         browser: int = 0
         executable: Local[str] = ""
 
+        @property
+        def exclusive(self) -> str:
+            """The mini-arena: every episode resets its databases."""
+            return "" if self.addresses else f"mini-arena {default_folder()}"
+
+        def shares_tasks(self, trained: Mapping[str, Any]) -> bool:
+            """With `test_all`, what was practised of the same tasks is in the test."""
+            if not self.test_all or trained.get("test_all"):
+                return False
+            return share_tasks(
+                self.tasks, self.only, str(trained.get("tasks")), trained.get("only") or ()
+            )
+
     config: Config
+    few_instances = (
+        "test all tasks of the collection (world.test_all=true), which leaves none for training, "
+        "or name more tasks in world.only"
+    )
     rules = (
         "Do the task on the web site, then stop with the answer. "
         "Elements are named by the number in brackets."
@@ -149,7 +145,9 @@ class WebArena(World):
         tasks = load_tasks(config.tasks)
         self.tasks = [task for task in tasks if not config.only or task.task_id in config.only]
         self.judge = judge or (config.judge.build() if config.judge else None)
+        self.collection = collection_name(config.tasks)
         self.arena = None if config.addresses else Arena()
+        self.turn = None if self.arena is None else ArenaTurn(self.arena.folder)
         self.templates = None if self.arena is None else TemplateBook(self.arena.query_snapshot)
         allow = allowed(config.addresses)
         if self.arena is not None:
@@ -177,7 +175,28 @@ class WebArena(World):
 
     def _start(self, rng: np.random.Generator) -> Any:
         self.task = self.tasks[int(rng.integers(len(self.tasks)))]
-        return {"tasks": self.config.tasks, "task": self.task.task_id}
+        return self._key(self.task)
+
+    def _key(self, task: WebTask) -> dict[str, Any]:
+        """What names a task; with `test_all`, with the first salt that makes it a test task."""
+        key: dict[str, Any] = {"tasks": self.collection, "task": task.task_id}
+        if self.config.test_all:
+            salts = ({**key, "salt": salt} for salt in itertools.count())
+            return next(each for each in salts if split_of(instance_id(each)) is Split.TEST)
+        return key
+
+    def instances(self, split: Split) -> tuple[str, ...]:
+        """The tasks of a split: no page is opened for it."""
+        names = (instance_id(self._key(task)) for task in self.tasks)
+        return tuple(dict.fromkeys(name for name in names if split_of(name) is split))
+
+    def instance_of(self, seed: int, split: Split) -> str:
+        """The task that a seed draws: no page is opened for it."""
+        playing = self.task
+        try:
+            return self._drawn(seed, split)
+        finally:
+            self.task = playing
 
     def _draw_instance(self) -> None:
         super()._draw_instance()
@@ -185,15 +204,21 @@ class WebArena(World):
 
     def begin(self, task: WebTask) -> None:
         """Reset the sites and open the task's first page in a new context."""
+        self.close()
         self.task = task
         self.events = []
         self.verdict = None
-        if self.arena is not None:
-            self.arena.reset()
-        self.close()
-        self.tab = self.host.tab(self._login_state(task))
-        self.tab.on_event = self.events.append
-        self.host.run(self._open(self.tab), self.config.seconds)
+        if self.turn is not None:
+            self.turn.take()
+        try:
+            if self.arena is not None:
+                self.arena.reset()
+            self.tab = self.host.tab(self._login_state(task))
+            self.tab.on_event = self.events.append
+            self.host.run(self._open(self.tab), self.config.seconds)
+        except BaseException:
+            self.leave()
+            raise
 
     # --- tasks in words -----------------------------------------------------------------------
 
@@ -343,11 +368,19 @@ class WebArena(World):
         """The action of the next line of the task's script."""
         return next_action(state.task, state.nodes, state.steps, self.addresses)
 
+    def leave(self) -> None:
+        """Let the next episode on the mini-arena begin."""
+        if self.turn is not None:
+            self.turn.leave()
+
     def close(self) -> None:
         """Close the browser context."""
-        if self.tab is not None and self.tab.context.browser.is_connected():
-            self.host.run(self.tab.close(), self.config.seconds)
-        self.tab = None
+        tab, self.tab = self.tab, None
+        try:
+            if tab is not None and tab.context.browser.is_connected():
+                self.host.run(tab.close(), self.config.seconds)
+        finally:
+            self.leave()
 
 
 def _require_site(address: str, response: Any) -> None:

@@ -10,8 +10,9 @@ them: `webarena`, `vab` (Lite) or `verified`.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -130,6 +131,20 @@ def load_tasks(name: str) -> list[WebTask]:
             f"known: mini, {', '.join(SOURCES)}, or the path of a JSON file",
         )
     return [read_task(row, _guess_dialect(row)) for row in _read_rows(file)]
+
+
+def collection_name(name: str) -> str:
+    """What the tasks are called in an instance: a file by its content, wherever it lies."""
+    if name == "mini" or name in SOURCES or not Path(name).is_file():
+        return name
+    return f"sha256 {hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
+
+
+def share_tasks(name: str, only: Collection[int], other: str, other_only: Collection[int]) -> bool:
+    """Whether two choices of tasks overlap. The public collections hold the same tasks."""
+    if collection_name(name) != collection_name(other):
+        return name in SOURCES and other in SOURCES
+    return not only or not other_only or bool(set(only) & set(other_only))
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:

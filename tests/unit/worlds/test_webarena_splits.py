@@ -124,6 +124,9 @@ def test_more_tasks_than_there_are_are_refused_at_once(lite, monkeypatch):
         agents.tested_instances(lite, Evaluate.Config(instances=33))
     assert len(drawn) == 2 * enough  # it stops at the last one, not after 3,300 seeds
     assert "--instances 16" in refused.value.remedy and "world.test_all" in refused.value.remedy
+    asked = AgentEvaluation.Config(model="smollm2", worlds={"lite": lite}, instances=33)
+    with pytest.raises(ConfigError, match="has only 16 distinct test instances"):
+        AgentEvaluation(asked).evaluate(None, "lite", lite)  # no page was opened before
     # A validation counts what there is, and each task of it equally often.
     assert len(EvenTasks(lite, 100, split=Split.VALIDATION).seeds) == 25
 

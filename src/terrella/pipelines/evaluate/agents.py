@@ -162,8 +162,8 @@ class AgentEvaluation(Evaluation[AgentResult]):
     def evaluate(self, run: RunFolder, name: str, world: World.Config) -> AgentScores:
         """Play what is missing of one world, and score all of it."""
         config = self.config
+        asked = self.asked(world)  # before a page is opened: it refuses too many instances
         require_text(world)
-        asked = self.asked(world)
         with self.player(run, world) as play:
             rows = self.play_missing(
                 run,

@@ -108,11 +108,11 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
     def evaluate(self, run: RunFolder, name: str, world: World.Config) -> PredictionScores:
         """Ask for what is missing of one world, and score all of it."""
         config = self.config
+        measured = Evaluate.Config(instances=config.instances, split=config.split)
+        named = tested_instances(world, measured)
         require_text(world)
         tasks = PredictionTasks(world, config.policy, split=config.split)
         verifier = world.build().verifier
-        measured = Evaluate.Config(instances=config.instances, split=config.split)
-        named = tested_instances(world, measured)
         jobs: dict[Key, tuple[str, int]] = {(seed,): (each, seed) for each, seed in named.items()}
         with self.predictor(run) as predictor:
 

@@ -253,6 +253,51 @@ def test_spa_in_harder_rooms_and_with_smollm2():
     assert missing("design/0004-spa.md", *quotes) == []
 
 
+def test_the_page_of_spa():
+    soko, lake, shared = map(result, ("spa_sokoban", "spa_frozen_lake", "spa_sokoban_one_base"))
+
+    def passes(record, arm, k=1):
+        return f"{record['arms'][arm][f'pass@{k}']['mean']:.3f}"
+
+    claim = soko["claims"][0]
+    ablations = ("self_belief", "state", "masked", "vanilla")
+    told = ", ".join(f"`{arm}` {passes(shared, arm)}" for arm in ablations)
+    chosen = result("spa_smollm2_choose")["self_play seed 0"]
+    two = result("spa_smollm2_self_play")["jobs"]["1600 episodes, batches of 2, seed 0"]
+    true = [two[when]["true_predictions"] for when in ("before", "after")]
+    chance = soko["reference_scores"]["random"]["1"]
+    quotes = [
+        f"SPA {passes(soko, 'spa')}, RL alone {passes(soko, 'vanilla')}, random play {chance:.3f}",
+        f"{claim['mean']:+.3f} [{claim['low']:.3f}, {claim['high']:.3f}], {claim['verdict']}",
+        f"undecided ({passes(soko, 'spa', 8)} against {passes(soko, 'base', 8)})",
+        f"SPA {passes(lake, 'spa')}, RL alone {passes(lake, 'vanilla')}",
+        f"SPA {passes(shared, 'spa')}, {told}",
+        f"true predictions from {true[0]:.2f} to {true[1]:.2f}",
+        f"wins {chosen['16']['chosen']['mean']:.2f}, where one reply wins "
+        f"{chosen['1']['chosen']['mean']:.2f}",
+        f"{rl_of_smollm2()} from the third batch on",
+    ]
+    undecided = [claim["verdict"] for record in (lake, shared) for claim in record["claims"]]
+    assert set(undecided) == {"undecided"} and soko["claims"][1]["verdict"] == "undecided"
+    assert missing("spa.md", *quotes) == []
+
+
+def rl_of_smollm2():
+    """The range of the rewards from the third batch on, of both runs."""
+    curves = result("jobs/spa_smollm2_lake/curves")["curves"].values()
+    rewards = [row["reward"] for curve in curves for row in curve[2:]]
+    return f"{min(rewards):.2f} to {max(rewards):.2f}"
+
+
+def test_the_recipe_of_smollm2_quotes_todays_form():
+    wins = result("spa_smollm2_choose")["self_play seed 0"]["16"]["chosen"]["mean"]
+    quotes = [
+        f"RL stays at {rl_of_smollm2()} (2 runs of seed 0",
+        f"a choice of 16 replies by their predictions wins {wins:.2f}",
+    ]
+    assert missing("recipes.md", *quotes) == []
+
+
 def test_what_a_choice_by_predictions_wins():
     chosen = result("spa_smollm2_choose")
     played, base = chosen["self_play seed 0"], chosen["base seed 0"]

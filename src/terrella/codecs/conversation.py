@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from terrella.codecs.chat_tokens import ChatCodec
@@ -29,6 +30,7 @@ class Conversation:
     def __init__(self, codec: ChatCodec) -> None:
         self.template = codec.template
         self.tokenizer: Any = codec.tokenizer
+        self.thinks = codec.thinks
         self.stop = codec.stop_ids[0]
         self.empty_thoughts = 0
         """Replies without a thought, of a model that thinks."""
@@ -51,6 +53,9 @@ class Conversation:
     def _reply(self, messages: Sequence[ChatMessage], prompt: list[int]) -> list[int]:
         """The last message as the model writes it after the prompt, with the end of its turn."""
         content = messages[-1].content
+        if not self.thinks:
+            content = self._without_thought(content, prompt)
+            messages = [*messages[:-1], replace(messages[-1], content=content)]
         whole = self._encode(self._render(messages, ask=False))
         if whole[: len(prompt)] == prompt and self.stop in whole[len(prompt) :]:
             written = whole[len(prompt) : whole.index(self.stop, len(prompt))]
@@ -72,6 +77,24 @@ class Conversation:
         if END_THINK in opened:
             return opened
         return f"{'' if asked.endswith(chr(10)) else chr(10)}{END_THINK}\n\n{opened}"
+
+    def _without_thought(self, content: str, prompt: list[int]) -> str:
+        """The reply after a prompt that closes the thought; one that holds a thought is refused.
+
+        A model that has no thoughts may learn to write them: its prompt closes none.
+        """
+        closed = self.tokenizer.decode(prompt[-EMPTY_TOKENS:]).rstrip().endswith(END_THINK)
+        if not closed or END_THINK not in content:
+            return content
+        empty = EMPTY_THOUGHT.match(content)
+        answer = content[empty.end() :] if empty else content
+        if END_THINK in answer:
+            raise StoreError(
+                "a reply",
+                "holds a thought, and thinking=off closes it in the prompt",
+                "set thinking=auto, or leave the thoughts out",
+            )
+        return answer
 
     def _empty_thought(self, reply: list[int]) -> int:
         """How many tokens of a reply are an empty thought: given, not learnt.

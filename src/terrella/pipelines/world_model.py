@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from terrella.codecs.choose import codec_for
+from terrella.codecs.chat_template import Thinking
+from terrella.codecs.choose import CodecConfig
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable, Local
 from terrella.core.integrity import copy_folder
@@ -64,6 +65,8 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
         """0 `steps` leave RLVR out. Its tasks take further real steps, which are counted."""
         turn_tokens: int = 64
+        thinking: Thinking = "off"
+        """Whether a chat model thinks before it answers; recorded steps hold no thoughts."""
         evaluate_on: int = 256
         """Validation tasks for the metrics before and after RLVR."""
         out: Path = Path("runs/world_model")
@@ -111,7 +114,7 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             config.model, run / "start", vocabulary=world.vocabulary(), seed=config.seed
         )
         tokenizer = load_tokenizer(start)
-        codec = codec_for(tokenizer)
+        codec = self.codec_config().make(tokenizer)
         outcome = OutcomeCodec(tokenizer, codec.stop_ids)
         examples = [
             example
@@ -127,6 +130,9 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             progress=run.progress,
         )
 
+    def codec_config(self) -> CodecConfig:
+        return CodecConfig(thinking=self.config.thinking)
+
     def rl_finetune(self, run: RunFolder, fitted: Path) -> RlPart:
         """RLVR on the predicted observations, from the fitted model to `rl/model`."""
         config = self.config
@@ -137,6 +143,7 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             EpisodeSource(
                 rollout=Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
                 tasks=WorldTasks(world=config.world, ask="observation", seed=config.seed),
+                codec=self.codec_config(),
             ),
             config.rlvr,
             seed=config.seed,

@@ -170,6 +170,7 @@ def _paper(model: str, out: str) -> Reproduce.Config:
         states=4000,
         actions=4,
         teacher=Teacher.Config(model="deepseek-r1"),
+        thinking="auto",
         turn_tokens=4096,
         sampler="vllm",
         vllm=SERVER,

@@ -18,13 +18,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import codec_for
 from terrella.codecs.outcome import MAX_OUTCOME_TOKENS, OutcomeCodec
 from terrella.core.files import folder_stamp
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Codec, Sampler
+from terrella.core.recorded_settings import recorded_choice
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.core.types import Observation, Prediction
 from terrella.engines.configs import EngineConfig
@@ -32,6 +34,7 @@ from terrella.engines.engine import load_tokenizer, open_sampler
 from terrella.world_models.background import run_in_background
 
 T = TypeVar("T")
+CHOICES: tuple[Thinking, ...] = get_args(Thinking)
 CACHE_LIMIT = 400_000
 """Default number of cached predictions."""
 CACHED_PROMPT_TOKENS = 256
@@ -242,9 +245,12 @@ def load_world_model(
 ) -> LearnedWorldModel:
     """Load the model in a folder; callers with equal arguments share it and its cache.
 
-    A model that was trained again in the same folder is loaded again.
+    A model that was trained again in the same folder is loaded again. It is asked to think or not
+    as the run that made it recorded; a model without a run is asked as its template says.
     """
-    return _load(folder, folder_stamp(folder), samples, turn_tokens, cache_limit, engine)
+    thinking = recorded_choice(folder, "thinking", CHOICES) or "auto"
+    stamp = folder_stamp(folder)
+    return _load(folder, stamp, samples, turn_tokens, cache_limit, engine, thinking)
 
 
 @functools.lru_cache(maxsize=4)
@@ -255,11 +261,12 @@ def _load(
     turn_tokens: int,
     cache_limit: int,
     engine: EngineConfig | None,
+    thinking: Thinking,
 ) -> LearnedWorldModel:
     tokenizer = load_tokenizer(folder)
     return LearnedWorldModel(
         open_sampler(folder, engine, work=folder.with_name("engine")),
-        codec_for(tokenizer),
+        codec_for(tokenizer, thinking=thinking),
         tokenizer,
         samples=samples,
         turn_tokens=turn_tokens,

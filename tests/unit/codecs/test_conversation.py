@@ -71,6 +71,33 @@ def test_a_reply_has_its_whole_thought_and_ends_its_turn(name):
     assert "Two and two." in text and text.index("</think>") < text.index("four")
 
 
+@pytest.mark.parametrize("name", ["r1", "qwen3"])
+@pytest.mark.parametrize("reply", ["four", "<think>\n\n</think>\n\nfour"])
+def test_without_thinking_the_prompt_closes_the_thought_and_the_answer_is_learnt(name, reply):
+    codec = ChatCodec(published_tokenizer(name), thinking="off")
+    messages = said("2 + 2?", reply)
+    ((before, learnt),) = replies(Conversation(codec).examples(messages))
+    asked = codec.template.prompt([{"role": "user", "content": "2 + 2?"}])
+    assert tuple(before) == asked
+    assert codec.tokenizer.decode(before).endswith("<think>\n\n</think>\n\n")
+    assert codec.text(learnt) == "four" and learnt[-1] == codec.stop_ids[0]
+
+
+@pytest.mark.parametrize("name", ["r1", "qwen3"])
+def test_a_thought_after_a_closed_one_is_refused(name):
+    codec = ChatCodec(published_tokenizer(name), thinking="off")
+    with pytest.raises(StoreError, match="thinking=off closes it") as caught:
+        Conversation(codec).examples(said("2 + 2?", THOUGHT))
+    assert "thinking=auto" in caught.value.remedy
+
+
+def test_a_model_without_thoughts_of_its_own_learns_those_of_its_rows():
+    for thinking in ("auto", "off"):
+        codec = ChatCodec(chat_tokenizer("chatml"), thinking=thinking)
+        ((_, learnt),) = replies(Conversation(codec).examples(said("2 + 2?", THOUGHT)))
+        assert codec.text(learnt) == THOUGHT
+
+
 def test_turns_that_only_grow_are_one_example_and_rewritten_ones_are_several():
     messages = said("a", THOUGHT, "b", THOUGHT)
     assert len(Conversation(ChatCodec(chat_tokenizer("chatml"))).examples(messages)) == 1

@@ -88,6 +88,12 @@ def test_without_thinking_the_prompt_closes_the_thought(name):
     assert codec.read_actions(reply) == ("Up",)
 
 
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - set(THINKERS)))
+def test_a_model_without_thoughts_is_asked_and_fitted_as_before_with_off(name):
+    tokenizer = chat_tokenizer(name)
+    assert rows(ChatCodec(tokenizer, thinking="off")) == rows(ChatCodec(tokenizer))
+
+
 def test_a_thought_for_a_model_that_does_not_think_is_refused():
     codec = ChatCodec(chat_tokenizer("chatml"))
     with pytest.raises(ConfigError, match="thinking=on"):

@@ -161,9 +161,10 @@ def test_an_agent_is_asked_as_in_training(name, make, template, tmp_path, monkey
 
 def test_an_agent_of_sft_is_asked_with_the_codec_of_its_rows(tmp_path, monkeypatch):
     tokenizer = chat_tokenizer("qwen3")
-    pipeline = Sft(Sft.Config(data=tmp_path, world=COUNTER, learn="agent"))
+    pipeline = Sft(Sft.Config(data=tmp_path, world=COUNTER, learn="agent", max_actions=2))
     codec = pipeline._codec(tokenizer)
-    with Rollout(Rollout.Config(world=COUNTER), codec) as rollout:
+    assert codec.max_actions == 2 and not codec.thinks
+    with Rollout(Rollout.Config(world=COUNTER, max_actions=2), codec) as rollout:
         training = Asked(codec.answer_action(["up"]))
         rollout.run(training, [TASK], group_size=1, seed=0)
     model = recorded(pipeline, tmp_path / "run")
@@ -317,8 +318,7 @@ def test_a_world_model_is_asked_as_in_training(name, template, tmp_path, monkeyp
     codec = trained_codec(pipeline).make(tokenizer)
     prompt = codec.ask_observation(task.situation, task.transition.action)
     assert request[0] == prompt and request[2] == codec.stop_ids
-    unsaid = 2048 if template == "qwen3" else 256  # it thinks
-    least = {"train-world-model": 128, "sft": unsaid}.get(name, 37)
+    least = {"train-world-model": 128, "sft": 256}.get(name, 37)  # SFT on a store never thinks
     assert request[1] == least
 
 

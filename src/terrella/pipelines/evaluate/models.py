@@ -14,7 +14,8 @@ from typing import Any, Literal
 from terrella.core.config import dump
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.integrity import folder_sha256
-from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
+from terrella.core.recorded_settings import run_around
+from terrella.core.run_folder import read_manifest
 from terrella.core.world import World
 from terrella.engines.interface import Model
 from terrella.models.names import check_model_name
@@ -53,11 +54,7 @@ def is_address(model: str) -> bool:
 
 def run_of(model: str) -> Path | None:
     """The run that a model belongs to: its folder, or one that the model's folder is in."""
-    folder = Path(model)
-    if is_address(model) or not folder.is_dir():
-        return None
-    places = (folder, *list(folder.absolute().parents)[: RUN_DEPTH - 1])
-    return next((place for place in places if is_run(place)), None)
+    return None if is_address(model) else run_around(Path(model))
 
 
 def weights_of(model: str) -> str:

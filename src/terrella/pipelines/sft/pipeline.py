@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from terrella.codecs.choose import codec_for
+from terrella.codecs.chat_template import Thinking
+from terrella.codecs.choose import CodecConfig
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError, StoreError
@@ -85,6 +86,13 @@ class Sft(ModelPipeline[SftResult]):
         """Of a world model: also the reward and the end, as `train-world-model` fits them."""
         columns: Columns = field(default_factory=Columns)
         """Which columns of a file are read, where their names are not the usual ones."""
+        thinking: Thinking | None = None
+        """Whether a chat model is asked to think before it answers.
+
+        None is off for a store, whose steps hold no thoughts, and auto for conversations.
+        """
+        max_actions: int = 1
+        """Actions that an agent's prompt allows in a reply; a recorded reply holds one."""
         max_tokens: int = 2048
         """Longer examples are left out and counted; never more than the model's positions."""
         sft: SftConfig = field(
@@ -99,6 +107,7 @@ class Sft(ModelPipeline[SftResult]):
         out: Path = Path("runs/sft")
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if not 0.0 <= self.validation_share < 1.0:
                 raise ConfigError("validation_share", f"{self.validation_share} is not in [0, 1)")
             if self.max_tokens < 1 or self.validate_on < 0:
@@ -106,6 +115,11 @@ class Sft(ModelPipeline[SftResult]):
 
     config: Config
     result_type = SftResult
+
+    def __init__(self, config: Config) -> None:
+        """The config says how the model is asked: its manifest tells whoever samples it."""
+        thinking: Thinking = config.thinking or ("auto" if config.learn is None else "off")
+        super().__init__(config.replace(thinking=thinking))
 
     def train(self, run: RunFolder) -> SftResult:
         start = self.start(run)
@@ -146,7 +160,10 @@ class Sft(ModelPipeline[SftResult]):
             source: StoreSource | ChatSource = self._store_source(store, tokenizer)
             total = len(store)
         else:
-            source = ChatSource(config.data, config.columns, tokenizer, limit=limit)
+            thinking = self.codec_config().thinking
+            source = ChatSource(
+                config.data, config.columns, tokenizer, limit=limit, thinking=thinking
+            )
             counts = replace(counts, columns=columns_read(config.data, config.columns))
             total = count_rows(config.data)
         run.progress.phase("read rows", total)
@@ -171,7 +188,11 @@ class Sft(ModelPipeline[SftResult]):
 
     def _codec(self, tokenizer: Any) -> Codec:
         """The codec that rollouts of this model use; it refuses a model that has none."""
-        return codec_for(tokenizer)
+        return self.codec_config().make(tokenizer)
+
+    def codec_config(self) -> CodecConfig:
+        config = self.config
+        return CodecConfig(max_actions=config.max_actions, thinking=config.thinking or "auto")
 
     def check_source(self, rows: RowCounts) -> None:
         """Refuse to continue with other data than the run began with."""

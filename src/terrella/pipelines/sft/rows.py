@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.conversation import Conversation, plain_example
 from terrella.codecs.outcome import OutcomeCodec
@@ -195,13 +196,22 @@ def is_held_out(key: str, share: float) -> bool:
 class ChatSource:
     """Rows of conversations; a tokenizer without a chat template takes pairs of texts only."""
 
-    def __init__(self, source: Path, columns: Columns, tokenizer: Any, *, limit: int) -> None:
+    def __init__(
+        self,
+        source: Path,
+        columns: Columns,
+        tokenizer: Any,
+        *,
+        limit: int,
+        thinking: Thinking = "auto",
+    ) -> None:
         self.source = source
         self.columns = columns
         self.tokenizer = tokenizer
         self.limit = limit
-        has_template = bool(getattr(tokenizer, "chat_template", None))
-        self.conversation = Conversation(ChatCodec(tokenizer)) if has_template else None
+        self.conversation: Conversation | None = None
+        if getattr(tokenizer, "chat_template", None):
+            self.conversation = Conversation(ChatCodec(tokenizer, thinking=thinking))
 
     def rows(self) -> Iterator[Row]:
         for row in read_chat_rows(self.source, self.columns):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from terrella.codecs.choose import sft_targets
 from terrella.core.protocols import Codec
 from terrella.core.seeds import TASK_STREAM, stream
 from terrella.core.tokens import TrainExample
@@ -86,7 +87,7 @@ def bundle_examples(
             TrainExample(
                 prompt_ids=codec.ask_observation(situation_of(world, record), step.action),
                 completion_ids=answer,
-                mask=(True,) * len(answer),
+                mask=sft_targets(codec, answer),
             )
         )
     return share_prompt(examples)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
-from terrella.codecs.choose import codec_for
+from terrella.codecs.choose import CodecConfig
 from terrella.core.config import Local, dump, record_from_json
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.files import write_json
@@ -56,6 +57,7 @@ BASE_FIELDS = (
     "actions",
     "max_invalid",
     "sft_rounds",
+    "thinking",
     "teacher",
     "sft",
 )
@@ -114,6 +116,9 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         """Rounds of SFT, at most, each with `states` new bundles."""
         teacher: Teacher.Config | None = None
         """For chat models: SFT fits the teacher's reasoning and answers where they are correct."""
+        thinking: Thinking = "off"
+        """Whether a chat model thinks before it answers: records hold no thoughts, a teacher's
+        replies do."""
         sft: SftConfig = field(default_factory=SftConfig)
         rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
         """0 steps leave RLVR out."""
@@ -122,6 +127,15 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         """Test records that are asked, evenly chosen; 0 asks all."""
         base_cache: Local[Path] = Path("runs/game-bases")
         out: Path = Path("runs/game_model")
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.teacher is not None and self.thinking == "off":
+                raise ConfigError(
+                    "thinking",
+                    "off, but SFT would fit the thoughts of a teacher",
+                    "set thinking=auto, or teacher=none",
+                )
 
     config: Config
     result_type = TextGameResult
@@ -210,7 +224,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             seed=seed,
             part=part,
         )
-        codec = codec_for(load_tokenizer(start))
+        codec = self.codec(start)
         if config.teacher is None:
             examples: Examples = [bundle_examples(world, codec, records) for records in chosen]
         else:
@@ -218,6 +232,13 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             self.ask_teacher(run, config.teacher, world, records)
             examples = self._reasoned_examples(world, codec, records, config.teacher, folder)
         self.engine.sft(start, examples, config.sft, folder, seed=seed, progress=run.progress)
+
+    def codec_config(self) -> CodecConfig:
+        return CodecConfig(thinking=self.config.thinking)
+
+    def codec(self, model: Model) -> Codec:
+        """The codec of SFT, RLVR and the test."""
+        return self.codec_config().make(load_tokenizer(model))
 
     def _reasoned_examples(
         self,
@@ -292,6 +313,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
             EpisodeSource(
                 rollout=Rollout.Config(world=config.world, turn_tokens=config.turn_tokens),
                 tasks=WorldTasks(world=config.world, ask="observation", seed=config.seed),
+                codec=self.codec_config(),
             ),
             config.rlvr,
             seed=config.seed,
@@ -323,7 +345,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
                 world,
                 records,
                 sampler,
-                codec_for(load_tokenizer(folder)),
+                self.codec(folder),
                 turn_tokens=self.config.turn_tokens,
             )
 

@@ -385,7 +385,7 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path: Path, is_ready: Callable[[Path], bool] = Path.exists) -> None:
     """Wait for a file that rank 0 writes. A launcher ends all ranks when one of them fails."""
-    while not path.exists():
+    while not is_ready(path):
         time.sleep(WAIT_SECONDS)

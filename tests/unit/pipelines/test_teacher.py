@@ -11,8 +11,10 @@ import pytest
 from tests.support.teacher_server import TeacherServer, chat, completion, slow
 
 from terrella.core.errors import ConfigError, PolicyError
+from terrella.core.run_folder import RunFolder
 from terrella.core.types import Split
 from terrella.data.row_journal import UNFINISHED, RowJournal
+from terrella.pipelines.text_games.pipeline import TextGameModel
 from terrella.pipelines.text_games.reasoning import reply_text, teacher_questions
 from terrella.pipelines.text_games.teacher import (
     KEY,
@@ -79,11 +81,61 @@ def test_a_request_that_fails_for_good_costs_one_record_and_is_asked_at_the_next
         return (400, b"no", {}) if count == 3 else completion(answer)
 
     with TeacherServer(world, refuse) as server:
-        assert ask(world, server.url, tmp_path, concurrency=1) == 1
+        with pytest.raises(PolicyError, match=r"1 of 12 records; the last error: HTTP 400") as told:
+            ask(world, server.url, tmp_path, concurrency=1)
+        assert "the same command again: it asks only for these" in told.value.remedy
         assert len(read_replies(tmp_path)) == 11
         server.behave = lambda count, answer: completion(answer)
         assert ask(world, server.url, tmp_path, concurrency=1) == 0
     assert len(server.requests) == 13 and len(read_replies(tmp_path)) == 12
+
+
+def model_of_games(server, folder, **settings):
+    teacher = Teacher.Config(
+        url=server.url, backoff=0.01, retries=1, tries=1, concurrency=1, **settings
+    )
+    world = ByteSized32.Config(focus="varying")
+    return TextGameModel(
+        TextGameModel.Config(
+            world=world, teacher=teacher, thinking="auto", base_cache=folder, out=folder / "run"
+        )
+    )
+
+
+def taught(model, world):
+    """Ask the teacher of a model about twelve records; returns the report."""
+    config, quiet = model.config, SilentProgress()
+    with RunFolder(config.out, config, ignored=model.ignored, progress=quiet) as run:
+        model.ask_teacher(run, model.config.teacher, world, records(world))
+    return model.read_teacher_report()
+
+
+def test_a_teacher_that_failed_has_not_reported_and_is_asked_for_the_rest(world, tmp_path):
+    def fail(count, answer):
+        return (500, b"out of memory", {}) if count in (3, 7) else completion(answer)
+
+    with TeacherServer(world, fail) as server:
+        model = model_of_games(server, tmp_path)
+        with pytest.raises(PolicyError, match=r"failed on 2 of 12 records.*out of memory"):
+            taught(model, world)
+        assert not (model.teacher_folder()[0] / "report.json").exists()
+        report = taught(model, world)
+        assert report.failed == 0 and report.replies == {"right": 12}
+        assert len(server.requests) == 14
+
+
+def test_a_stated_share_may_be_given_up_and_who_allows_less_asks_again(world, tmp_path):
+    def fail(count, answer):
+        return (500, b"out of memory", {}) if count in (3, 13) else completion(answer)
+
+    with TeacherServer(world, fail) as server:
+        assert taught(model_of_games(server, tmp_path, may_fail=0.1), world).failed == 1
+        assert taught(model_of_games(server, tmp_path, may_fail=0.1), world).failed == 1
+        assert len(server.requests) == 12
+        with pytest.raises(PolicyError, match="failed on 1 of 12"):
+            taught(model_of_games(server, tmp_path), world)
+        assert taught(model_of_games(server, tmp_path), world).failed == 0
+        assert len(server.requests) == 14
 
 
 def test_a_server_that_only_fails_is_given_up_with_a_sentence_and_nothing_is_lost(world, tmp_path):
@@ -216,4 +268,6 @@ def test_settings_that_ask_nothing_are_refused():
     for name in ("tries", "concurrency", "longest"):
         with pytest.raises(ConfigError, match=name):
             Teacher.Config(**{name: 0})
+    with pytest.raises(ConfigError, match="may_fail"):
+        Teacher.Config(may_fail=1.0)
     assert isinstance(Question(number=0, messages=[], before=None, truth=None), Question)

@@ -62,7 +62,16 @@ BASE_FIELDS = (
     "sft",
 )
 """Settings that a base depends on, beside its seed and the world."""
-HOW = ("url", "key_variable", "timeout", "retries", "backoff", "patience", "concurrency")
+HOW = (
+    "url",
+    "key_variable",
+    "timeout",
+    "retries",
+    "backoff",
+    "patience",
+    "concurrency",
+    "may_fail",
+)
 """Settings of a teacher that change none of its replies."""
 RL_OR_LOCAL = ("reward", "gold_share", "even_games", "path", "rules_folder")
 """Settings of a world that no SFT example depends on."""
@@ -281,11 +290,14 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     def ask_teacher(
         self, run: RunFolder, teacher: Teacher.Config, world: ByteSized32, records: Sequence[Record]
     ) -> None:
-        """Rank 0 asks what is missing; the other ranks wait for its report."""
+        """Rank 0 asks what is missing; the other ranks wait for its report.
+
+        A report with more failures than are allowed now is made again.
+        """
         folder, spec = self.teacher_folder()
         with run.shared(folder, spec):
             path = folder / REPORT
-            if run.is_main and not path.exists():
+            if run.is_main and not _is_enough(path, teacher):
                 run.progress.phase("teacher", len(records))
                 questions = teacher_questions(
                     world, records, ask_for_thought=teacher.ask_for_thought
@@ -294,13 +306,12 @@ class TextGameModel(ModelPipeline[TextGameResult]):
                 replies = read_replies(folder)
                 made = teacher_report(replies, records=len(records), failed=failed)
                 write_sealed(path, plain(made))
-            wait_for(path)
+            wait_for(path, lambda each: _is_enough(each, teacher))
 
     def read_teacher_report(self) -> TeacherReport | None:
         if self.config.teacher is None:
             return None
-        path = self.teacher_folder()[0] / REPORT
-        return record_from_json(TeacherReport, read_sealed(path))
+        return _read_report(self.teacher_folder()[0] / REPORT)
 
     # --- RLVR -------------------------------------------------------------------------------------
 
@@ -356,6 +367,18 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     def summary(self, result: TextGameResult) -> list[tuple[str, str]]:
         means = result.test.means()
         return [(name, f"{value:.3f}") for name, value in means.items()]
+
+
+def _read_report(path: Path) -> TeacherReport:
+    return record_from_json(TeacherReport, read_sealed(path))
+
+
+def _is_enough(path: Path, teacher: Teacher.Config) -> bool:
+    """Whether a teacher has reported, and failed on no more records than it may."""
+    if not path.exists():
+        return False
+    report = _read_report(path)
+    return report.failed <= teacher.may_fail * report.records
 
 
 def _evenly(records: Sequence[Record], count: int) -> list[Record]:

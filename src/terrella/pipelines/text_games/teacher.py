@@ -67,7 +67,7 @@ class TeacherReport:
 
     records: int
     failed: int
-    """Records that the endpoint did not answer."""
+    """Records that were given up, because the endpoint failed on them (`may_fail`)."""
     replies: dict[str, int] = field(default_factory=dict[str, int])
     """Replies by what they were."""
     usage: Usage = field(default_factory=Usage)
@@ -90,12 +90,16 @@ class Teacher(Configurable):
         """Say in the prompt that the model should think; some models think without it."""
         longest: int = 4000
         """Tokens of an example's completion; longer ones are dropped, as RLVR-World did."""
+        may_fail: float = 0.0
+        """Share of the records that may be given up, because the endpoint failed on them."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
             for name in ("tries", "concurrency", "longest"):
                 if getattr(self, name) < 1:
                     raise ConfigError(f"teacher.{name}", "must be at least 1")
+            if not 0.0 <= self.may_fail < 1.0:
+                raise ConfigError("teacher.may_fail", f"{self.may_fail} is not in [0, 1)")
 
     config: Config
     reaches: ClassVar[str] = "a chat endpoint"
@@ -108,12 +112,22 @@ class Teacher(Configurable):
         Replies go to a journal in the folder; those of earlier starts are not asked again.
 
         Raises:
-            PolicyError: The endpoint fails again and again. What it had answered is kept.
+            PolicyError: The endpoint fails again and again, or on more than `may_fail` of the
+                records. What it had answered is kept.
         """
         with RowJournal(folder, REPLIES, key=KEY) as journal:
-            failed = _Asking(self.config, verifier, journal, progress).run(questions)
+            asking = _Asking(self.config, verifier, journal, progress)
+            failed, records = asking.run(questions)
             journal.finish()
-            return failed
+        if failed > self.config.may_fail * records:
+            raise PolicyError(
+                asking.client.name,
+                f"the endpoint failed on {failed:,} of {records:,} records; the last error: "
+                f"{asking.last_error}",
+                "mend the cause and run the same command again: it asks only for these; or go on "
+                "without them: --set teacher.may_fail=SHARE",
+            )
+        return failed
 
 
 class _Asking:
@@ -133,20 +147,22 @@ class _Asking:
         self.client = ChatClient(config, name=f"teacher({config.model})")
         self.counts = Counter(row["kind"] for row in journal.rows.values())
         self._lock = threading.Lock()
+        self.last_error = ""
         self._failures = 0
         self._done = 0
 
-    def run(self, questions: Iterable[Question]) -> int:
-        """Ask what is missing; returns how many records failed."""
+    def run(self, questions: Iterable[Question]) -> tuple[int, int]:
+        """Ask what is missing; returns how many records failed, and how many there are."""
         tried: dict[int, list[str]] = {}
         for row in self.journal.rows.values():
             tried.setdefault(row["number"], []).append(row["kind"])
         running: set[Future[bool]] = set()
-        failed = 0
+        failed = records = 0
         pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="teacher")
         try:
             # Questions are long, so only as many are written as can be asked at once.
             for question in questions:
+                records += 1
                 kinds = tried.get(question.number, [])
                 if len(kinds) >= self.config.tries or "right" in kinds:
                     self._advance()
@@ -155,7 +171,8 @@ class _Asking:
                 if len(running) > self.config.concurrency:
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
                     failed += sum(not future.result() for future in finished)
-            return failed + sum(not future.result() for future in running)
+            failed += sum(not future.result() for future in running)
+            return failed, records
         finally:
             self.client.close()
             pool.shutdown(cancel_futures=True)
@@ -166,8 +183,9 @@ class _Asking:
             seed = question.number * self.config.tries + attempt
             try:
                 reply = self.client.chat(question.messages, seed)
-            except PolicyError:
+            except PolicyError as error:
                 with self._lock:
+                    self.last_error = error.what
                     self._failures += 1
                     if self._failures >= FAILURES:
                         raise

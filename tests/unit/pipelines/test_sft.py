@@ -168,7 +168,32 @@ def test_nothing_left_says_why_and_what_to_do(tmp_path):
     )
     with pytest.raises(ConfigError, match="3 longer than 100 tokens") as caught:
         Sft(config).run(SilentProgress())
-    assert "--set max_tokens=3" in caught.value.remedy
+    assert "--set max_tokens=3" in caught.value.remedy and "another --out" in caught.value.remedy
+
+
+@pytest.mark.parametrize("max_tokens", [128, 4096])
+def test_rows_beyond_what_the_model_reads_are_not_mended_by_a_higher_limit(tmp_path, max_tokens):
+    model = chat_model_folder(tmp_path / "small", positions=128)
+    path = chats(tmp_path / "a.jsonl", [("q", "x" * 300)] * 3)
+    config = Sft.Config(
+        data=path, model=str(model), max_tokens=max_tokens, validation_share=0.0, out=tmp_path / "o"
+    )
+    with pytest.raises(ConfigError, match="3 longer than 128 tokens") as caught:
+        Sft(config).run(SilentProgress())
+    assert "the model reads no more than 128 tokens" in caught.value.remedy
+    assert "--set max_tokens" not in caught.value.remedy
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(300, 256), (200_000, 256)])
+def test_a_higher_limit_is_never_more_than_the_model_reads(tmp_path, size, wanted):
+    model = chat_model_folder(tmp_path / "small", positions=256)
+    path = chats(tmp_path / "a.jsonl", [("q", "x" * size)])
+    config = Sft.Config(
+        data=path, model=str(model), max_tokens=100, validation_share=0.0, out=tmp_path / "o"
+    )
+    with pytest.raises(ConfigError, match="1 longer than 100 tokens") as caught:
+        Sft(config).run(SilentProgress())
+    assert caught.value.remedy.endswith(f"--set max_tokens={wanted}")
 
 
 def test_on_a_tinker_endpoint_the_adapter_is_trained_and_no_loss_is_made_up(tmp_path, monkeypatch):

@@ -127,7 +127,9 @@ class Sft(ModelPipeline[SftResult]):
         self.check_source(rows)
         if not rows.train_examples:
             raise ConfigError(
-                str(self.config.data), f"no row is left to train on: {_why(rows)}", _remedy(rows)
+                str(self.config.data),
+                f"no row is left to train on: {_why(rows)}",
+                _remedy(rows, positions=max_positions(start)),
             )
         before = self.losses(run, "before", start)
         baseline = sum(before) / len(before) if before else None
@@ -307,7 +309,15 @@ def _why(rows: RowCounts) -> str:
     return f"{rows.read:,} rows, {', '.join(said) or 'none usable'}"
 
 
-def _remedy(rows: RowCounts) -> str:
-    if rows.too_long:
-        return f"raise it: --set max_tokens={rows.longest}"
-    return "lower validation_share" if rows.validation else "check the data"
+def _remedy(rows: RowCounts, *, positions: int) -> str:
+    """`positions` is what the model reads: a higher `max_tokens` than that changes nothing."""
+    if not rows.too_long:
+        return "lower validation_share" if rows.validation else "check the data"
+    if rows.limit >= positions:
+        return (
+            f"the model reads no more than {positions:,} tokens, whatever max_tokens is: shorten "
+            "the rows, or choose a model with more positions (--model, and another --out)"
+        )
+    # Rows that are far too long are not even tokenised: `longest` says nothing about them.
+    wanted = min(rows.longest, positions) if rows.longest > rows.limit else positions
+    return f"raise it, with another --out: --set max_tokens={wanted}"

@@ -43,7 +43,7 @@ def _fitted(world: World.Config, *, transitions: int, epochs: int) -> TrainWorld
 @recipe(
     hardware="1 CPU core",
     time="2 min",
-    expect="certified for 6 steps under three policies (results/trust_certificates.json)",
+    expect="certified for 5 steps under three policies (results/trust_certificates.json)",
 )
 def lake_model() -> TrainWorldModel.Config:
     """A model of frozen_lake 3x3, firm ice: 12,000 real steps, two minutes on one core."""
@@ -110,14 +110,26 @@ def sokoban_model() -> TrainWorldModel.Config:
 def gated_lake_agent() -> Rlvr.Config:
     """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified).
 
-    One core; only its warm-up was measured: 16,953 imagined steps, 871 real ones.
+    One core.
     """
     return Rlvr.Config(
         world=GatedWorld.Config(world=LAKE, folder=Path("runs/lake"), max_steps=LAKE.max_steps),
         ask="action",
         turn_tokens=6,
         max_turns=LAKE.max_steps,
-        warmup_examples=6_000,
-        warmup=SftConfig(batch_size=32, learning_rate=1.5e-3, pack_tokens=PACK),
-        rlvr=RlvrConfig(steps=150, groups=16, learning_rate=4e-4, pack_tokens=PACK, save_every=25),
+        # As `tiny_lake_agent`: after 6,000 episodes of which a fifth is right, 47 steps of RLVR
+        # stayed at random play.
+        warmup_examples=36_000,
+        correct_fraction=0.6,
+        learn_world=True,
+        warmup=SftConfig(batch_size=16, learning_rate=1e-3, pack_tokens=PACK),
+        rlvr=RlvrConfig(
+            steps=100,
+            groups=32,
+            refill=3,
+            learning_rate=3e-4,
+            kl=0.02,
+            pack_tokens=PACK,
+            save_every=20,
+        ),
     )

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from tyro.conf import UseAppendAction, arg
 
+from terrella.cli.kinds import command_of
 from terrella.core.config import Configurable, dump
 from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
@@ -94,8 +95,6 @@ def recipe_config(
 
 def _wrong_command(name: str, config: object, command: str) -> ConfigError:
     """The recipe is for another command, or for none."""
-    from terrella.cli.training import command_of
-
     if not isinstance(config, Configurable.Config):
         kind = type(config).__name__
         return ConfigError(name, f"returned {kind}, not a config", "return a config from it")

@@ -11,8 +11,8 @@ from rich.markup import escape
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, console, named_parts, recipe_config
+from terrella.cli.kinds import command_of
 from terrella.cli.memory_plan import dry_run_config, show_plan
-from terrella.cli.training import command_of
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.engines.launcher import Launch

@@ -18,6 +18,7 @@ from terrella.cli.app import (
     with_overrides,
     world_of,
 )
+from terrella.cli.kinds import command_of, rlvr_kinds, world_model_kinds
 from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
 from terrella.core.errors import ConfigError
 from terrella.core.known_names import near_names
@@ -57,33 +58,6 @@ def _show_recipes(title: str, rows: list[tuple[str, ...]]) -> None:
     console.print(table)
 
 
-def command_of(config: object) -> str:
-    """The command that runs a recipe's config."""
-    from terrella.pipelines.reproduce.pipeline import Reproduce
-
-    if isinstance(config, Reproduce.Config):
-        return "reproduce"
-    return "train-world-model" if isinstance(config, _world_model_kinds()) else "rlvr"
-
-
-def _rlvr_kinds() -> tuple[type, ...]:
-    from terrella.pipelines.rlvr import Rlvr
-    from terrella.pipelines.spa.pipeline import Spa
-    from terrella.pipelines.web.agent import WebPolicy
-    from terrella.pipelines.webrl.pipeline import WebRl
-
-    return (Rlvr.Config, WebRl.Config, Spa.Config, WebPolicy.Config)
-
-
-def _world_model_kinds() -> tuple[type, ...]:
-    from terrella.pipelines.text_games.pipeline import TextGameModel
-    from terrella.pipelines.video.pipeline import VideoModel
-    from terrella.pipelines.web.page_model import PageModel
-    from terrella.pipelines.world_model import TrainWorldModel
-
-    return (TrainWorldModel.Config, VideoModel.Config, PageModel.Config, TextGameModel.Config)
-
-
 @app.command(name="rlvr")
 def rlvr(
     recipe: Positional[str],
@@ -106,7 +80,7 @@ def rlvr(
     """
     from terrella.pipelines.base import run_pipeline
 
-    config = recipe_config(recipe, _rlvr_kinds(), "rlvr", out, assignments)
+    config = recipe_config(recipe, rlvr_kinds(), "rlvr", out, assignments)
     only_with_dry_run(on, dry_run)
     dry_run_config(config, on) if dry_run else run_pipeline(config)
 
@@ -133,7 +107,7 @@ def train_world_model(
     """
     from terrella.pipelines.base import run_pipeline
 
-    kinds = _world_model_kinds()
+    kinds = world_model_kinds()
     config = recipe_config(recipe, kinds, "train-world-model", out, assignments)
     only_with_dry_run(on, dry_run)
     dry_run_config(config, on) if dry_run else run_pipeline(config)

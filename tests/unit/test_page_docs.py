@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from terrella.cli.app import recipe_config
-from terrella.cli.training import _rlvr_kinds, _world_model_kinds
+from terrella.cli.kinds import rlvr_kinds, world_model_kinds
 from terrella.pipelines.web.page_model import PageModel
 from terrella.pipelines.web.planning import WebPlan
 
 PAGE = (Path(__file__).parents[2] / "docs/page_models.md").read_text()
-KINDS = {"train-world-model": _world_model_kinds, "rlvr": _rlvr_kinds}
+KINDS = {"train-world-model": world_model_kinds, "rlvr": rlvr_kinds}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.support.page_world import Buttons
 
 from terrella.browser.guard import Allow
 from terrella.commands import sites
+from terrella.commands.check.runner import check_world
 from terrella.core.errors import WorldError
 from terrella.core.tokens import Task
 from terrella.core.types import Split, Stop
@@ -155,6 +156,15 @@ def test_a_reset_that_fails_gives_the_turn_back(arena, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         broken.reset(seed=0)
     arena.build().reset(seed=0)
+
+
+def test_check_builds_several_worlds_and_leaves_none_in_the_middle(arena, tmp_path):
+    tasks = [{**ROW, "task_id": number, "oracle": ["scroll down"]} for number in range(60)]
+    (tmp_path / "many.json").write_text(json.dumps(tasks))
+    many = WebArena.Config(tasks=str(tmp_path / "many.json"), max_steps=3)
+    said = {result.name: result.detail for result in check_world(many)}
+    assert not [name for name, detail in said.items() if "not over" in detail], said
+    assert said["fork_is_independent"] == "2 seeds, 3 moments"
 
 
 def hold(folder, seconds):

@@ -89,6 +89,7 @@ def _run(check: Check, subject: Subject, label: str) -> CheckResult:
         detail = str(error)
     except Exception as error:  # noqa: BLE001  a world may fail in any way; the table must name it
         detail = f"{type(error).__name__}: {error}"
+    subject.leave()
     return CheckResult(
         world=label,
         name=check.__name__,

@@ -45,6 +45,11 @@ class Subject:
         others = [name for name in self.world.view_names if name != self.config.view]
         return [self, *(Subject(self.config.replace(view=name)) for name in others)]
 
+    def leave(self) -> None:
+        """End what a property left unfinished: the next one may build a world of its own."""
+        for each in self.__dict__.get("views", [self]):  # those that were built
+            each.world.leave()
+
     @functools.cached_property
     def episodes(self) -> list[Episode]:
         """Random play on train instances, mixed with the expert's where the world has one.

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from terrella.codecs.choose import codec_for
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.hardware import parse_hardware
 from terrella.engines.memory import steps
 from terrella.engines.memory.model_spec import llama_spec, model_spec, parameters
@@ -151,6 +152,38 @@ def test_a_reference_a_critic_and_a_server_have_rows_of_their_own():
     asleep = Phase(**{**vars(rl_phase()), "server": Served(share=0.5, sleeps=True)})
     _, training = plan_phase(asleep, parse_hardware("24GB"), "ddp")
     assert "vLLM server" not in [each.name for each in training.roles]
+
+
+def test_a_server_that_stays_awake_is_beside_the_learners():
+    learners = Phase(
+        name="agent", model=SMALL, settings=LearnerConfig(), example=EXAMPLE, server=Served()
+    )
+    hardware = parse_hardware("24GB")
+
+    def servers(**changes):
+        served = replace(learners, rows=8, server=Served(share=0.5, **changes))
+        (made,) = plan_phase(served, hardware, "ddp")
+        return [each for each in made.roles if each.name == "vLLM server"]
+
+    (awake,), (wide,) = servers(), servers(bf16=False)
+    assert awake.total == pytest.approx(12e9) and servers(sleeps=True) == []
+    assert wide.weights == 2 * awake.weights
+
+
+@pytest.mark.slow
+def test_webrl_at_8b_needs_a_server_that_sleeps_or_has_16_bits():
+    config, hardware = find_recipe("webrl_llama_8b_webarena_lite")(), parse_hardware("8xH100")
+    assert config.vllm.sleep and config.vllm.dtype == "bfloat16"
+    asleep = plan_config(config, hardware)
+    wide = config.replace(vllm=config.vllm.replace(sleep=False, dtype="float32"))
+    awake = plan_config(wide, hardware)
+    assert asleep.fits and not awake.fits
+    for part in ("agent.training", "agent.critic", "agent.judge"):
+        assert role(awake, part, "vLLM server").weights == pytest.approx(4 * 8.03e9, rel=0.01)
+        (made,) = [each for each in asleep.phases if each.name == part]
+        assert [each.name for each in made.roles] == ["policy"]
+    (remedy,), made = next(remedies(wide, hardware))
+    assert remedy.assignments == ("vllm.sleep=true",) and made.fits
 
 
 def test_the_table_has_a_row_for_each_role_and_a_verdict():

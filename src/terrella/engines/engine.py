@@ -20,7 +20,7 @@ from terrella.core.files import read_json_lines
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import make_once, rank, wait_for
 from terrella.core.tokens import History
-from terrella.engines.configs import EngineConfig, RlvrConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig
 from terrella.engines.interface import Curve, Engine, Model
 from terrella.models.names import SMOLLM2, TINY
 
@@ -58,11 +58,12 @@ def check_settings(
         trl_limits.check_run(config, rlvr=rlvr, ranks=ranks)
 
 
-def make_engine(
+def make_engine(  # noqa: PLR0913  what a run will do; all but two have defaults
     config: EngineConfig,
     *,
     work: Path,
     rlvr: RlvrConfig | None = None,
+    learners: LearnerConfig | None = None,
     temperature: float = 1.0,
     history: History = "sampled",
     masks_tokens: bool = False,
@@ -71,7 +72,8 @@ def make_engine(
     """The engine of a run, after `check_settings`. Nothing is started yet.
 
     `work` is the folder for logs of servers. A server that samples for a trainer computes in the
-    precision of `rlvr` and leaves it memory. `model` is the one that RL begins with.
+    precision of `rlvr` or of `learners`, and leaves it memory. `model` is the one that RL begins
+    with.
     """
     check_settings(
         config, rlvr=rlvr, temperature=temperature, history=history, masks_tokens=masks_tokens
@@ -86,7 +88,9 @@ def make_engine(
         return VerlEngine(config, work)
     from terrella.engines.trl.trl_engine import TrlEngine
 
-    return TrlEngine(config, work, rlvr=rlvr, temperature=temperature, model=model)
+    return TrlEngine(
+        config, work, rlvr=rlvr, learners=learners, temperature=temperature, model=model
+    )
 
 
 def open_sampler(model: Model, config: EngineConfig | None = None, *, work: Path) -> Sampler:

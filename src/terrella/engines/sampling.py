@@ -1,9 +1,9 @@
 """Samplers that an engine starts itself: in this process, or on a vLLM server.
 
 One server serves a whole run. Other weights of the same shape are loaded into it, so evaluation,
-self-play and training do not each start one.
+self-play and training do not each start one. A server that may sleep does so between two uses.
     with SamplerFactory(EngineConfig(sampler="vllm"), work) as samplers:
-        sampler = samplers.make(Path("runs/x/model"))
+        with samplers.open(Path("runs/x/model")) as sampler: ...
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class SamplerFactory:
         self._open = contextlib.ExitStack()
         self._server: VllmServer | None = None
         self._sampler: VllmSampler | None = None
+        self._in_use = 0
 
     def __enter__(self) -> Self:
         return self
@@ -47,15 +48,28 @@ class SamplerFactory:
 
         return parameter_count(model) > LARGEST_MODEL
 
-    def make(self, model: str | Path) -> Sampler:
-        """A sampler of this model, on the device of this process or on the server's."""
-        check_model(model)
-        if self.uses_server(model):
-            return self._serve(model)
-        from terrella.engines.local.local_sampler import local_sampler
-        from terrella.models.presets import load_model
+    @contextlib.contextmanager
+    def open(self, model: str | Path) -> Iterator[Sampler]:
+        """A sampler of this model, on the device of this process or on the server's.
 
-        return local_sampler(load_model(model)[0])
+        Loading the model wakes a sleeping server. After its last user it sleeps again, so that a
+        learner finds the memory free.
+        """
+        check_model(model)
+        if not self.uses_server(model):
+            from terrella.engines.local.local_sampler import local_sampler
+            from terrella.models.presets import load_model
+
+            yield local_sampler(load_model(model)[0])
+            return
+        sampler = self._serve(model)
+        self._in_use += 1
+        try:
+            yield sampler
+        finally:
+            self._in_use -= 1
+        if not self._in_use:
+            sampler.sleep()
 
     @contextlib.contextmanager
     def for_training(self, model: str | Path) -> Iterator[VllmSampler | None]:

@@ -158,6 +158,7 @@ class ModelPipeline(Pipeline[Result]):
         return make_engine(
             self.config,
             work=self.config.out / "engine",
+            learners=getattr(self.config, "learners", None),
             model=_named_model(self.config),
             **self._episodes(),
         )

@@ -118,6 +118,7 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
             assignments=_paths(config, "gradient_checkpointing", "true", every),
         ),
         Remedy(name="a server for sampling", assignments=_fields(config, "sampler", "vllm")),
+        Remedy(name="a server that sleeps", assignments=_sleeping_server(config)),
         Remedy(name="a smaller server", assignments=_smaller_server(config)),
         Remedy(
             name="smaller packs",
@@ -146,6 +147,15 @@ def _candidates(config: Any, hardware: Hardware) -> list[Remedy]:
         if not hardware.is_cpu and hardware.devices * times <= MOST_DEVICES
     ]
     return [each for each in built if each.assignments] + devices
+
+
+def _sleeping_server(config: Any) -> tuple[str, ...]:
+    """A server that gives its memory back while a trainer works, where one would stay awake."""
+    awake = any(
+        phase.settings is not None and phase.server is not None and not phase.server.sleeps
+        for phase in phases(config)
+    )
+    return ("vllm.sleep=true",) if awake else ()
 
 
 def _smaller_server(config: Any) -> tuple[str, ...]:

@@ -139,27 +139,34 @@ def _phase(
         )
     # SFT on records: a state and some of its actions stay together. A teacher's replies are alone.
     alone = getattr(config, "teacher", None) is not None
+    # A server that samples between the turns of learners stays on the device.
+    turns = isinstance(settings, LearnerConfig) and getattr(config, "learners", None) is not None
     return Phase(
         name=path,
         model=model,
         settings=settings,
         example=example,
         members=1 if alone else getattr(config, "actions", 1),
+        rows=_evaluated_rows(config) if turns else 0,
+        server=_server(config, model) if turns else None,
         engine=getattr(config, "engine", "trl"),
     )
 
 
 def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:
-    at_once = getattr(config, "slots", EVALUATED_ROWS)  # of a web agent: episodes in flight
-    rows = min(EVALUATED_ROWS, getattr(config, "evaluate_on", at_once))
     return Phase(
         name="evaluate",
         model=model,
         settings=None,
         example=example,
-        rows=rows,
+        rows=_evaluated_rows(config),
         server=_server(config, model),
     )
+
+
+def _evaluated_rows(config: Any) -> int:
+    at_once = getattr(config, "slots", EVALUATED_ROWS)  # of a web agent: episodes in flight
+    return min(EVALUATED_ROWS, getattr(config, "evaluate_on", at_once))
 
 
 def _server(config: Any, model: ModelSpec) -> Served | None:
@@ -169,9 +176,13 @@ def _server(config: Any, model: ModelSpec) -> Served | None:
     sampler = getattr(config, "sampler", "local")
     if sampler == "local" or (sampler == "auto" and parameters(model) <= LARGEST_MODEL):
         return None
-    vllm = config.vllm
+    # As the engine starts it beside a trainer (`engines.engine.make_engine`).
+    trained = getattr(config, "rlvr", None) or getattr(config, "learners", None)
+    bf16 = trained is None or trained.bf16
+    vllm = config.vllm.beside_trainer(bf16=bf16, temperature=1.0)
     return Served(
-        share=vllm.beside_trainer(bf16=False, temperature=1.0).memory or OWN_SHARE,
+        share=vllm.memory or OWN_SHARE,
+        bf16=vllm.dtype != "float32",
         tensor_parallel=vllm.tensor_parallel,
         # A server on GPUs of its own takes nothing from the trainer's.
         sleeps=vllm.sleep or bool(vllm.devices),

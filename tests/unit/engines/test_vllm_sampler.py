@@ -15,8 +15,8 @@ import pytest
 
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.protocols import Sampler
-from terrella.core.tokens import Sampled, TokenRequest
-from terrella.engines.configs import EngineConfig, RlvrConfig
+from terrella.core.tokens import Sampled, TokenRequest, TrainExample
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig
 from terrella.engines.engine import make_engine
 from terrella.engines.vllm import server as vllm_server
 from terrella.engines.vllm.sampler import VllmSampler
@@ -142,6 +142,88 @@ def small(tmp_path):
     return tmp_path / "small"
 
 
+LOADED = (200, {"results": [{"stale": []}]})
+
+
+def stub_server(fake, monkeypatch):
+    """The fake in the place of servers that an engine starts; they are listed."""
+    from terrella.engines import sampling
+
+    started = []
+
+    class Server:
+        def __init__(self, config, folder, *, log):
+            self.config, self.folder, self.url, self.key = config, folder, "", ""
+            started.append(self)
+
+        start = close = wait_until_healthy = lambda self: None
+
+        def sampler(self):
+            url = f"http://127.0.0.1:{fake.server_address[1]}"
+            return vllm_server.sampler_of(self.config, url, "secret")
+
+    monkeypatch.setattr(sampling, "VllmServer", Server)
+    return started
+
+
+def engine_with_learners(fake, monkeypatch, work, **server):
+    """An engine of a pipeline whose learners and server take turns, and its server."""
+    pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]'")
+    from terrella.engines.trl import trl_engine
+
+    monkeypatch.setattr(trl_engine, "require_vllm", lambda: None)
+    config = EngineConfig(sampler="vllm", vllm=VllmServer.Config(**server))
+    started = stub_server(fake, monkeypatch)
+    return make_engine(config, work=work, learners=LearnerConfig(bf16=True)), started
+
+
+def test_a_server_sleeps_while_a_learner_trains_and_wakes_for_the_next_sampler(
+    fake, small, tmp_path, monkeypatch
+):
+    """WebRL on one GPU: without this, server and learner are in memory together."""
+    engine, started = engine_with_learners(fake, monkeypatch, tmp_path, sleep=True)
+    fake.replies = [(200, {"choices": [CHOICE]}), (200, {})]
+    with engine:
+        with engine.sampler(small) as sampler:
+            sample(sampler)
+        before = [path.partition("?")[0] for path, _, _ in fake.requests]
+        with engine.learner(small, work=tmp_path / "learner") as learner:
+            example = TrainExample(
+                prompt_ids=[3, 4], completion_ids=[5], mask=[True], columns={"weight": [1.0]}
+            )
+            learner.forward_backward([example], "cross_entropy")
+        assert before == ["/v1/completions", "/sleep"] and len(fake.requests) == 2
+        fake.replies = [(200, {}), LOADED, (200, {}), (200, {}), (200, {"choices": [CHOICE]})]
+        fake.replies += [(200, {})]
+        with engine.sampler(small) as sampler:
+            sample(sampler)
+    again = [path.partition("&")[0] for path, _, _ in fake.requests[2:]]
+    assert again == [
+        "/wake_up?tags=weights",
+        "/collective_rpc",
+        "/wake_up?tags=kv_cache",
+        "/reset_prefix_cache",
+        "/v1/completions",
+        "/sleep?level=2",
+    ]
+    # In the precision of the learners, and not with vLLM's default share of the GPU.
+    assert [(each.config.dtype, each.config.memory) for each in started] == [("bfloat16", 0.4)]
+
+
+def test_a_server_that_may_not_sleep_and_one_in_use_stay_awake(fake, small, tmp_path, monkeypatch):
+    engine, _ = engine_with_learners(fake, monkeypatch, tmp_path)
+    with engine, engine.sampler(small):
+        pass
+    assert not fake.requests
+    engine, _ = engine_with_learners(fake, monkeypatch, tmp_path, sleep=True)
+    fake.replies = [LOADED, (200, {}), (200, {})]
+    with engine, engine.sampler(small):
+        with engine.sampler(small):
+            pass
+        assert not any("sleep" in path for path, _, _ in fake.requests)
+    assert "/sleep" in fake.requests[-1][0]
+
+
 def test_a_hub_model_is_measured_then_trained_on_one_server(fake, small, tmp_path, monkeypatch):
     """The weights of a hub model are loaded again from its download."""
     import huggingface_hub
@@ -154,27 +236,18 @@ def test_a_hub_model_is_measured_then_trained_on_one_server(fake, small, tmp_pat
     monkeypatch.setattr(presets, "refuse_code", lambda name: None)
     config = presets.load_config(small)
     monkeypatch.setattr(presets, "load_config", lambda name: config)
-    started = []
-
-    class Server:
-        def __init__(self, config, folder, *, log):
-            started.append((folder, config.max_model_len))
-            self.config, self.url, self.key = config, "", ""
-
-        start = close = wait_until_healthy = lambda self: None
-
-        def sampler(self):
-            url = f"http://127.0.0.1:{fake.server_address[1]}"
-            return vllm_server.sampler_of(self.config, url, "secret")
-
-    monkeypatch.setattr(sampling, "VllmServer", Server)
-    fake.replies = [(200, {"results": [{"stale": []}]}), (200, {})] * 2
+    started = stub_server(fake, monkeypatch)
+    fake.replies = [LOADED, (200, {})] * 2
     with sampling.SamplerFactory(EngineConfig(sampler="vllm"), tmp_path / "work") as samplers:
-        assert samplers.make(name).context_tokens == 512
+        with samplers.open(name) as sampler:
+            assert sampler.context_tokens == 512
         with samplers.for_training(name):
             pass
-        samplers.make(small)
-    assert started == [(small, 512)]  # not 4096, which vLLM would refuse for this model
+        with samplers.open(small):
+            pass
+    (server,) = started
+    # Not 4096, which vLLM would refuse for this model.
+    assert (server.folder, server.config.max_model_len) == (small, 512)
     loads = [body["kwargs"]["path"] for path, _, body in fake.requests if "rpc" in path]
     assert loads == [str(small)] * 2
 

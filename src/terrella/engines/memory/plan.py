@@ -70,7 +70,9 @@ class Served:
     """Of a device's memory that it takes, whatever it needs."""
     tensor_parallel: int = 1
     sleeps: bool = False
-    """It gives its memory back while the trainer works (verl)."""
+    """It gives its memory back while the trainer works."""
+    bf16: bool = True
+    """Weights and cache have 16 bits, else 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +143,10 @@ def plan_phase(phase: Phase, hardware: Hardware, sharding: Sharding) -> list[Pha
     if phase.settings is None:
         return [PhasePlan(name=phase.name, roles=tuple(_evaluation(phase, hardware)))]
     roles = _trained_roles(phase, hardware, sharding)
-    if isinstance(phase.settings, SftConfig | LearnerConfig):
-        return [PhasePlan(name=phase.name, roles=tuple(roles))]
     server = [] if phase.server is None else [_server(phase, hardware, phase.server)]
     awake = [] if phase.server is not None and phase.server.sleeps else server
+    if isinstance(phase.settings, SftConfig | LearnerConfig):
+        return [PhasePlan(name=phase.name, roles=(*roles, *awake))]
     idle = [_idle(role) for role in roles]
     sampled = server or _local_sampler(phase, hardware, sharding)
     return [
@@ -279,12 +281,13 @@ def _evaluation(phase: Phase, hardware: Hardware) -> list[Role]:
 
 
 def _server(phase: Phase, hardware: Hardware, server: Served) -> Role:
-    """A vLLM server's share of one device, in bf16 with a paged cache."""
+    """A vLLM server's share of one device, with a paged cache."""
     assert phase.model is not None
     config = phase.model.config
-    weights = 2.0 * parameters(phase.model) / server.tensor_parallel
+    width = 2.0 if server.bf16 else 4.0
+    weights = width * parameters(phase.model) / server.tensor_parallel
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * head
+    token = 2 * width * config.num_hidden_layers * config.num_key_value_heads * head
     length = phase.example.prompt + phase.example.completion
     rows = math.ceil(phase.rows / hardware.processes) * server.tensor_parallel
     cache = token * length * min(rows, SERVED_ROWS) / server.tensor_parallel

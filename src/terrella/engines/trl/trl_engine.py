@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -31,11 +32,13 @@ class TrlEngine:
         work: Path,
         *,
         rlvr: RlvrConfig | None = None,
+        learners: LearnerConfig | None = None,
         temperature: float = 1.0,
         model: str | None = None,
     ) -> None:
-        if rlvr is not None:
-            vllm = config.vllm.beside_trainer(bf16=rlvr.bf16, temperature=temperature)
+        trained = rlvr or learners
+        if trained is not None:
+            vllm = config.vllm.beside_trainer(bf16=trained.bf16, temperature=temperature)
             config = config.replace(vllm=vllm)
         self.samplers = SamplerFactory(config, work)
         rl_model = model if rlvr is not None else None
@@ -48,9 +51,8 @@ class TrlEngine:
     def __exit__(self, *_: object) -> None:
         self.samplers.__exit__()
 
-    @contextlib.contextmanager
-    def sampler(self, model: Model) -> Iterator[Sampler]:
-        yield self.samplers.make(model)
+    def sampler(self, model: Model) -> AbstractContextManager[Sampler]:
+        return self.samplers.open(model)
 
     @contextlib.contextmanager
     def learner(

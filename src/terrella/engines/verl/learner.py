@@ -238,7 +238,7 @@ def open_learner(
 
             def serve(folder: Path) -> Any:
                 if engine.sampler != "auto":
-                    return contextlib.nullcontext(samplers.make(folder))
+                    return samplers.open(folder)
                 return open_servers(engine, folder, pool=pool)
 
             folder = work.resolve() / "sampled"

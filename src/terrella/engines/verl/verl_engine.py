@@ -60,7 +60,8 @@ class VerlEngine:
     def sampler(self, model: Model) -> Iterator[Sampler]:
         """See `Engine`. sampler=auto starts servers on the cluster, which end with the context."""
         if self.config.sampler != "auto":
-            yield self.samplers.make(model)
+            with self.samplers.open(model) as sampler:
+                yield sampler
             return
         from terrella.engines.verl.servers import open_servers
         from terrella.models.presets import model_folder

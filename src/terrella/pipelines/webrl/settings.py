@@ -15,6 +15,7 @@ from terrella.core.config import Local, Recorded, dump
 from terrella.core.errors import ConfigError
 from terrella.core.world import World
 from terrella.data.replay import Replay
+from terrella.engines.configs import LearnerConfig
 from terrella.models.names import check_model_name
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.webrl.curriculum import Curriculum
@@ -129,6 +130,11 @@ class WebRlSettings(ModelPipeline.Config):
     @property
     def all_families(self) -> tuple[str, ...]:
         return (*self.families, *self.unseen)
+
+    @property
+    def learners(self) -> LearnerConfig | None:
+        """Memory of the models that are trained in turns with a server that samples."""
+        return None if self.model == POINTER else self.agent.training
 
     @property
     def patience(self) -> int:

@@ -1,10 +1,11 @@
-"""Five chat templates as they are published (without tools), each over a small tokenizer.
+"""Six chat templates as they are published (without tools), each over a small tokenizer.
 
 chatml   SmolLM2: a default system message
 llama3   trims contents
 gemma    no system role, roles must alternate, the model's role is `model`
 r1       DeepSeek-R1: opens a thought in the generation prompt, drops thoughts from the history
 qwen3    a switch for thoughts; drops thoughts of all turns before the last question
+glm4     nothing ends a turn but the mark of the next one (its structure, not its text)
 """
 
 from collections.abc import Sequence
@@ -89,7 +90,20 @@ QWEN3 = """{%- if messages[0].role == 'system' %}\
     {%- endif %}
 {%- endif %}"""
 
-TEMPLATES = {"chatml": CHATML, "llama3": LLAMA3, "gemma": GEMMA, "r1": R1, "qwen3": QWEN3}
+GLM4 = """[gMASK]<sop>{% for message in messages %}{% if message['content'] %}\
+{{ '<|' + message['role'] + '|>' }}{{ message['metadata'] }}{{ '\n' + message['content'] }}\
+{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+"""A reply begins with the line end after `<|assistant|>`."""
+GLM4_SPECIALS = ("[gMASK]", "<sop>", "<|system|>", "<|assistant|>", "<|observation|>", "<|user|>")
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "llama3": LLAMA3,
+    "gemma": GEMMA,
+    "r1": R1,
+    "qwen3": QWEN3,
+    "glm4": GLM4,
+}
 THINKERS = ("r1", "qwen3")
 SPECIALS = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
@@ -97,9 +111,10 @@ SPECIALS = {
     "gemma": ("<start_of_turn>", "<end_of_turn>"),
     "r1": ("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<\uff5cend▁of▁sentence\uff5c>"),
     "qwen3": ("<|im_start|>", "<|im_end|>"),
+    "glm4": GLM4_SPECIALS,
 }
 ENDS = {name: specials[-1] for name, specials in SPECIALS.items()}
-EOS = {**ENDS, "llama3": "<|end_of_text|>", "gemma": "<eos>"}
+EOS = {**ENDS, "llama3": "<|end_of_text|>", "gemma": "<eos>", "glm4": "<|endoftext|>"}
 CORPUS = ["State:\n##_P\nYou have 5 actions left. <answer> up || down </answer> user assistant"] * 8
 
 

@@ -1,7 +1,7 @@
 """A small stand-in of a public chat model for web agents: its architecture at small width.
 
-Its tokenizer has Llama 3's marks, which the published template needs, and GLM-4's are not needed:
-its recipe uses the model's own chat template.
+Its tokenizer has the model's marks: Llama 3's, which the published template needs, or GLM-4's, with
+a chat template of its structure.
     make_web_stand_in("meta-llama/Llama-3.1-8B-Instruct", folder, texts)
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tests.support.chat_templates import EOS, GLM4, GLM4_SPECIALS
 from tests.support.stand_in import SMALL
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -44,11 +45,14 @@ def make_web_stand_in(name: str, folder: Path, texts: Sequence[str]) -> None:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator(texts, trainer)
+    glm = "glm-4" in name
+    end = EOS["glm4"] if glm else END
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=BEGIN, eos_token=END, pad_token=END
+        tokenizer_object=bpe, bos_token=None if glm else BEGIN, eos_token=end, pad_token=end
     )
-    tokenizer.add_special_tokens({"additional_special_tokens": [OPEN, CLOSE]})
-    tokenizer.chat_template = LLAMA3_TEMPLATE
+    specials = GLM4_SPECIALS if glm else (OPEN, CLOSE)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(specials)})
+    tokenizer.chat_template = GLM4 if glm else LLAMA3_TEMPLATE
     kind = shape.pop("model_type")
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     settings = {**shape, **SMALL, "vocab_size": len(tokenizer), "head_dim": 32, **ids}

@@ -96,6 +96,8 @@ def tokenizer_of(model, words=()):
         return character_tokenizer((*words, *TAG_TOKENS))
     if "llama" in model.lower():
         return chat_tokenizer("llama3")
+    if "glm-4" in model:
+        return chat_tokenizer("glm4")
     return chat_tokenizer("r1" if "deepseek" in model else "chatml")
 
 

@@ -1,8 +1,9 @@
 """A tokenizer's chat template: renders conversations, and knows what stands around a reply.
 
 Templates differ in more than their tokens. Some have no system role. Some open a thought in the
-generation prompt (DeepSeek-R1), some have a switch for thoughts (`enable_thinking`, Qwen3). What a
-template does is found out by rendering, not by the model's name.
+generation prompt (DeepSeek-R1), some have a switch for thoughts (`enable_thinking`, Qwen3). Some
+write nothing after a reply: the mark of the next turn ends it (GLM-4). What a template does is
+found out by rendering, not by the model's name.
     template = ChatTemplate(tokenizer, thinking="auto")
     ids = template.prompt(messages)
 """
@@ -66,6 +67,7 @@ class ChatTemplate:
         """Whether replies begin with a thought."""
         self.opens_thought = self.thinks and self._ends_in_thought()
         """Whether the generation prompt has opened the thought already."""
+        self._marks_end = bool(self._after_reply([]))
         self.stop_ids = self._find_stop_ids()
 
     # --- thoughts ---------------------------------------------------------------------------------
@@ -110,7 +112,20 @@ class ChatTemplate:
         return tuple(self.encode(self.render(messages, ask=True))[0])
 
     def after_reply(self, messages: Sequence[Message]) -> list[int]:
-        """The template's tokens after a reply that `messages` follow, beginning with its end."""
+        """The template's tokens after a reply that `messages` follow, beginning with its end.
+
+        The end may be the first token of the next message (GLM-4).
+        """
+        found = self._after_reply(messages)
+        if not found:
+            raise ConfigError(
+                "chat codec",
+                "the chat template does not end a reply with a special token",
+                "give each turn its own prompt (history=actions) and the tokenizer an EOS token",
+            )
+        return found
+
+    def _after_reply(self, messages: Sequence[Message]) -> list[int]:
         opening = [user("?"), {"role": "assistant", "content": MARKER}]
         text = self.render([*opening, *messages], ask=bool(messages))
         if MARKER not in text:
@@ -122,9 +137,7 @@ class ChatTemplate:
         for index, start in enumerate(starts):
             if start >= reply_end and ids[index] in self._special_ids:
                 return ids[index:]
-        raise ConfigError(
-            "chat codec", "the chat template does not end a reply with a special token"
-        )
+        return []
 
     def reply(self, content: str) -> tuple[int, ...]:
         """Ids of a reply, from after the generation prompt to the end of the turn."""
@@ -132,12 +145,23 @@ class ChatTemplate:
         prompt, _ = self.encode(self.render(messages, ask=True))
         messages.append({"role": "assistant", "content": content})
         conversation, _ = self.encode(self.render(messages, ask=False))
-        stop = self.stop_ids[0]
-        if conversation[: len(prompt)] != prompt:
+        written = self.continued(prompt, conversation)
+        if written is None:
             # The template renders a past turn differently from one that is being generated.
-            return (*self.write(content), stop)
-        written = conversation[len(prompt) :]
-        return (*written[: written.index(stop)], stop)
+            return (*self.write(content), self.stop_ids[0])
+        return tuple(written)
+
+    def continued(self, prompt: list[int], conversation: list[int]) -> list[int] | None:
+        """The reply that ends a rendered conversation, with the end of its turn.
+
+        None if it does not follow this prompt.
+        """
+        if conversation[: len(prompt)] != prompt:
+            return None
+        written, stop = conversation[len(prompt) :], self.stop_ids[0]
+        if stop in written:
+            return [*written[: written.index(stop)], stop]
+        return None if self._marks_end else [*written, stop]
 
     def write(self, text: str) -> list[int]:
         """Tokenize text inside a reply; tags of thoughts are the only special tokens in it."""
@@ -184,11 +208,15 @@ class ChatTemplate:
         return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
 
     def _find_stop_ids(self) -> tuple[int, ...]:
-        """The end-of-turn token, the EOS token, and those that generation ends with by default."""
+        """The end-of-turn token, the EOS token, and those that generation ends with by default.
+
+        Where nothing ends a turn, it is the mark of the user's next one, or the EOS token.
+        """
         eos = self.tokenizer.eos_token_id
         own = () if eos is None else (int(eos),)
         others = getattr(self.tokenizer, GENERATION_ENDS, ())
-        return tuple(dict.fromkeys((self.after_reply([])[0], *own, *others)))
+        end = self._after_reply([]) or self._after_reply([user("?")])
+        return tuple(dict.fromkeys((*(end[:1] or own or self.after_reply([])), *own, *others)))
 
     def _knows_system_role(self) -> bool:
         """Whether the template renders a system message.

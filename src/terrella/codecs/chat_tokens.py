@@ -79,7 +79,8 @@ class ChatCodec:
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
         """The template's tokens between the end of one reply and the start of the next.
 
-        A reply that was cut off has not ended its turn: its end token comes first.
+        A reply that was cut off, or ended by another stop id, has not ended its turn: the end token
+        comes first.
         """
         state = state_message(show_text(situation.observation), situation.steps_left)
         end, *rest = self.template.after_reply([state])

@@ -57,11 +57,11 @@ class Conversation:
             content = self._without_thought(content, prompt)
             messages = [*messages[:-1], replace(messages[-1], content=content)]
         whole = self._encode(self._render(messages, ask=False))
-        if whole[: len(prompt)] == prompt and self.stop in whole[len(prompt) :]:
-            written = whole[len(prompt) : whole.index(self.stop, len(prompt))]
+        written = self.template.continued(prompt, whole)
+        if written is not None:
             thinks = END_THINK in content
-            if not thinks or END_THINK in self.tokenizer.decode(written):
-                return [*written, self.stop]
+            if not thinks or END_THINK in self.tokenizer.decode(written[:-1]):
+                return written
         # The template renders a past turn differently from one that is being written.
         return [*self.template.write(self._after_prompt(content, prompt)), self.stop]
 

@@ -161,6 +161,9 @@ class WebCodec:
 
     def reply(self, written: str) -> tuple[int, ...]:
         """The tokens of a written action, to the end of the turn."""
+        if self.config.form == "chat":
+            assert isinstance(self.template, ChatTemplate)
+            return self.template.reply(written)  # as past actions are rendered
         blank = " " if self.config.form == "compact" else ""
         return (*self.template.write(f"{blank}{written}"), self.stop_ids[0])
 

@@ -151,7 +151,8 @@ class Codec(Protocol):
     def world_turn(self, situation: Situation, *, cut_off: bool = False) -> tuple[int, ...]:
         """The world's tokens after the model's turn, up to where the model writes again.
 
-        If the reply was cut off, they begin with the end of the turn.
+        If the reply was cut off, they begin with the end of the turn. That is the first stop id; a
+        reply that another stop id ended counts as cut off here.
         """
         ...
 

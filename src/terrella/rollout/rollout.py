@@ -242,7 +242,9 @@ class Rollout(Configurable):
             over, situation = await self._carry_out(worker, buffer, sampled)
             if over or turn == len(seeds):
                 break
-            if not writer.context.go_on(buffer, situation, cut_off=not sampled.stopped):
+            # Of several stop ids, the first one ends a turn.
+            ended = tuple(sampled.token_ids[-1:]) == tuple(self.codec.stop_ids[:1])
+            if not writer.context.go_on(buffer, situation, cut_off=not ended):
                 return Stop.OUT_OF_TOKENS
         return Stop.OUT_OF_STEPS
 

@@ -1,4 +1,4 @@
-"""1,000 multi-turn episodes over five chat templates: what was sampled is what is trained."""
+"""1,200 multi-turn episodes over six chat templates: what was sampled is what is trained."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ from terrella.rollout.tasks import AgentTasks
 from terrella.worlds.counter import Counter
 
 EPISODES = 200
-"""By template: 1,000 in all."""
+"""By template: 1,200 in all."""
 
 
 def script(rng: np.random.Generator, name: str, opened: bool) -> tuple[str, str]:

@@ -250,13 +250,75 @@ def test_a_tokenizer_without_a_template_is_refused():
         ChatCodec(tokenizer)
 
 
-def test_a_template_without_an_end_of_turn_is_refused():
+def test_without_any_mark_a_reply_ends_with_eos_and_conversations_are_refused():
     tokenizer = small_tokenizer("chatml")
     tokenizer.chat_template = (
         "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
     )
+    codec = ChatCodec(tokenizer)
+    reply = codec.answer_action(["Up"])
+    assert codec.stop_ids == (tokenizer.eos_token_id,) == reply[-1:]
+    assert codec.read_actions(reply) == ("Up",)
+    with pytest.raises(ConfigError, match="special token") as caught:
+        codec.world_turn(situation())
+    assert "history=actions" in caught.value.remedy
+    tokenizer.eos_token = None
     with pytest.raises(ConfigError, match="special token"):
         ChatCodec(tokenizer)
+
+
+@pytest.mark.parametrize("line_end", ["", "\n"], ids=["the model's", "the prompt's"])
+def test_the_mark_of_the_next_turn_may_end_a_reply(line_end):
+    """GLM-4. Its line end after `<|assistant|>` is the prompt's or the reply's."""
+    tokenizer = chat_tokenizer("glm4")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{{ '<|assistant|>' }}", f"{{{{ '<|assistant|>{line_end}' }}}}"
+    )
+    codec = ChatCodec(tokenizer, max_actions=2)
+    user_mark, eos = tokenizer.convert_tokens_to_ids(["<|user|>", "<|endoftext|>"])
+    assert codec.stop_ids == (user_mark, eos)
+    first, then = situation(left=5), situation("P___", left=4)
+    ids = codec.ask_action(first) + codec.answer_action(["Up"]) + codec.world_turn(then)
+    reply = {"role": "assistant", "content": answer_text("Up")}
+    messages = [*chat_messages(first, 2, codec.form), reply, chat_messages(then)[-1]]
+    assert ids == rendered(tokenizer, messages, merge_system=False)
+    assert codec.world_turn(then, cut_off=True) == (user_mark, *codec.world_turn(then))
+
+
+class Ending:
+    """A sampler whose replies end with this token."""
+
+    def __init__(self, codec, end):
+        self.codec, self.end, self.prompts = codec, end, []
+
+    async def sample(self, request):
+        self.prompts.append(request.prompt_ids)
+        ids = (*self.codec.answer_action(["up"])[:-1], self.end)
+        return Sampled(token_ids=ids, logprobs=(-1.0,) * len(ids), stopped=True)
+
+    def release(self, session):
+        pass
+
+
+@pytest.mark.parametrize("name", ["glm4", "llama3"])
+def test_a_reply_that_eos_ended_gets_the_end_of_its_turn(name):
+    """Where the next mark is the end, the world's turn would begin without it."""
+    codec = ChatCodec(chat_tokenizer(name))
+    tokenizer = codec.tokenizer
+    with Rollout(Rollout.Config(world=Counter.Config(), max_turns=2), codec) as rollout:
+        task = Task(seed=0, split=Split.TRAIN)
+        sampler = Ending(codec, tokenizer.eos_token_id)
+        (episode,) = rollout.run(sampler, [task], group_size=1, seed=0)
+        usual = Ending(codec, codec.stop_ids[0])
+        (other,) = rollout.run(usual, [task], group_size=1, seed=0)
+    second = list(sampler.prompts[1])
+    at = second.index(tokenizer.eos_token_id)
+    assert second[at + 1] == codec.stop_ids[0]
+    assert [*second[:at], *second[at + 1 :]] == list(usual.prompts[1])
+    whole = episode.prompt_ids + episode.completion_ids
+    assert whole[: len(second)] == tuple(second)
+    assert sum(episode.model_mask) == sum(other.model_mask)  # the mark is the world's
 
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]

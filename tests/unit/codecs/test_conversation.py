@@ -60,6 +60,15 @@ def test_every_reply_is_trained_after_the_prompt_of_a_server(name, reply):
         assert tokenizer.decode(before[len(asked) :]) == empty
 
 
+def test_where_the_next_mark_ends_a_reply_it_is_learnt_and_turns_only_grow():
+    tokenizer = published_tokenizer("glm4")
+    messages = said("2 + 2?", "four", "3 + 3?", "six")
+    (example,) = Conversation(ChatCodec(tokenizer)).examples(messages)
+    (_, first), (before, second) = replies([example])
+    assert [tokenizer.decode(ids) for ids in (first, second)] == ["\nfour<|user|>", "\nsix<|user|>"]
+    assert before == asked_with(tokenizer, messages[:3])
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_reply_has_its_whole_thought_and_ends_its_turn(name):
     tokenizer = chat_tokenizer(name)

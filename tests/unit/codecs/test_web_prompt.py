@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("transformers")
+from tests.support.chat_templates import chat_tokenizer as published_tokenizer
 from tests.support.tiny_chat import chat_tokenizer
 
 from terrella.codecs.web_prompt import WebCodecConfig
@@ -43,6 +44,15 @@ def test_a_long_page_loses_its_end_and_never_the_question(form):
     assert tail.rstrip().endswith("Action:" if form == "compact" else "assistant")
     with pytest.raises(ConfigError, match="do not hold the question"):
         codec(form=form, prompt_tokens=5).prompt(long)
+
+
+def test_a_reply_is_written_as_past_actions_are_shown():
+    """GLM-4's replies begin with a line end, and end with the mark of the next question."""
+    made = WebCodecConfig(form="chat").make(published_tokenizer("glm4"))
+    reply, decode = made.reply("click 7"), made.tokenizer.decode
+    assert decode(reply) == "\nclick 7<|user|>" and made.text(reply) == "click 7"
+    assert f"<|assistant|>{decode(reply)}" in decode(made.prompt(SHOWN))
+    assert made.stop_ids[1] == made.tokenizer.eos_token_id
 
 
 LLAMA_MARKS = ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"]

@@ -55,5 +55,8 @@ class InstructionWorld(Protocol):
         ...
 
     def draft(self, instruction: str, like: str) -> Draft:
-        """The task that an untrusted instruction means; without a template it begins as `like`."""
+        """The task that an untrusted instruction means; without a template it begins as `like`.
+
+        `like` is the instruction of one of the world's own tasks, or a task that it drafted.
+        """
         ...

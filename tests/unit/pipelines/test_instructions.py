@@ -27,12 +27,12 @@ FAMILIES = {"count": WordCounter.Config(goals=9, max_steps=6)}
 FAILED = "Count from 2 to 6."
 
 
-def record(instruction=FAILED):
+def record(instruction=FAILED, written=""):
     page = f'[1] task "{instruction}"\n[2] text "2"'
     choice = Choice(observation=page, offered=("up",), taken=0, logprob=0.0, steps_left=1)
     past = PracticeRecord(tuple(FAMILIES))
     lost = Attempt(
-        task=PracticeTask(family="count", seed=1),
+        task=PracticeTask(family="count", seed=1, written=written),
         instruction="Count.",
         choices=(choice,),
         last=page,
@@ -103,6 +103,19 @@ def test_without_a_check_an_outcome_model_must_judge_and_a_model_may_refuse():
     assert all(HELD_OUT not in prompt for prompt in asked) and FAILED in asked[0]
     silent, _ = write(say=say, judged=True, screen=lambda prompt, seed: "Perhaps.")
     assert silent.fates == {"refused": 2}
+
+
+@pytest.mark.parametrize("earlier", ["", '{"intent": "Sing."}'])
+def test_a_new_instruction_begins_as_what_failed_also_if_that_was_written(monkeypatch, earlier):
+    begun = []
+    draft = WordCounter.draft
+    monkeypatch.setattr(
+        WordCounter,
+        "draft",
+        lambda self, text, like: (begun.append(like), draft(self, text, like))[1],
+    )
+    write(record("Sing.", earlier), say="`Dance a little.`", judged=True)
+    assert begun == [earlier or "Sing."]
 
 
 def test_templates_write_without_a_model_and_without_a_failure():

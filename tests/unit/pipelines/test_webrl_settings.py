@@ -10,15 +10,18 @@ from terrella.cli.app import world_of
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.config import dump
 from terrella.core.config_override import override
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, WorldError
+from terrella.engines.configs import LearnerConfig
 from terrella.pipelines.evaluate.talk import agent_settings
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.pipeline import WebRl
-from terrella.recipes import all_recipes
+from terrella.recipes import all_recipes, find_recipe
+from terrella.recipes.webrl_language import LITE
 from terrella.rollout.env_pool import EnvPool
 from terrella.show.runs import read_run
 from terrella.worlds.counter import Counter
 from terrella.worlds.sokoban import Sokoban
+from terrella.worlds.webarena.tasks import load_tasks
 
 PLAIN = WebRl.Config(families={"count": Counter.Config()})
 
@@ -54,6 +57,37 @@ def test_the_settings_of_all_recipes_go_together():
                 arm.check_together()
                 found += 1
     assert found > 5
+
+
+def test_the_tasks_of_lite_are_shared_out_to_the_five_sites_of_the_paper():
+    """Published for the 19, 30, 35, 30 and 45 tasks of one site, and six that need two."""
+    assert sorted(number for ids in LITE.values() for number in ids) == list(range(165))
+    several = {127, 144, 146, 147, 158, 161}
+    assert [len(set(ids) - several) for ids in LITE.values()] == [19, 30, 35, 30, 45]
+    for recipe in ("webrl_llama_8b_webarena_lite", "webrl_glm4_9b_webarena_lite"):
+        families = find_recipe(recipe)().families
+        assert {name: world.only for name, world in families.items()} == LITE
+    try:
+        tasks = load_tasks("webarena_lite")
+    except WorldError as missing:
+        pytest.skip(str(missing))
+    for site, ids in LITE.items():
+        for each in (task for task in tasks if task.task_id in ids):
+            assert site in each.sites and (len(set(each.sites) - {"wikipedia"}) == 1) is (
+                each.task_id not in several
+            )
+
+
+def test_the_server_of_a_run_suits_its_learners(tmp_path, monkeypatch):
+    from terrella.engines.trl import trl_engine
+
+    monkeypatch.setattr(trl_engine, "require_vllm", lambda: None)
+    agent = LanguageAgentConfig(training=LearnerConfig(bf16=True))
+    run = PLAIN.replace(model="smollm2", sampler="vllm", agent=agent, out=tmp_path)
+    server = WebRl(run)._make_engine().samplers.config.vllm
+    assert (server.dtype, server.memory) == ("bfloat16", 0.4)
+    alone = WebRl(run.replace(model="pointer"))._make_engine().samplers.config.vllm
+    assert (alone.dtype, alone.memory) == ("auto", 0.0)
 
 
 def test_the_world_of_a_run_is_what_its_families_have_in_common(tmp_path):

@@ -269,3 +269,21 @@ def test_a_task_gets_its_own_login_or_none_and_a_missing_one_is_named(started, t
     world.reset(seed=0, options={"written": world.draft("Dance.", "Sing.").task})
     assert world.task.intent == "Dance."
     assert browser.storage[-1] == str(tmp_path / "gitlab.reddit_state.json")
+
+
+def test_a_task_in_words_begins_where_a_written_one_did_and_nowhere_by_default(started):
+    world, _ = started()
+    first = world.tasks[0]
+    beside = read_task(unchecked_row("Sing.", ("map",), "__MAP__/x", "map_state.json"), "webarena")
+    world.tasks = [first, beside]
+    written = world.draft("Dance.", "Sing.").task
+    world.tasks = [first]
+    again = read_task(json.loads(world.draft("Jump.", written).task), "vab")
+    assert (again.intent, again.start_urls, again.login, again.sites) == (
+        "Jump.",
+        ("__MAP__/x",),
+        "map_state.json",
+        ("map",),
+    )
+    lost = world.draft("Jump.", "Sing.")
+    assert not lost.task and "begin beside: 'Sing.'" in lost.reason

@@ -220,8 +220,8 @@ class InstructionWriter(Configurable):
             if each.fate != "proposed":
                 screened.append(each)
                 continue
-            like = failed[int(rng.integers(len(failed)))].instruction if failed else ""
-            draft = world.draft(each.text, like)
+            like = failed[int(rng.integers(len(failed)))] if failed else FailedTask("", "")
+            draft = world.draft(each.text, like.written or like.instruction)
             if not draft.task:
                 screened.append(replace(each, fate="infeasible", reason=draft.reason))
             elif not draft.checked and not judged:

@@ -28,6 +28,8 @@ class FailedTask:
 
     family: str
     instruction: str
+    written: str = ""
+    """The world's task, if a curriculum wrote it (`core/written.py`)."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class PracticeRecord:
         pairs = zip(attempts, outcomes, strict=True)
         judged = [(attempt, outcome) for attempt, outcome in pairs if outcome is not None]
         self.failed = [
-            FailedTask(attempt.task.family, instruction_of(attempt))
+            FailedTask(attempt.task.family, instruction_of(attempt), attempt.task.written)
             for attempt, outcome in judged
             if outcome < 0.5
         ]

@@ -238,16 +238,23 @@ class WebArena(World):
         fitting = None if self.templates is None else self.templates.fit(instruction)
         if fitting is not None:
             return fitting
-        beside = next((task for task in self.tasks if task.intent == like), self.tasks[0])
+        beside = next((task for task in self.tasks if task.intent == like), None)
+        if beside is None and like.startswith("{"):
+            beside = self._read_written(like)
+        if beside is None:
+            return Draft(reason=f"no task here to begin beside: {like[:200]!r}")
         start_url = " |AND| ".join(beside.start_urls)
         row = unchecked_row(instruction, beside.sites, start_url, beside.login)
         return Draft(task=json.dumps(row))
 
-    def _take(self, written: str) -> Any:
+    def _read_written(self, written: str) -> WebTask:
         row = parse_json(written, "a written task")
         if not isinstance(row, dict):
             raise WorldError(self.name, "a written task is not an object")
-        self.begin(read_task(row, "vab"))
+        return read_task(row, "vab")
+
+    def _take(self, written: str) -> Any:
+        self.begin(self._read_written(written))
         return {"written": self.task.intent}
 
     def _login_state(self, task: WebTask) -> dict[str, Any] | str | None:

@@ -1,15 +1,21 @@
 """The arithmetic of the outcome model: calibration, bins, errors, abstaining."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
-from terrella.data.attempts import Attempt, PracticeTask
+from terrella.data.attempts import Attempt, PracticeTask, write_attempts
+from terrella.pipelines.webrl import outcome_model
 from terrella.pipelines.webrl.outcome_model import (
+    CALIBRATION,
+    SPLITS,
     Calibration,
     OutcomeErrors,
     OutcomeModel,
+    _attempts_file,
     _play,
     outcome_errors,
     prediction_metrics,
@@ -72,6 +78,40 @@ def test_attempts_that_are_all_masked_are_named():
 
     with pytest.raises(ConfigError, match="none of 4 test attempts has a verdict"):
         _play(Broken(), ["shop"], 4, Split.TEST, SilentProgress(), None)
+
+
+def test_only_the_first_rank_writes_the_calibration(tmp_path, monkeypatch):
+    """Two that wrote it at once broke the run."""
+    played = [
+        Attempt(
+            task=PracticeTask(family="f", seed=n),
+            instruction="",
+            choices=(),
+            last="",
+            success=bool(n % 2),
+            stop="",
+        )
+        for n in range(4)
+    ]
+    for split in SPLITS:
+        write_attempts(tmp_path / _attempts_file(split), played)
+
+    class Judge:
+        logits = staticmethod(lambda attempts: [float(bool(each.success)) for each in attempts])
+        save = staticmethod(lambda path: None)
+
+    class Agent:
+        suffix = ""
+        judge = staticmethod(lambda saved, base: contextlib.nullcontext(Judge()))
+        player = staticmethod(lambda actor: contextlib.nullcontext())
+
+    monkeypatch.setattr(outcome_model, "fit_judge", lambda *_, **__: None)
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        OutcomeModel(OutcomeModel.Config(attempts=4)).fit(
+            Agent(), tmp_path / "actor", ["f"], tmp_path, seed=0, patience=1
+        )
+        assert (tmp_path / CALIBRATION).exists() is (rank == "0")
 
 
 def test_both_kinds_of_error_are_told_apart_and_silence_is_counted():

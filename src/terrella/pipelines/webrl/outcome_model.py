@@ -212,7 +212,8 @@ class OutcomeModel(Configurable):
                 success=False,
                 decide=lambda logit: self.decide(float(calibration.probs(logit))),
             )
-        write_hashed(folder / CALIBRATION, json.dumps(asdict(calibration)).encode())
+        if rank() == 0:
+            write_hashed(folder / CALIBRATION, json.dumps(asdict(calibration)).encode())
         env_steps = sum(map(count_steps, attempts.values()))
         return OutcomeModelResult(
             **vars(prediction_metrics(probs, truths(test), self.config)),

@@ -15,9 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 from tests.support.button_world import ButtonWorld
+from tests.support.fsdp_on_cpu import allow_fsdp_on_cpu
+from torch.distributed.tensor import DTensor
 
 from terrella.core.instances import plain
 from terrella.engines.ranks import end_rank
+from terrella.engines.trl.learner import TrlLearner
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.recipes import find_recipe
 from terrella.rollout.env_pool import EnvPool
@@ -54,11 +57,27 @@ def small(recipe: str, model: str, folder: Path) -> WebRl.Config:
     )
 
 
+def watch_sharding() -> list[bool]:
+    """For each learner that ends: whether all that it trained was sharded."""
+    found: list[bool] = []
+    close = TrlLearner.close
+
+    def watched(learner: TrlLearner) -> None:
+        found.append(all(isinstance(weight, DTensor) for weight in learner.model.parameters()))
+        close(learner)
+
+    TrlLearner.close = watched
+    return found
+
+
 def main(report: Path) -> None:
+    allow_fsdp_on_cpu()
+    sharded = watch_sharding()
     config = small(os.environ["RECIPE"], os.environ["STAND_IN"], report.with_suffix(""))
     result = WebRl(config).run(SilentProgress())
     rank = os.environ.get("RANK", "0")
-    report.with_suffix(f".{rank}.json").write_text(json.dumps(plain(result)))
+    told = plain(result) | {"sharded": bool(sharded) and all(sharded)}
+    report.with_suffix(f".{rank}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -165,12 +165,14 @@ def test_webrl_judge_and_browsers():
         f"right about {right(test)} attempts at other instances ({test['base_rate']:.2f} succeed)",
         f"{right(unseen)} at five families that it never saw ({unseen['base_rate']:.2f})",
         f"**It still calls {test['false_success']:.0%} and {unseen['false_success']:.0%} of the",
-        f"turned {claims['turned']} of {claims['asked']} verdicts on failures, harmless lines "
-        f"{claims['by_harmless']}; denials turned none of {denials['asked']}",
+        f"turned {claims['turned']} of {claims['asked']} verdicts on failures "
+        f"({claims['attempts']} pages x 5 lines), harmless lines {claims['by_harmless']}; denials "
+        f"turned none of {denials['asked']} ({denials['attempts']} pages x 5 lines)",
         f"{min(two):.2f} to {max(two):.2f} episodes/s where",
         f"{min(eight):.1f} to {max(eight):.1f} with eight",
     ]
     assert denials["turned"] == 0
+    assert all(each["asked"] == 5 * each["attempts"] for each in (claims, denials))
     assert missing("webrl.md", *quotes) == []
 
 

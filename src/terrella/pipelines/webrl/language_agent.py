@@ -46,6 +46,9 @@ class LanguageAgentConfig(Configurable.Config):
     act: Act = "write"
     """score: the log-probabilities of all offered actions behind one prompt; one process.
 
+    The policy that acts is then a softmax over the offered actions. The policy that is trained is
+    the model's own, token by token: the gradient of `loss=grpo` is biased.
+
     write: the model writes an action, through the engine's sampler and the env pool.
     """
     codec: WebCodecConfig = field(default_factory=WebCodecConfig)

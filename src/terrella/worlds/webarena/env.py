@@ -2,8 +2,7 @@
 
 Each episode gets a new browser context, logged in as its task requires; the databases of the
 mini-arena are reset first. The agent sees the task and the page's tree, names elements by id, and
-ends with `stop ANSWER`. Then the task's own checks run on a separate page. The hook that matters is
-`_finish`.
+ends with `stop ANSWER`. Then `_finish`, which matters most, runs the task's checks on another page.
     world = WebArena.Config(tasks="mini").build()
     observation, _ = world.reset(seed=0)
     world.step("scroll down")

@@ -140,7 +140,9 @@ FIRST_CLAIMS = {
     "tiny_counter": lambda: teaching("tiny_counter", f"counter, 10 goals, {TINY}, 120 GRPO steps"),
     "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 100 GRPO steps"),
     "tiny_lake_agent": lambda: teaching(
-        "tiny_lake_agent", f"{LAKE}, 10% holes, {TINY}, 120 GRPO steps"
+        "tiny_lake_agent",
+        f"{LAKE}, 10% holes, {TINY}, 120 GRPO steps after 36,000 episodes of warm-up "
+        "(the recipe has 100 after 64,000 now)",
     ),
     "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
     "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),

@@ -39,6 +39,8 @@ RLVR = Rlvr.Config(world=Counter.Config())
         "correct_fraction=5",
         "seed=-1",
         "env_pool.workers=0",
+        "vllm.memory=2",
+        "vllm.max_model_len=0",
     ],
 )
 def test_the_key_is_named_as_it_was_set(assignment):

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self, get_args
 
+from terrella.core.bounds import check_above_zero, check_least, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.files import read_json
@@ -88,6 +89,11 @@ class VllmServer(Configurable):
         worker_extension: Local[str] = "terrella.engines.vllm.worker.WeightFiles"
         arguments: Local[tuple[str, ...]] = ()
         """Further options of `vllm serve`: `--enforce-eager`."""
+
+        def __post_init__(self) -> None:
+            check_share(self, "memory")
+            check_least(self, tensor_parallel=1, max_model_len=1, max_num_seqs=1)
+            check_above_zero(self, "start_seconds")
 
         def beside_trainer(self, *, bf16: bool, temperature: float) -> Self:
             """This config with dtype, log-probs and memory that suit a trainer."""

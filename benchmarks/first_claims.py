@@ -25,14 +25,15 @@ from terrella.core.claims import LEAST_SEEDS, Decision
 from terrella.recipes import find_recipe
 
 RULE = (
-    "The first claim of every recipe that was run, won or lost. It `holds`, `fails` (the opposite "
-    "is shown) or is `undecided`, by one of two bars. A comparison is tested: seeds of the whole "
-    "arm (or models) are the unit, instances are paired inside a seed, one-sided t-test at 0.025 "
-    "with Holm's correction for the claims of its table, intervals 95% over seeds. A recipe that "
-    "teaches has a bar that was stated before. It holds if each of ten fresh seeds passes; one "
-    "seed below it, and it fails, and no more are run. Fewer than three seeds or models show "
-    "nothing, and seeds that share a base or a model count as one. Few seeds cannot show a rare collapse: the worst seed is in the row. "
-    "All claims, arm by arm, and every other number: [docs/numbers.md](docs/numbers.md)."
+    "The first claim of every recipe that was run, won or lost. It `holds`, `fails` (the "
+    "opposite is shown) or is `undecided`, by one of two bars. A comparison is tested: seeds of"
+    " the whole arm (or models) are the unit, instances are paired inside a seed, one-sided "
+    "t-test at 0.025 with Holm's correction for the claims of its table, intervals 95% over "
+    "seeds. A recipe that teaches has a bar that was stated before. It holds if each of ten "
+    "fresh seeds passes; one seed below it, and it fails, and no more are run. Fewer than three"
+    " seeds or models show nothing, and seeds that share a base or a model count as one. Few "
+    "seeds cannot show a rare collapse: the worst seed is in the row. All claims, arm by arm, "
+    "and every other number: [docs/numbers.md](docs/numbers.md)."
 )
 NO_PAPER = "no paper"
 

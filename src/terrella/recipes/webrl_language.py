@@ -281,8 +281,8 @@ def webrl_llama_8b_webarena_lite() -> WebRl.Config:
         outcome_model=OutcomeModel.Config(attempts=1000, epochs=4, batch=128, learning_rate=5e-6),
         phases=8,
         phase_steps=4000,
-        validation=25,  # all of WebArena-Lite's 165 tasks that are not for training:
-        test=16,  # 124, 25 and 16
+        validation=8,  # as many as a site has; of all sites 25
+        test=7,  # of all sites 16
         replay=Replay.Config(ratio=2.0),
         loss="webrl_released",
         learner=WebRlUpdateConfig(

@@ -11,6 +11,8 @@ from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.config import dump
 from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.instances import instance_id, split_of
+from terrella.core.types import Split
 from terrella.engines.configs import LearnerConfig
 from terrella.pipelines.evaluate.talk import agent_settings
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
@@ -65,8 +67,20 @@ def test_the_tasks_of_lite_are_shared_out_to_the_five_sites_of_the_paper():
     several = {127, 144, 146, 147, 158, 161}
     assert [len(set(ids) - several) for ids in LITE.values()] == [19, 30, 35, 30, 45]
     for recipe in ("webrl_llama_8b_webarena_lite", "webrl_glm4_9b_webarena_lite"):
-        families = find_recipe(recipe)().families
-        assert {name: world.only for name, world in families.items()} == LITE
+        run = find_recipe(recipe)()
+        assert {name: world.only for name, world in run.families.items()} == LITE
+        for split, asked, wanted in (
+            (Split.VALIDATION, run.validation, 25),
+            (Split.TEST, run.test, 16),
+        ):
+            counts = [
+                sum(
+                    split_of(instance_id({"tasks": "webarena_lite", "task": n})) is split
+                    for n in ids
+                )
+                for ids in LITE.values()
+            ]
+            assert sum(counts) == wanted and max(counts) == asked and min(counts) > 0
     try:
         tasks = load_tasks("webarena_lite")
     except WorldError as missing:

@@ -238,12 +238,11 @@ class WebArena(World):
         if fitting is not None:
             return fitting
         beside = next((task for task in self.tasks if task.intent == like), None)
-        if beside is None and like.startswith("{"):
-            beside = self._read_written(like)
+        beside = beside or (self._read_written(like) if like.startswith("{") else None)
         if beside is None:
             return Draft(reason=f"no task here to begin beside: {like[:200]!r}")
-        start_url = " |AND| ".join(beside.start_urls)
-        row = unchecked_row(instruction, beside.sites, start_url, beside.login)
+        urls = " |AND| ".join(beside.start_urls)
+        row = unchecked_row(instruction, beside.sites, urls, beside.login)
         return Draft(task=json.dumps(row))
 
     def _read_written(self, written: str) -> WebTask:

@@ -16,6 +16,8 @@ FOLDER = DOCS / "notebooks"
 PAGES = ("first_world", "see", "start_research", "train", "your_env")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.M | re.S)
 LINK = re.compile(r"(\]\()(?!\w+:|#)")
+FILE = re.compile(r"# (\w+\.py)\n")
+"""How code begins that a later command reads from a file."""
 INTERACTIVE = ("terrella play ", "pip ")
 SHOWN_ONLY = ("class ElevatorWorld(GymWorld):",)
 """How blocks begin that are part of a larger file."""
@@ -52,6 +54,8 @@ def code_cell(language, code):
     if language not in ("python", "bash") or code.startswith(SHOWN_ONLY):
         return text_cell(f"```{language}\n{code}```")
     source = code if language == "python" else "\n".join(map(shell_line, code.splitlines()))
+    if named := FILE.match(source):
+        source = f"%%writefile {named[1]}\n{source}"
     return {
         "cell_type": "code",
         "execution_count": None,

@@ -416,7 +416,11 @@ def test_an_adapter_of_a_hub_model_is_left_as_an_adapter(base, tmp_path, monkeyp
     """Without a local base there is nothing to merge into; PEFT must find every module."""
     from terrella.engines.tinker import adapter_folder
 
-    monkeypatch.setattr(Path, "is_dir", lambda self: False)
+    class NoFolder(type(Path())):
+        def is_dir(self):
+            return False
+
+    monkeypatch.setattr(adapter_folder, "Path", NoFolder)
     weights = {
         f"base_model.model.model.layers.0.mlp.up_proj.lora_{side}.weight": torch.zeros(2, 2)
         for side in "AB"

@@ -104,8 +104,9 @@ def sokoban_model() -> TrainWorldModel.Config:
 
 @recipe(
     hardware="1 CPU core",
-    time="not measured",
-    expect="an agent behind the gate; needs runs/lake, certified",
+    time="24 min of CPU",
+    expect="real success 0.68 -> 0.85 (random 0.26; one seed; results/trust_gated_agent.json) with "
+    "15,621 real and 245,223 imagined steps; needs runs/lake, certified",
 )
 def gated_lake_agent() -> Rlvr.Config:
     """An agent on frozen_lake behind the gate of `runs/lake` (trained and certified).

@@ -189,7 +189,7 @@ FIRST_CLAIMS = {
 """In the order of the table."""
 NOT_RUN = {
     "tiny_mixed": "one seed, in docs/recipes.md",
-    "gated_lake_agent": "not measured yet",
+    "gated_lake_agent": "one seed (results/trust_gated_agent.json)",
     "textworld_smollm2": "not measured yet",
     "spa_smollm2_lake": "being measured",
     "smollm2_counter_model": "one seed, in docs/real_model.md",

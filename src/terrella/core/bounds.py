@@ -24,13 +24,10 @@ def check_least(config: Any, **least: float) -> None:
             )
 
 
-def check_not_negative(config: Any, *but: str) -> None:
-    """Refuse negative numbers in any field of this config, except in those that are named."""
-    numbers = [
-        field.name
-        for field in fields(config)
-        if field.name not in but and type(getattr(config, field.name)) in (int, float)
-    ]
+def check_not_negative(config: Any) -> None:
+    """Refuse negative numbers in any field of this config."""
+    names = (field.name for field in fields(config))
+    numbers = [name for name in names if type(getattr(config, name)) in (int, float)]
     check_least(config, **dict.fromkeys(numbers, 0))
 
 

@@ -14,7 +14,7 @@ from terrella.core.episode import EpisodeRun
 from terrella.core.protocols import Policy
 from terrella.core.types import Episode, Split
 from terrella.core.world import World
-from terrella.world_models.imagine import prefetch_predictions
+from terrella.world_models.imagine import play_in_lockstep
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,5 @@ def _play_batch(
         EpisodeRun(world, seed=seed, split=split, policy=policy.name)
         for world, seed in zip(worlds, seeds, strict=False)
     ]
-    while any(not run.over for run in runs):
-        running = [run for run in runs if not run.over]
-        actions = [policy.act(run.moment) for run in running]
-        prefetch_predictions([run.world for run in running], actions)
-        for run, action in zip(running, actions, strict=True):
-            run.advance(action)
+    play_in_lockstep([(run, run.advance) for run in runs], policy)
     return runs

@@ -5,6 +5,8 @@ require_text(FrozenLake.Config())
 
 from __future__ import annotations
 
+import contextlib
+
 from terrella.core.errors import ConfigError
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind
@@ -14,7 +16,8 @@ from terrella.core.world import World
 def require_text(config: World.Config) -> None:
     """Refuse a world whose observations are frames. It is not reset: a page may be slow to open."""
     world: World = config.real.build()
-    space = getattr(world, "observation_space", None)
+    with contextlib.closing(world):  # a text game has started Java
+        space = getattr(world, "observation_space", None)
     if isinstance(space, Observations) and space.kind is Kind.FRAMES:
         raise ConfigError(
             world.name,

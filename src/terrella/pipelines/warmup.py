@@ -24,7 +24,7 @@ from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.policies.basic import Expert, Mixture, Random
 from terrella.rollout.tasks import even_seeds
-from terrella.world_models.imagine import ImaginedWorld, prefetch_predictions
+from terrella.world_models.imagine import ImaginedWorld, play_in_lockstep
 
 CORRECT_FRACTION = 0.2
 """Share of the warm-up answers that are right, unless a recipe says otherwise.
@@ -37,7 +37,7 @@ Start = tuple[int, int]
 """The seed and the noise seed of an episode."""
 
 
-class DoubtfulPlay(Protocol):
+class NoisyPlay(Protocol):
     """An episode that becomes rows while it is played."""
 
     run: EpisodeRun
@@ -85,11 +85,10 @@ def warmup_examples(  # noqa: PLR0913  which rows, of which world, for which cod
         worlds = [built]  # only a model gains by episodes at once; a browser is opened once
         if isinstance(built, ImaginedWorld):
             worlds += [world.build() for _ in range(IMAGINED_AT_ONCE - 1)]
-        rows = _doubtful_plays(worlds, starts, policy, start_play)
+        rows = _noisy_plays(worlds, starts, policy, start_play)
     else:
         rows = itertools.chain.from_iterable(
-            _doubtful_answers(built, _run(built, start), codec, correct_fraction)
-            for start in starts
+            _noisy_answers(built, _run(built, start), codec, correct_fraction) for start in starts
         )
     first_rows = itertools.islice(rows, count)
     return list(_counted(first_rows, count, progress) if progress else first_rows)
@@ -119,26 +118,20 @@ def _run(world: World, start: Start) -> EpisodeRun:
     return EpisodeRun(world, seed=seed, noise_seed=noise_seed, split=Split.TRAIN, policy="random")
 
 
-def _doubtful_plays(
+def _noisy_plays(
     worlds: Sequence[World],
     starts: Iterator[Start],
     policy: Policy,
-    start_play: Callable[[EpisodeRun], DoubtfulPlay],
+    start_play: Callable[[EpisodeRun], NoisyPlay],
 ) -> Iterator[TrainExample]:
     """Episodes of mostly random actions, in the words of a model, one in each world at a time."""
     while batch := list(itertools.islice(starts, len(worlds))):
         plays = [start_play(_run(each, start)) for each, start in zip(worlds, batch, strict=False)]
-        while running := [play for play in plays if not play.run.over]:
-            actions = [policy.act(play.run.moment) for play in running]
-            prefetch_predictions([play.run.world for play in running], actions)
-            for play, action in zip(running, actions, strict=True):
-                play.advance(action)
+        play_in_lockstep([(play.run, play.advance) for play in plays], policy)
         yield from itertools.chain.from_iterable(play.rows() for play in plays)
 
 
-def _start_play(
-    run: EpisodeRun, *, codec: Codec, history: History, learn_world: bool
-) -> DoubtfulPlay:
+def _start_play(run: EpisodeRun, *, codec: Codec, history: History, learn_world: bool) -> NoisyPlay:
     if history == "sampled":
         return _EpisodeRow(run, codec, learn_world)
     if not isinstance(codec, TurnCodec):
@@ -193,7 +186,7 @@ class _TurnRows:
         return self.turns
 
 
-def _doubtful_answers(
+def _noisy_answers(
     world: World, run: EpisodeRun, codec: Codec, correct_fraction: float
 ) -> Iterator[TrainExample]:
     """Each step of a random episode as a question.

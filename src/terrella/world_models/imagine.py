@@ -10,7 +10,7 @@ or that shows no valid state, ends the episode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,10 @@ import numpy as np
 
 from terrella.core.bounds import check_least
 from terrella.core.config import Local
+from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.predictive import PredictiveDistribution, Query
+from terrella.core.protocols import Policy
 from terrella.core.types import Observation, Situation, Transition, Verdict
 from terrella.core.world import StateWorld, Step, World
 from terrella.trust.certificate import Trust
@@ -256,6 +258,20 @@ def imagine(
         split=world.split,
     )
     return ImaginedWorld(config, certified_model)
+
+
+def play_in_lockstep(
+    plays: Sequence[tuple[EpisodeRun, Callable[[str], object]]], policy: Policy
+) -> None:
+    """Play all episodes to their end, a step of each at a time; imagined steps share a batch.
+
+    Beside each run is what carries out its actions, such as its `advance`.
+    """
+    while running := [play for play in plays if not play[0].over]:
+        actions = [policy.act(run.moment) for run, _ in running]
+        prefetch_predictions([run.world for run, _ in running], actions)
+        for (_, advance), action in zip(running, actions, strict=True):
+            advance(action)
 
 
 def prefetch_predictions(worlds: Sequence[World], actions: Sequence[str]) -> None:

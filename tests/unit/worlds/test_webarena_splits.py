@@ -140,7 +140,11 @@ def test_a_run_tests_on_all_there_are_and_says_that_it_wanted_more(lite, caplog)
     said = "lite: 16 distinct test instances found, of 33 that were asked for"
     assert record.getMessage() == said
     recipe = webrl_llama_8b_webarena_lite()
-    assert (recipe.validation, recipe.test) == (25, 16)
+    splits = ((Split.VALIDATION, recipe.validation, 25), (Split.TEST, recipe.test, 16))
+    for split, of_a_site, of_all in splits:
+        sites = [lite.replace(only=site.only).build() for site in recipe.families.values()]
+        counts = [len(site.instances(split)) for site in sites]
+        assert max(counts) == of_a_site and sum(counts) == of_all
 
 
 # --- all tasks of a collection --------------------------------------------------------------------

@@ -117,9 +117,9 @@ class WebArena(World):
             """With `test_all`, what was practised of the same tasks is in the test."""
             if not self.test_all or trained.get("test_all"):
                 return False
-            return share_tasks(
-                self.tasks, self.only, str(trained.get("tasks")), trained.get("only") or ()
-            )
+            only = trained.get("only")  # of a manifest, which may hold anything
+            ids = [n for n in only if type(n) is int] if isinstance(only, list | tuple) else []
+            return share_tasks(self.tasks, self.only, str(trained.get("tasks")), ids)
 
     config: Config
     few_instances = (

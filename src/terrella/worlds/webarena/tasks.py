@@ -10,7 +10,6 @@ them: `webarena`, `vab` (Lite) or `verified`.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.integrity import file_sha256
 from terrella.core.untrusted import CONTENT_ERRORS, read_json
 
 Dialect = Literal["webarena", "vab", "verified"]
@@ -137,7 +137,7 @@ def collection_name(name: str) -> str:
     """What the tasks are called in an instance: a file by its content, wherever it lies."""
     if name == "mini" or name in SOURCES or not Path(name).is_file():
         return name
-    return f"sha256 {hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
+    return f"sha256 {file_sha256(Path(name))}"
 
 
 def share_tasks(name: str, only: Collection[int], other: str, other_only: Collection[int]) -> bool:

@@ -1,9 +1,11 @@
 """Measures how far TRL and verl differ on the same episodes: results/engine_same_step.json.
 
 In the environment that .ci/verl makes:
-    python benchmarks/engine_same_step.py engines|names
+    python benchmarks/engine_same_step.py engines|names|learners
 `engines` compares a step of both engines for every setting of the maths. `names` compares our named
 algorithms with TRL's own trainers, with 0, 1 and 2 of 4 groups without variance.
+`learners` compares an update of a learner from the same rows, with each of WebRL's losses and with
+those of RLVR.
 """
 
 import json
@@ -92,9 +94,65 @@ def names(folder):
     return {"model": MODEL, "seed": 0, "episodes": GROUPS * SIZE, "rows": rows}
 
 
+def learners(folder):
+    """Loss and gradient norm of one update with each named loss, on TRL and on verl."""
+    from tests.support.verl_cpu import use, wide_model
+
+    use()
+    from tests.support.learner_steps import CALLS, WEBRL, steps, trl_learner
+    from tests.support.verl_cpu.one_learner import one_learner
+
+    wide_model(folder / "model")
+    cases = {}
+    for loss, knobs in (*WEBRL, *CALLS):
+        found = []
+        for seed in SEEDS:
+            work = folder / f"{loss}-{len(cases)}-{seed}"
+            with trl_learner(folder / "model", "token", work) as learner:
+                by_trl = steps(learner, [(loss, knobs)], seed)
+            by_verl = steps(one_learner(folder / "model", "token", work), [(loss, knobs)], seed)
+            found.append((by_trl, by_verl))
+        name = ", ".join([loss, *(f"{key} {value}" for key, value in knobs.items())])
+        cases[name] = learner_row(found)
+        print(name, cases[name]["largest_difference"], flush=True)
+    worst = max(max(row["largest_difference"].values()) for row in cases.values())
+    return {
+        "model": "tiny-0.3m-vllm, fp32, random weights times 4",
+        "seeds": list(SEEDS),
+        "limit": LIMIT,
+        "worst": worst,
+        "within": worst < LIMIT,
+        "cases": cases,
+    }
+
+
+def learner_row(found):
+    """What two learners returned of one update, seed by seed, and how far they differ."""
+    row = {}
+    for part in ("loss", "grad_norm"):
+        row[f"{part}_trl"] = [by_trl[0][part] for by_trl, _ in found]
+        row[f"{part}_verl"] = [by_verl[0][part] for _, by_verl in found]
+    row["largest_difference"] = {
+        part: largest_difference(row[f"{part}_trl"], row[f"{part}_verl"])
+        for part in ("loss", "grad_norm")
+    }
+    # What AdamW makes of the gradient: it divides by its size, so that rounding weighs more.
+    row["logprob_after_differs"] = max(
+        largest_difference(by_trl[-1]["outputs"], by_verl[-1]["outputs"])
+        for by_trl, by_verl in found
+    )
+    return row
+
+
+def largest_difference(ones, others):
+    return max(abs(one - other) for one, other in zip(ones, others, strict=True))
+
+
+PARTS_OF_RESULT = {"engines": engines, "names": names, "learners": learners}
+
 if __name__ == "__main__":
     part = sys.argv[1]
     with tempfile.TemporaryDirectory() as scratch:
-        metrics = {"engines": engines, "names": names}[part](Path(scratch))
+        metrics = PARTS_OF_RESULT[part](Path(scratch))
     written = common.write_part("engine_same_step", part, metrics, command=common.command(part))
     print(json.dumps({name: written[name] for name in written if name != "cases"}, indent=1)[:1500])

@@ -1,24 +1,26 @@
 """A learner on verl takes the steps of the TRL learner: same data, same numbers."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
-from tests.support.learner_steps import ADAM, CALLS, WEBRL, assert_same, examples, steps
+from tests.support.learner_steps import (
+    ADAM,
+    CALLS,
+    WEBRL,
+    assert_same,
+    examples,
+    steps,
+    trl_learner,
+)
 from tests.support.verl_cpu import use, wide_model
 
 use()
 from tests.support.verl_cpu.one_learner import one_learner
 
 from terrella.core.errors import EngineError
-from terrella.core.protocols import Learner
-from terrella.core.tokens import Head
-from terrella.engines.configs import EngineConfig
-from terrella.engines.engine import make_engine
 from terrella.models.export import VALUE_HEAD
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl's dependencies
@@ -30,15 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("start") / "model"
     wide_model(place)
     return place
-
-
-@contextlib.contextmanager
-def trl_learner(folder: Path, head: Head, work: Path) -> Iterator[Learner]:
-    with (
-        make_engine(EngineConfig(), work=work) as engine,
-        engine.learner(folder, head=head, work=work) as learner,
-    ):
-        yield learner
 
 
 def test_a_policy_takes_the_same_steps(folder: Path, tmp_path: Path):

@@ -1,6 +1,9 @@
 """The steps that learners of both engines take, and what they return of them."""
 
+import contextlib
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,15 +11,17 @@ import pytest
 from terrella.algos.named_losses import STEP_FACTS
 from terrella.algos.webrl import ACTOR_LOSSES
 from terrella.core.protocols import Learner
-from terrella.core.tokens import AdamParams, TrainExample
+from terrella.core.tokens import AdamParams, Head, TrainExample
+from terrella.engines.configs import EngineConfig
+from terrella.engines.engine import make_engine
 
 PER_TOKEN = ("advantage", "old", "reference", "sampled", "weight", "return")
 ADAM = AdamParams(learning_rate=1e-2, weight_decay=0.1, max_grad_norm=0.5)
 
 
-def examples(count: int = 9) -> list[TrainExample]:
+def examples(count: int = 9, seed: int = 0) -> list[TrainExample]:
     """An odd number of them for two workers, of different lengths, some tokens no targets."""
-    chance = random.Random(0)
+    chance = random.Random(seed)
     made = []
     for number in range(count):
         length = 2 + number % 5
@@ -49,11 +54,24 @@ WEBRL: list[tuple[str, dict[str, Any]]] = [(name, {"beta": 0.3}) for name in ACT
 """One update of WebRL with each of its losses, from the same rows."""
 
 
-def steps(learner: Learner, calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def trl_learner(folder: Path, head: Head, work: Path) -> Iterator[Learner]:
+    """A learner of the TRL engine that starts from the model in a folder."""
+    with (
+        make_engine(EngineConfig(), work=work) as engine,
+        engine.learner(folder, head=head, work=work) as learner,
+    ):
+        yield learner
+
+
+def steps(
+    learner: Learner, calls: list[tuple[str, dict[str, Any]]], seed: int = 0
+) -> list[dict[str, Any]]:
     """An optimizer step per loss: what the learner returned of each."""
     found = []
+    rows = examples(seed=seed)
     for loss, knobs in calls:
-        first, second = examples()[:4], examples()[4:]
+        first, second = rows[:4], rows[4:]
         learner.forward_backward(first, loss, **knobs)  # gradients add up over calls
         output = learner.forward_backward(second, loss, **knobs)
         found.append(
@@ -64,7 +82,7 @@ def steps(learner: Learner, calls: list[tuple[str, dict[str, Any]]]) -> list[dic
                 **learner.optim_step(ADAM),
             }
         )
-    found.append({"outputs": [number for row in learner.forward(examples()) for number in row]})
+    found.append({"outputs": [number for row in learner.forward(rows) for number in row]})
     return found
 
 

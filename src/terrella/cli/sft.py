@@ -35,7 +35,7 @@ def sft(
 
     Args:
         data: a file that ends with .jsonl or .parquet, a folder of such files, or an episode store.
-        model: the model to start from: smollm2, a folder, or a name on the hub.
+        model: the model to start from: smollm2, gemma3-270m, a folder, or a name on the hub.
         learn: of a store: agent learns the actions, world-model what follows them.
         world: of a store: its world, if it is one of yours or starts a browser; the one of its
             manifest unless given.

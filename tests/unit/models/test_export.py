@@ -7,8 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from terrella.core.errors import ConfigError, MissingExtraError
-from terrella.models import smollm2
+from terrella.core.errors import ConfigError
 from terrella.models.export import MergedWeights, export_model
 from terrella.models.presets import load_model
 
@@ -83,25 +82,3 @@ def test_a_folder_loads_without_a_network(tmp_path, monkeypatch):
 def test_an_unknown_model_name_lists_the_known_ones():
     with pytest.raises(ConfigError, match="tiny-1m"):
         load_model("tiny-2m")
-
-
-def test_smollm2_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("TERRELLA_CACHE", str(tmp_path))
-    monkeypatch.setattr(smollm2.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="smollm2"):
-        smollm2.smollm2_folder()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_two_conversions_at_once_leave_one_whole_folder(tmp_path, monkeypatch):
-    def convert(source, target):
-        # The second folder is written by another process that finishes first.
-        for folder in (target, tmp_path / "smollm2-135m-instruct"):
-            folder.mkdir()
-            (folder / "model.safetensors").write_bytes(b"weights")
-
-    monkeypatch.setenv("TERRELLA_CACHE", str(tmp_path))
-    monkeypatch.setattr(smollm2, "_gguf_folder", lambda: tmp_path)
-    monkeypatch.setattr(smollm2, "_convert", convert)
-    assert (smollm2.smollm2_folder() / "model.safetensors").read_bytes() == b"weights"
-    assert len(list(tmp_path.iterdir())) == 1

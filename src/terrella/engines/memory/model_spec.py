@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from terrella.core.errors import ConfigError
 from terrella.models.foreign_code import SAFE
-from terrella.models.names import SMOLLM2, TINY, check_model_name
+from terrella.models.names import BUNDLED, TINY, check_model_name
 from terrella.models.presets import load_config
 from terrella.models.shapes import hub_shape, known_shapes
 
@@ -52,7 +52,7 @@ def model_spec(name: str, *, vocabulary: int = 0) -> ModelSpec:
     if Path(name).is_dir():
         config = load_config(name)
         return ModelSpec(json.dumps(config.to_dict(), sort_keys=True, default=str))
-    settings = hub_shape("smollm2-135m" if name == SMOLLM2 else name)
+    settings = hub_shape(BUNDLED[name].shape if name in BUNDLED else name)
     if settings is None:
         known = ", ".join(known_shapes())
         raise ConfigError(

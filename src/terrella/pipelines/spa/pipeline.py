@@ -31,7 +31,7 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
 from terrella.evals.agents import Evaluate, evaluate_agent, reference_policies
 from terrella.evals.results import ReferenceScores, RlCost, TestScores
-from terrella.models.names import SMOLLM2, TINY
+from terrella.models.names import BUNDLED, TINY
 from terrella.pipelines.base import ModelPipeline
 from terrella.pipelines.spa.interleaved_examples import (
     interleaved,
@@ -145,7 +145,7 @@ class Spa(ModelPipeline[SpaResult]):
 
     def check_settings(self, *, ranks: int = 0) -> None:
         super().check_settings(ranks=ranks)
-        if self.config.form == "shown" and self.config.model == SMOLLM2:
+        if self.config.form == "shown" and self.config.model in BUNDLED:
             raise refused_chat_model()
         if issubclass(self.config.world.owner, StateWorld):  # others may start a browser
             self._check_states()

@@ -42,7 +42,7 @@ from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
 from terrella.show.runs import read_run
-from terrella.trust.certificate import Certificate
+from terrella.trust.certificate import RULES, Certificate
 from terrella.world_models.certified import CERTIFICATE, certified_hashes, read_certificate
 from terrella.worlds.counter import Counter
 
@@ -84,7 +84,7 @@ def finished_run(folder):
         run.finish({"real_steps": {"data": 40, "rlvr": 0}, "rl": None})
     hashes = certified_hashes(folder)
     sections = {
-        "about": {f"{name}_sha256": value for name, value in hashes.items()},
+        "about": {f"{name}_sha256": value for name, value in hashes.items()} | {"rules": RULES},
         "certified": True,
         "reasons": [],
         "safe_horizon": 3,

@@ -18,6 +18,11 @@ from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_sealed, write_sealed
 from terrella.trust.risk import RiskModel
 
+RULES = 2
+"""Version of the rules of certifying: a certificate of other rules may promise too much.
+
+2: a horizon needs episodes that last as long, and calibration instances are shuffled.
+"""
 NOT_COMPARED = ("split",)
 """Settings of a world in which use may differ.
 
@@ -75,10 +80,11 @@ class Certificate:
     ) -> Certificate:
         """The same certificate, void unless it was made for this model, this data and this world.
 
-        The first two are hashes: of the model's folder, and of the store that it was fitted to. If
-        the model is going to predict, `samples` are those per query: fewer make a narrower
-        distribution than the one that was measured. `world` is the dumped config of the world that
-        is going to be imagined: a prediction that is right in one world is wrong in another.
+        It must also be of today's rules. The first two are hashes: of the model's folder, and of
+        the store that it was fitted to. If the model is going to predict, `samples` are those per
+        query: fewer make a narrower distribution than the one that was measured. `world` is the
+        dumped config of the world that is going to be imagined: a prediction that is right in one
+        world is wrong in another.
         """
         about = self.sections.get("about", {})
         loaded = {"weights": weights, "data": data}
@@ -88,6 +94,9 @@ class Certificate:
             for name, sha256 in loaded.items()
             if sha256 is None or about.get(f"{name}_sha256") != sha256
         )
+        rules = about.get("rules", 1)
+        if rules != RULES:
+            void += (f"it was made by rules {rules}, and those here are {RULES}: certify again",)
         measured = about.get("samples")
         if samples is not None and samples != measured:
             void += (

@@ -17,7 +17,7 @@ from terrella.core.integrity import read_sealed, write_sealed
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.types import Frames, Situation, Split, Text, Transition, Verdict
 from terrella.core.world import World
-from terrella.trust.certificate import Certificate, Trust
+from terrella.trust.certificate import RULES, Certificate, Trust
 from terrella.trust.coverage import describe_coverage
 from terrella.trust.gate import MAX_AUDITS, Gate, audit_error, kept_counts
 from terrella.trust.nearness import NearestData
@@ -81,7 +81,8 @@ def test_a_certificate_comes_back_from_its_file(tmp_path):
 
 
 def test_a_certificate_of_other_weights_or_data_is_void_and_says_why():
-    bound = certificate(about={"weights_sha256": "a" * 64, "data_sha256": "b" * 64})
+    about = {"weights_sha256": "a" * 64, "data_sha256": "b" * 64, "rules": RULES}
+    bound = certificate(about=about)
     assert bound.held_to(weights="a" * 64, data="b" * 64).certified
     for changed in ({"weights": "0" * 64}, {"data": "0" * 64}, {"data": None}):
         void = bound.held_to(**{"weights": "a" * 64, "data": "b" * 64, **changed})
@@ -89,13 +90,23 @@ def test_a_certificate_of_other_weights_or_data_is_void_and_says_why():
         assert not void.certified and f"of other {name}" in void.reasons[0]
         assert void.verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
         assert void.risk is None and void.threshold < 0
-    unbound = certificate().held_to(weights="a" * 64, data="b" * 64)  # says nothing of either
-    assert not unbound.certified and len(unbound.void) == 2
+    unbound = certificate(about={"rules": RULES})  # says nothing of either
+    assert len(unbound.held_to(weights="a" * 64, data="b" * 64).void) == 2
+
+
+@pytest.mark.parametrize("rules", [{}, {"rules": RULES - 1}, {"rules": RULES + 1}])
+def test_a_certificate_of_other_rules_is_void(rules):
+    hashes = {"weights": "a" * 64, "data": "b" * 64}
+    about = {f"{name}_sha256": value for name, value in hashes.items()}
+    assert certificate(about={**about, "rules": RULES}).held_to(**hashes).certified
+    void = certificate(about={**about, **rules}).held_to(**hashes)
+    assert void.verdict(0.0, depth=1) is Trust.NOT_CERTIFIED
+    assert "it was made by rules" in void.reasons[0] and "certify again" in void.reasons[0]
 
 
 def test_a_certificate_is_void_for_another_number_of_samples():
     hashes = {"weights": "a" * 64, "data": "b" * 64}
-    about = {"weights_sha256": "a" * 64, "data_sha256": "b" * 64, "samples": 8}
+    about = {"weights_sha256": "a" * 64, "data_sha256": "b" * 64, "samples": 8, "rules": RULES}
     bound = certificate(about=about)
     assert bound.held_to(**hashes, samples=8).certified and bound.held_to(**hashes).certified
     void = bound.held_to(**hashes, samples=4)
@@ -104,7 +115,7 @@ def test_a_certificate_is_void_for_another_number_of_samples():
 
 def held_to_world(measured, world):
     hashes = {"weights": "a" * 64, "data": "b" * 64}
-    about = {f"{name}_sha256": value for name, value in hashes.items()}
+    about = {f"{name}_sha256": value for name, value in hashes.items()} | {"rules": RULES}
     if measured is not None:
         about["world"] = dump(measured)
     return certificate(about=about).held_to(**hashes, world=dump(world))

@@ -13,7 +13,7 @@ from terrella.core.types import Situation, Split
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
-from terrella.trust.certificate import Certificate, Trust
+from terrella.trust.certificate import RULES, Certificate, Trust
 from terrella.trust.gate import Gate
 from terrella.trust.truth import TrueModel
 from terrella.world_models import certified
@@ -37,7 +37,7 @@ def certified_folder(tmp_path, monkeypatch):
     hashes = certified.certified_hashes(tmp_path)
     about = {f"{name}_sha256": value for name, value in hashes.items()}
     sections = {
-        "about": {**about, "samples": 8, "world": dump(counter)},
+        "about": {**about, "rules": RULES, "samples": 8, "world": dump(counter)},
         "certified": True,
         "reasons": [],
         "safe_horizon": 2,

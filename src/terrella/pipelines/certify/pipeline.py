@@ -30,7 +30,7 @@ from terrella.show.certificate import remove_report, write_report
 from terrella.show.certificate_plots import require_plots
 from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.show.tables import interval_text
-from terrella.trust.certificate import Certificate
+from terrella.trust.certificate import RULES, Certificate
 from terrella.trust.nearness import NearestData
 from terrella.trust.truth import TrueModel
 from terrella.world_models.certified import CERTIFICATE, DATA, MODEL, certified_hashes
@@ -168,6 +168,7 @@ def data_policy(store: Path) -> Configurable.Config:
 def _about(config: Certify.Config, data: NearestData, names: list[str]) -> dict[str, Any]:
     hashes = certified_hashes(config.folder)
     return {
+        "rules": RULES,
         "world": dump(config.world),
         "weights_sha256": hashes["weights"],
         "data_sha256": hashes["data"],

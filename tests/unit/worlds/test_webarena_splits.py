@@ -19,7 +19,7 @@ from terrella.recipes.webrl_language import webrl_llama_8b_webarena_lite
 from terrella.rollout.batch_rollout import BatchRollout
 from terrella.rollout.tasks import EvenTasks
 from terrella.worlds.miniwob import MiniWob
-from terrella.worlds.webarena import env
+from terrella.worlds.webarena import env, tasks
 from terrella.worlds.webarena.env import WebArena
 from terrella.worlds.webarena.tasks import load_tasks
 
@@ -214,6 +214,20 @@ def test_the_split_of_a_task_does_not_depend_on_where_its_file_lies(file, tmp_pa
     elsewhere.write_text(json.dumps(rows(61)))
     assert own(elsewhere).build().instances(Split.TEST) != first
     assert not whole.shares_tasks(dump(own(elsewhere)))
+
+
+def test_a_file_that_a_manifest_names_is_not_read_unless_it_is_as_large_as_ours(
+    file, tmp_path, monkeypatch
+):
+    read = []
+    monkeypatch.setattr(
+        tasks, "file_sha256", lambda path: read.append(path) or path.read_text()[:9]
+    )
+    endless = tmp_path / "endless"
+    endless.write_text(file.read_text() + " ")
+    assert not tasks.share_tasks(str(file), (), str(endless), ()) and not read
+    endless.write_text(file.read_text())
+    assert tasks.share_tasks(str(file), (), str(endless), ()) and len(read) == 2
 
 
 def test_known_collections_go_by_their_names():

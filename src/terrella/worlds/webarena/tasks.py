@@ -141,10 +141,22 @@ def collection_name(name: str) -> str:
 
 
 def share_tasks(name: str, only: Collection[int], other: str, other_only: Collection[int]) -> bool:
-    """Whether two choices of tasks overlap. The public collections hold the same tasks."""
-    if collection_name(name) != collection_name(other):
+    """Whether two choices of tasks overlap. The public collections hold the same tasks.
+
+    `other` may be of a manifest: a file that it names is read only if it is as large as ours.
+    """
+    if not _same_tasks(name, other):
         return name in SOURCES and other in SOURCES
     return not only or not other_only or bool(set(only) & set(other_only))
+
+
+def _same_tasks(name: str, other: str) -> bool:
+    if name == other:
+        return True
+    own, theirs = Path(name), Path(other)
+    if not (own.is_file() and theirs.is_file()) or own.stat().st_size != theirs.stat().st_size:
+        return False
+    return collection_name(name) == collection_name(other)
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:

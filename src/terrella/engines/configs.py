@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 from terrella.algos.estimators import ESTIMATORS
-from terrella.core.bounds import check_above_zero, check_least, check_share
+from terrella.core.bounds import check_above_zero, check_least, check_not_negative, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
@@ -19,9 +19,7 @@ from terrella.engines.vllm.server import VllmServer
 LARGEST_MODEL = 500_000_000
 """Parameters of the largest model that engines sample in-process.
 
-Larger models need a server: here every attention mask repeats keys and values for grouped heads,
-and the cache reserves the longest episode for every row. A server with paged attention decodes ten
-times as fast in a fraction of the memory.
+A server with paged attention decodes larger ones ten times as fast in a fraction of the memory.
 """
 Algorithm = Literal["grpo", "dr_grpo", "dapo", "rloo", "ppo"]
 Attention = Literal["auto", "sdpa", "flex_attention", "flash_attention_2"]
@@ -34,10 +32,9 @@ class MemoryConfig(Configurable.Config):
     """Memory and precision of whatever trains a model."""
 
     pack_tokens: int = 2048
-    """Most tokens in one forward pass, unless one example is longer; changes no result.
+    """Most tokens in one forward pass, unless one example is longer; bounds memory, not results.
 
-    It bounds memory. A group whose prompt and replies fit reads its prompt once: a larger pack is
-    faster where prompts are long.
+    A group whose prompt and replies fit reads its prompt once, which is faster for long prompts.
     """
     bf16: bool = False
     """Compute in bf16; weights and optimiser stay fp32."""
@@ -53,7 +50,8 @@ class MemoryConfig(Configurable.Config):
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be trained with."""
-        check_least(self, pack_tokens=1, lora_rank=0, top_layers=0, lora_alpha=0)
+        check_not_negative(self)
+        check_least(self, pack_tokens=1)
 
     @property
     def alpha(self) -> int:
@@ -88,7 +86,7 @@ class SftConfig(MemoryConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, epochs=1, batch_size=1, warmup_steps=0, max_grad_norm=0, save_every=0)
+        check_least(self, epochs=1, batch_size=1)
         check_above_zero(self, "learning_rate")
 
 
@@ -178,10 +176,7 @@ class RlvrConfig(MemoryConfig):
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be meant; what depends on two of them is in `check`."""
         super().__post_init__()
-        check_least(self, steps=0, groups=1, group_size=1, mini_batches=1, epochs=1, refill=0)
-        check_least(self, clip_low=0, clip_high=0, kl=0, value_coefficient=0, value_clip=0)
-        check_least(self, world_loss=0, warmup_steps=0, max_grad_norm=0, save_every=0)
-        check_least(self, importance_cap=0, entropy_bonus=0, critic_learning_rate=0)
+        check_least(self, groups=1, group_size=1, mini_batches=1, epochs=1)
         check_above_zero(self, "learning_rate", "keep_share", "keep_top_p")
         check_above_zero(self, "mismatch_limit", "hang_limit")
         check_share(self, "keep_share", "keep_top_p", "gamma", "lam")
@@ -336,6 +331,11 @@ class VerlConfig(Configurable.Config):
     keys: Local[tuple[str, ...]] = ()
     """verl's own keys as `path=value`; later ones win, and all win over derived ones."""
 
+    def __post_init__(self) -> None:
+        check_not_negative(self)
+        check_least(self, nodes=1, tensor_parallel=1, episode_workers=1, prompt_tokens=1)
+        check_share(self, "server_memory")
+
     def open_key(self, path: str, text: str) -> Self:
         """`--set verl.<path>=<text>` for a path that is not one of the fields above."""
         return self.replace(keys=(*self.keys, f"{path}={text}"))
@@ -364,11 +364,13 @@ class TinkerConfig(Configurable.Config):
     batch_rows: int = 32
     """Rows in one call; the last call is filled up."""
     beta2: float = 0.95
-    """Of Adam: Tinker's own; TRL and verl have 0.999.
+    """Of Adam: Tinker's own, which forgets moments that a server restores with SFT's weights within
+    tens of steps of RL; TRL and verl have 0.999."""
 
-    Some servers restore the moments of SFT with its weights. A short memory forgets them within
-    tens of steps of RL.
-    """
+    def __post_init__(self) -> None:
+        check_not_negative(self)
+        check_least(self, lora_rank=1, batch_rows=1)
+        check_share(self, "beta2")
 
 
 VllmConfig = VllmServer.Config

@@ -41,6 +41,16 @@ RLVR = Rlvr.Config(world=Counter.Config())
         "env_pool.workers=0",
         "vllm.memory=2",
         "vllm.max_model_len=0",
+        "verl.nodes=0",
+        "verl.devices=-1",
+        "verl.server_memory=2",
+        "verl.restarts=-1",
+        "tinker.lora_rank=0",
+        "tinker.pad_tokens=-1",
+        "tinker.beta2=1.5",
+        "rlvr.lora_alpha=-1",
+        "rlvr.refill=-1",
+        "rlvr.entropy_bonus=-0.1",
     ],
 )
 def test_the_key_is_named_as_it_was_set(assignment):

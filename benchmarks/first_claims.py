@@ -142,8 +142,7 @@ FIRST_CLAIMS = {
     "tiny_lake_model": lambda: teaching("tiny_lake_model", f"{LAKE}, {TINY}, 100 GRPO steps"),
     "tiny_lake_agent": lambda: teaching(
         "tiny_lake_agent",
-        f"{LAKE}, 10% holes, {TINY}, 120 GRPO steps after 36,000 episodes of warm-up "
-        "(the recipe has 100 after 64,000 now)",
+        f"{LAKE}, 10% holes, {TINY}, 100 GRPO steps after 64,000 episodes of warm-up",
     ),
     "lake_model": lambda: coverage("lake", f"{LAKE}, {TINY}, 12,000 env steps"),
     "counter_model": lambda: coverage("counter", f"counter, {TINY}, 12,000 env steps"),

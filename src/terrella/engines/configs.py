@@ -369,7 +369,7 @@ class TinkerConfig(Configurable.Config):
 
     def __post_init__(self) -> None:
         check_not_negative(self)
-        check_least(self, lora_rank=1, batch_rows=1)
+        check_least(self, batch_rows=1)
         check_share(self, "beta2")
 
 

@@ -45,7 +45,7 @@ RLVR = Rlvr.Config(world=Counter.Config())
         "verl.devices=-1",
         "verl.server_memory=2",
         "verl.restarts=-1",
-        "tinker.lora_rank=0",
+        "tinker.lora_rank=-1",
         "tinker.pad_tokens=-1",
         "tinker.beta2=1.5",
         "rlvr.lora_alpha=-1",

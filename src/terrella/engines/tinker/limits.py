@@ -30,8 +30,6 @@ def check_run(
             "0 would train all weights, and a Tinker endpoint trains adapters only",
             "set 1 or more, or engine=trl",
         )
-    if tinker.pad_tokens < 0 or tinker.batch_rows < 1:
-        raise ConfigError("tinker", "pad_tokens is 0 or more, batch_rows is 1 or more")
     if tinker.pad_tokens == 0 and tinker.reduction != "sum":
         raise ConfigError(
             "tinker.pad_tokens",

@@ -467,7 +467,7 @@ def test_trusted_steps_count_by_length_where_the_rows_have_lengths():
         ("lake", "wrong", lambda values: [0.5, *values[1:]], "mean_wrong"),
         ("lake", "lengths", lambda values: [values[0] + 1, *values[1:]], "trusted_share"),
         ("lake", "threshold", lambda _: None, "trusted_share"),
-        ("counter", "threshold", lambda value: value * 1.001, "threshold"),
+        ("sokoban", "threshold", lambda value: value * 1.001, "threshold"),
         ("lake_slip", "policies", lambda values: values[::-1], "coverage_by_policy"),
         ("lake_slip", "covered", lambda values: [0.0, *values[1:]], "coverage"),
     ],

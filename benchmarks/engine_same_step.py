@@ -36,14 +36,18 @@ def engines(folder):
         ]
         rows[name] = row(case, found)
         print(name, rows[name]["largest_difference"], flush=True)
-    worst = max(max(row["largest_difference"].values()) for row in rows.values())
+    return summary(MODEL, rows)
+
+
+def summary(model, cases):
+    worst = max(max(row["largest_difference"].values()) for row in cases.values())
     return {
-        "model": MODEL,
+        "model": model,
         "seeds": list(SEEDS),
         "limit": LIMIT,
         "worst": worst,
         "within": worst < LIMIT,
-        "cases": rows,
+        "cases": cases,
     }
 
 
@@ -115,27 +119,16 @@ def learners(folder):
         name = ", ".join([loss, *(f"{key} {value}" for key, value in knobs.items())])
         cases[name] = learner_row(found)
         print(name, cases[name]["largest_difference"], flush=True)
-    worst = max(max(row["largest_difference"].values()) for row in cases.values())
-    return {
-        "model": "tiny-0.3m-vllm, fp32, random weights times 4",
-        "seeds": list(SEEDS),
-        "limit": LIMIT,
-        "worst": worst,
-        "within": worst < LIMIT,
-        "cases": cases,
-    }
+    return summary("tiny-0.3m-vllm, fp32, random weights times 4", cases)
 
 
 def learner_row(found):
     """What two learners returned of one update, seed by seed, and how far they differ."""
-    row = {}
+    row = {"largest_difference": {}}
     for part in ("loss", "grad_norm"):
-        row[f"{part}_trl"] = [by_trl[0][part] for by_trl, _ in found]
-        row[f"{part}_verl"] = [by_verl[0][part] for _, by_verl in found]
-    row["largest_difference"] = {
-        part: largest_difference(row[f"{part}_trl"], row[f"{part}_verl"])
-        for part in ("loss", "grad_norm")
-    }
+        on_trl = row[f"{part}_trl"] = [by_trl[0][part] for by_trl, _ in found]
+        on_verl = row[f"{part}_verl"] = [by_verl[0][part] for _, by_verl in found]
+        row["largest_difference"][part] = largest_difference(on_trl, on_verl)
     # What AdamW makes of the gradient: it divides by its size, so that rounding weighs more.
     row["logprob_after_differs"] = max(
         largest_difference(by_trl[-1]["outputs"], by_verl[-1]["outputs"])

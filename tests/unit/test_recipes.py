@@ -179,6 +179,7 @@ def test_the_certificates_to_expect_are_those_measured():
         assert int(found[2]) == len(models)
         earlier = not all(model["has_lengths"] for model in models)
         assert earlier == ("earlier calibration" in expect)
+        assert (worlds[name]["claim"]["verdict"] == "undecided") == ("undecided" in expect)
 
 
 @pytest.mark.parametrize("name", ["webrl_sokoban", "webrl_miniwob"])

@@ -55,7 +55,7 @@ def lake_model() -> TrainWorldModel.Config:
     hardware="1 CPU core",
     time="4 min",
     expect="not certified: 6% to 7% of the truth is missed, 3% is asked for; worst policy's "
-    "coverage 0.928 of 0.9 promised (5 models; earlier calibration; "
+    "coverage 0.919 of 0.9 promised (5 models; undecided; "
     "results/trust_certificates.json, trust_coverage.json)",
 )
 def lake_slip_model() -> TrainWorldModel.Config:
@@ -83,7 +83,7 @@ def lake_thin_model() -> TrainWorldModel.Config:
     hardware="1 CPU core",
     time="4 min",
     expect="not certified: the world has too few instances to show 3%; worst policy's "
-    "coverage 0.979 of 0.9 promised (5 models; earlier calibration; "
+    "coverage 0.979 of 0.9 promised (5 models; "
     "results/trust_certificates.json, trust_coverage.json)",
 )
 def counter_model() -> TrainWorldModel.Config:

@@ -168,7 +168,7 @@ def webrl_miniwob() -> Reproduce.Config:
     return Reproduce.Config(
         arms=arms,
         first=("sft", "webrl_paper"),
-        seeds=3,
+        seeds=5,
         claims=claims,
         paper=PAPER,
         out=Path("runs/webrl_miniwob"),

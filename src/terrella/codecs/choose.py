@@ -15,7 +15,7 @@ from terrella.codecs.chat_template import Thinking
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
 from terrella.codecs.steps import BriefChatCodec, StepsCodec
-from terrella.codecs.tagged import Form, TaggedCodec, TextCodec, reply_form
+from terrella.codecs.tagged import Form, TaggedCodec, TextCodec, tagged_reply_form
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec, TargetCodec
@@ -57,7 +57,7 @@ class TaggedCodecConfig(CodecConfig):
             return StepsCodec(inner, prediction_first=self.form == "steps_predicted")
         if getattr(tokenizer, "chat_template", None):
             chat = ChatCodec(tokenizer, max_actions=self.max_actions, thinking=self.thinking)
-            chat.form = reply_form(self.form, thinks=chat.thinks)
+            chat.form = tagged_reply_form(self.form, thinks=chat.thinks)
             return TaggedCodec(chat, form=self.form, blank="\n")
         return TaggedCodec(InterleavedCodec(tokenizer), form=self.form)
 

@@ -113,7 +113,7 @@ def has_tags(text: str, tags: Sequence[str]) -> bool:
     return True
 
 
-def reply_form(form: Form, *, thinks: bool = True) -> str:
+def tagged_reply_form(form: Form, *, thinks: bool = True) -> str:
     """The reply format in a chat model's system message; states stand inside a thought."""
     contents = {
         OBSERVATION: "the current state",
@@ -134,7 +134,7 @@ class TaggedCodec:
     """`core.protocols.Codec` over a text codec; only the format of an agent's reply differs."""
 
     def __init__(self, inner: TextCodec, *, form: Form, blank: str = "") -> None:
-        """`inner` writes the prompts; a chat codec needs `form=reply_form(form)`.
+        """`inner` writes the prompts; a chat codec needs `form=tagged_reply_form(form)`.
 
         `blank` is the white space around a state inside its tag.
         """

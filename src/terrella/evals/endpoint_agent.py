@@ -17,9 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
-from terrella.codecs import chat, tagged
-from terrella.codecs.chat import Message, chat_messages, state_message
-from terrella.codecs.tagged import ORDERS, Form, has_tags
+from terrella.codecs.chat import Message, chat_messages, reply_form, state_message
+from terrella.codecs.tagged import ORDERS, Form, has_tags, tagged_reply_form
 from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
@@ -117,9 +116,7 @@ class EndpointAgent:
         self.config = config
         self.env_pool = EnvPool(config.env_pool, config.world)
         self.tags = ORDERS[form] if form else ()
-        self.form = (
-            tagged.reply_form(form, thinks=thinks) if form else chat.reply_form(thinks=thinks)
-        )
+        self.form = tagged_reply_form(form, thinks=thinks) if form else reply_form(thinks=thinks)
 
     def __enter__(self) -> Self:
         return self

@@ -65,6 +65,9 @@ BUNDLED = {
 }
 """A chat model of 135M parameters, and a base model of 268M (Gemma's terms apply)."""
 
+PATH_STARTS = ("", ".", "..", "~", "runs")
+"""What begins the name of a folder, and of no owner at the hub."""
+
 
 def is_pretrained(name: str) -> bool:
     """Whether a model has weights of its own; such models are larger than those from scratch."""
@@ -77,7 +80,7 @@ def check_model_name(name: str) -> None:
     if "://" in name:
         raise ConfigError(name, "is an address, and no model", "name a folder or a hub name")
     if "/" in name and _looks_like_a_path(name) and not Path(name).is_dir():
-        raise ConfigError(name, "there is no such folder", "check the path")
+        raise ConfigError(name, "there is no such folder", _path_hint(name))
     if name in known or is_pretrained(name):
         return
     near = difflib.get_close_matches(name, known, n=2)
@@ -86,10 +89,17 @@ def check_model_name(name: str) -> None:
     raise ConfigError(name, "no such model", start + listed)
 
 
+def _path_hint(name: str) -> str:
+    first = name.split("/", 1)[0]
+    if name.count("/") > 1 or first in PATH_STARTS:
+        return "check the path"
+    return f"check the path; a model of the hub is loaded where there is no folder {first!r}"
+
+
 def _looks_like_a_path(name: str) -> bool:
     """Whether a name with a slash is meant as a path here, and not as `owner/model` of the hub.
 
     A mistyped run folder must not be looked for at the hub.
     """
     first = name.split("/", 1)[0]
-    return first in ("", ".", "..", "~", "runs") or name.count("/") > 1 or Path(first).is_dir()
+    return first in PATH_STARTS or name.count("/") > 1 or Path(first).is_dir()

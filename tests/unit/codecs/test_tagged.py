@@ -7,7 +7,7 @@ from tests.unit.codecs.test_chat_tokens import small_tokenizer
 
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.codecs.tagged import TAG_TOKENS, Span, TaggedCodec, find_tag, reply_form
+from terrella.codecs.tagged import TAG_TOKENS, Span, TaggedCodec, find_tag, tagged_reply_form
 from terrella.core.protocols import Codec
 from terrella.core.types import Situation, Text
 from terrella.models.characters import character_tokenizer
@@ -18,7 +18,7 @@ CODECS = {
     ),
     **{
         name: lambda form, name=name: TaggedCodec(
-            ChatCodec(small_tokenizer(name), max_actions=3, form=reply_form(form)),
+            ChatCodec(small_tokenizer(name), max_actions=3, form=tagged_reply_form(form)),
             form=form,
             blank="\n",
         )
@@ -119,9 +119,9 @@ def test_the_first_complete_tag_counts(text, content):
 
 
 def test_thoughts_are_asked_for_unless_they_are_off():
-    assert "<think>" in reply_form("worldmodel")
-    assert reply_form("worldmodel", thinks=False) == (
+    assert "<think>" in tagged_reply_form("worldmodel")
+    assert tagged_reply_form("worldmodel", thinks=False) == (
         "<observation> the current state </observation>"
         "<prediction> the state after your actions </prediction><answer> your actions </answer>"
     )
-    assert reply_form("plain", thinks=False) == "<answer> your actions </answer>"
+    assert tagged_reply_form("plain", thinks=False) == "<answer> your actions </answer>"

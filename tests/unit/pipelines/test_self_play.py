@@ -21,7 +21,7 @@ from terrella.algos.episode_batch import Score, TokenCounts
 from terrella.algos.losses import LossInputs, policy_loss
 from terrella.codecs.chat_tokens import ChatCodec
 from terrella.codecs.interleaved import InterleavedCodec
-from terrella.codecs.tagged import TAG_TOKENS, TaggedCodec, reply_form
+from terrella.codecs.tagged import TAG_TOKENS, TaggedCodec, tagged_reply_form
 from terrella.core.types import Split, show_text
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.trl.packs import pack_episodes, read_pack, target_logprobs
@@ -51,7 +51,7 @@ def tagged(template: str | None = None, form="worldmodel"):
         return TaggedCodec(
             InterleavedCodec(character_tokenizer((*ACTIONS, *TAG_TOKENS))), form=form
         )
-    chat = ChatCodec(small_tokenizer(template), max_actions=2, form=reply_form(form))
+    chat = ChatCodec(small_tokenizer(template), max_actions=2, form=tagged_reply_form(form))
     return TaggedCodec(chat, form=form, blank="\n")
 
 

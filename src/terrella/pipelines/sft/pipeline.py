@@ -102,7 +102,7 @@ class Sft(ModelPipeline[SftResult]):
         )
         validation_share: float = 0.05
         """Of the rows, by a hash of what they ask; they are not trained on."""
-        validate_on: int = 256
+        evaluate_on: int = 256
         """Held-out examples whose loss is computed, before and after; chosen by a hash."""
         out: Path = Path("runs/sft")
 
@@ -110,8 +110,8 @@ class Sft(ModelPipeline[SftResult]):
             super().__post_init__()
             if not 0.0 <= self.validation_share < 1.0:
                 raise ConfigError("validation_share", f"{self.validation_share} is not in [0, 1)")
-            if self.max_tokens < 1 or self.validate_on < 0:
-                raise ConfigError("sft", "max_tokens must be at least 1, validate_on at least 0")
+            if self.max_tokens < 1 or self.evaluate_on < 0:
+                raise ConfigError("sft", "max_tokens must be at least 1, evaluate_on at least 0")
 
     config: Config
     result_type = SftResult
@@ -221,7 +221,7 @@ class Sft(ModelPipeline[SftResult]):
         return run.part(name, list[float], lambda: self._losses(run, name, model), collective=True)
 
     def _losses(self, run: RunFolder, name: str, model: Model) -> list[float]:
-        held_out = ExampleFile(run / "examples" / VALIDATION)[: self.config.validate_on]
+        held_out = ExampleFile(run / "examples" / VALIDATION)[: self.config.evaluate_on]
         if not held_out or self.config.engine == "tinker":  # it has no learner
             return []
         sft = self.config.sft

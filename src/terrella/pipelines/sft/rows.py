@@ -153,7 +153,7 @@ class RowWriter:
     def _choose_validation(self, held: np.ndarray, asked: np.ndarray) -> int:
         """Write the held-out examples that train does not ask, by hash; returns their number.
 
-        The first ones are scored (`validate_on`): in the file's order they would be of few rows.
+        The first ones are scored (`evaluate_on`): in the file's order they would be of few rows.
         """
         examples = ExampleFile(self.folder / HELD_OUT)
         new = ~np.isin(held, asked)

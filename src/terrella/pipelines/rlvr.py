@@ -17,7 +17,7 @@ from typing import ClassVar
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
 from terrella.core.bounds import check_share
-from terrella.core.config import Configurable, Local
+from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.files import write_json_lines
 from terrella.core.metric import Metric
@@ -30,11 +30,17 @@ from terrella.engines.engine import load_tokenizer, start_model
 from terrella.engines.interface import Model
 from terrella.evals.baselines import baselines, to_beat
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.several_worlds import (
+    OtherWorld,
+    episodes_of,
+    named_worlds,
+    vocabulary_of,
+)
 from terrella.pipelines.text_only import require_text
 from terrella.pipelines.validation import Validation, check_count, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
-from terrella.rollout.mixed import MixedTasks, WorldShare, mixed_source
+from terrella.rollout.mixed import MixedTasks
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.rollout.tasks import AgentTasks, Ask
@@ -62,17 +68,6 @@ class RlvrResult:
     """Real steps of both evaluations and of the baselines; no training step is among them."""
     gates: dict[str, dict[str, int]] = field(default_factory=dict)
     """The ledger of each gated world: imagined and real steps of the warm-up and of training."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherWorld(Configurable.Config):
-    """A further world of a run, with its own limits."""
-
-    world: World.Config
-    share: int = 1
-    """Groups of it for each group of the first world."""
-    max_turns: int = 10
-    max_actions: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,17 +177,12 @@ class Rlvr(ModelPipeline[RlvrResult]):
         )
 
     def worlds(self) -> dict[str, OtherWorld]:
-        """All worlds by name; one whose name is taken gets a number."""
+        """All worlds by name."""
         config = self.config
         first = OtherWorld(
             world=config.world, max_turns=config.max_turns, max_actions=config.max_actions
         )
-        named: dict[str, OtherWorld] = {}
-        for each in (first, *config.others):
-            name = each.world.owner.name
-            count = sum(other.world.owner.name == name for other in named.values())
-            named[f"{name}-{count + 1}" if count else name] = each
-        return named
+        return named_worlds(first, config.others)
 
     def training_worlds(self, run: RunFolder) -> dict[str, OtherWorld]:
         """The worlds of the warm-up and of RLVR: a gate keeps its state in the run's folder."""
@@ -210,11 +200,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
     def warm_model(self, run: RunFolder) -> Model:
         """The model that RLVR starts from: as named, or after the format warm-up."""
         config = self.config
-        words = [word for each in self.worlds().values() for word in _vocabulary(each.world)]
         start = start_model(
             config.model,
             run / "start",
-            vocabulary=tuple(dict.fromkeys(words)),
+            vocabulary=vocabulary_of(self.worlds().values()),
             seed=config.seed,
         )
         if not config.warmup_examples:
@@ -279,14 +268,7 @@ class Rlvr(ModelPipeline[RlvrResult]):
         return self._mixed(self.real_worlds())
 
     def _mixed(self, worlds: Mapping[str, OtherWorld]) -> EpisodeSource:
-        sources = {name: self._source(each) for name, each in worlds.items()}
-        if len(sources) == 1:
-            return next(iter(sources.values()))
-        shares = [
-            WorldShare(name=name, source=sources[name], share=each.share)
-            for name, each in worlds.items()
-        ]
-        return mixed_source(*shares)
+        return episodes_of(worlds, self._source)
 
     def _source(self, each: OtherWorld) -> EpisodeSource:
         config = self.config
@@ -392,9 +374,3 @@ class Rlvr(ModelPipeline[RlvrResult]):
 def _kept(run: RunFolder, world: str) -> Path:
     """The folder for what a world of a run keeps between sessions, for processes anywhere."""
     return (run / "gates" / world).absolute()
-
-
-def _vocabulary(config: World.Config) -> tuple[str, ...]:
-    world: World = config.build()
-    world.reset(seed=0)
-    return world.vocabulary()

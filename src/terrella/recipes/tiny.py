@@ -9,7 +9,8 @@ counter from doing the same.
 from __future__ import annotations
 
 from terrella.engines.configs import RlvrConfig, SftConfig
-from terrella.pipelines.rlvr import OtherWorld, Rlvr
+from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.several_worlds import OtherWorld
 from terrella.recipes import recipe
 from terrella.worlds.counter import Counter
 from terrella.worlds.frozen_lake import FrozenLake

@@ -27,7 +27,8 @@ from terrella.evals.predictions import TokenPredictor
 from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.evaluate.page_predictor import AskedPages, page_predictor
 from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
-from terrella.pipelines.rlvr import OtherWorld, Rlvr
+from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.several_worlds import OtherWorld
 from terrella.policies.chat_client import ChatReply
 from terrella.policies.endpoint import Endpoint
 from terrella.recipes.tiny import tiny_mixed

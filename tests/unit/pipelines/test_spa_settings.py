@@ -11,7 +11,8 @@ from terrella.core.metric import Metric
 from terrella.evals.results import RlCost, TestScores
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.reproduce.report import show_table
-from terrella.pipelines.spa.pipeline import Spa, SpaResult
+from terrella.pipelines.spa.pipeline import Spa
+from terrella.pipelines.spa.results import SpaResult
 from terrella.pipelines.spa.self_play import SelfPlay
 from terrella.recipes import find_recipe
 from terrella.worlds.counter import Counter

@@ -8,20 +8,23 @@ states); a chat model skips that. The arms of the paper are settings (`recipes/s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import TaggedCodecConfig
 from terrella.codecs.tagged import TAG_TOKENS, Form, TaggedCodec
+from terrella.core.bounds import check_least
 from terrella.core.config import Local, dump
 from terrella.core.errors import EngineError
 from terrella.core.files import write_json_lines
 from terrella.core.integrity import content_sha256
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import RunFolder, make_once
+from terrella.core.tokens import TrainExample
 from terrella.core.types import Split
 from terrella.core.world import StateWorld, World
 from terrella.data.train_examples import read_examples, write_examples
@@ -33,10 +36,24 @@ from terrella.evals.agents import Evaluate, evaluate_agent, reference_policies
 from terrella.evals.results import ReferenceScores, RlCost, TestScores
 from terrella.models.names import BUNDLED, TINY
 from terrella.pipelines.base import ModelPipeline
+from terrella.pipelines.several_worlds import (
+    OtherWorld,
+    episodes_of,
+    named_worlds,
+    split_by_share,
+    vocabulary_of,
+)
 from terrella.pipelines.spa.interleaved_examples import (
     interleaved,
     refused_chat_model,
     script_of_form,
+)
+from terrella.pipelines.spa.results import (
+    SelfPlayCost,
+    SelfPlayResult,
+    SpaResult,
+    first_of,
+    if_several,
 )
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples
 from terrella.pipelines.spa.tagged_examples import Script, check_coordinates
@@ -47,6 +64,7 @@ from terrella.rollout.source import EpisodeSource, WorldTasks
 
 BASE_FIELDS = (
     "world",
+    "others",
     "model",
     "form",
     "format_examples",
@@ -59,44 +77,14 @@ BASE_FIELDS = (
 """Settings that a base model depends on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelfPlayCost:
-    """What self-play cost."""
-
-    env_steps: int
-    """Actions carried out in real worlds."""
-    episodes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfPlayResult(SelfPlayCost):
-    """What self-play cost, and the model after SFT on it."""
-
-    examples: int
-    validation: TestScores | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpaResult:
-    """Scores of each part; None where an arm leaves the part out."""
-
-    base: TestScores | None
-    self_play: SelfPlayResult | None
-    rl: RlCost
-    test: TestScores
-
-    @property
-    def after_sft(self) -> TestScores | None:
-        """Validation scores between self-play and RL."""
-        return self.self_play.validation if self.self_play else None
-
-
 class Spa(ModelPipeline[SpaResult]):
     """Self-play with true states before RL."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(ModelPipeline.Config):
         world: World.Config
+        others: tuple[OtherWorld, ...] = ()
+        """Further worlds: one model plays all of them, each with its share of everything."""
         model: Local[str] = "tiny-0.3m"
         form: Form = "worldmodel"
         """How replies and states are written; see `codecs/tagged.py`."""
@@ -131,13 +119,21 @@ class Spa(ModelPipeline[SpaResult]):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            self.codec()  # refuses settings that contradict each other, before anything runs
+            check_least(self.test, instances=1)
+            for each in self.worlds().values():
+                self.codec(each)  # refuses settings that contradict each other, before anything runs
 
-        def codec(self) -> TaggedCodecConfig:
-            """How this run's replies are written and read."""
-            return TaggedCodecConfig(
-                form=self.form, thinking=self.thinking, max_actions=self.max_actions
+        def worlds(self) -> dict[str, OtherWorld]:
+            """All worlds by name, the first one first."""
+            first = OtherWorld(
+                world=self.world, max_turns=self.max_turns, max_actions=self.max_actions
             )
+            return named_worlds(first, self.others)
+
+        def codec(self, world: OtherWorld | None = None) -> TaggedCodecConfig:
+            """How this run's replies are written and read; in its first world, unless given."""
+            most = world.max_actions if world else self.max_actions
+            return TaggedCodecConfig(form=self.form, thinking=self.thinking, max_actions=most)
 
     config: Config
     result_type = SpaResult
@@ -147,27 +143,34 @@ class Spa(ModelPipeline[SpaResult]):
         super().check_settings(ranks=ranks)
         if self.config.form == "shown" and self.config.model in BUNDLED:
             raise refused_chat_model()
-        if issubclass(self.config.world.owner, StateWorld):  # others may start a browser
-            self._check_states()
+        worlds = [each.world for each in self.worlds.values()]
+        # Worlds of other kinds may start a browser.
+        self._check_states([each for each in worlds if issubclass(each.owner, StateWorld)])
 
     def preflight(self) -> None:
         super().preflight()
-        self._check_states()
+        self._check_states([each.world for each in self.worlds.values()])
         if self.config.form == "shown" and self.config.model not in TINY:
-            interleaved(self.codec(start_model(self.config.model, self.config.out / "start")))
+            model = start_model(self.config.model, self.config.out / "start")
+            for each in self.worlds.values():
+                interleaved(self.codec(model, each))
 
-    def _check_states(self) -> None:
+    def _check_states(self, worlds: Iterable[World.Config]) -> None:
         """Refuse an ablation that would change nothing."""
         played = self.config.self_play
         if played.trajectories and played.states == "random_coordinates":
-            check_coordinates(self.config.world)
+            for world in worlds:
+                check_coordinates(world)
+
+    @property
+    def worlds(self) -> dict[str, OtherWorld]:
+        """All worlds by name, the first one first."""
+        return self.config.worlds()
 
     def train(self, run: RunFolder) -> SpaResult:
         config = self.config
         model = self.format_model(run)
-        base = None
-        if config.validation.instances:
-            base = run.part("base", TestScores, lambda: self.score(config.validation, model))
+        base = self.scores(run, "base", config.validation, model)
         self_play = None
         if config.self_play.trajectories:
             start = model
@@ -180,8 +183,15 @@ class Spa(ModelPipeline[SpaResult]):
             rl = run.part(
                 "rl", RlCost, lambda: self.reinforce(run, start, spent=spent), collective=True
             )
-        test = run.part("test", TestScores, lambda: self.score(config.test, model))
-        return SpaResult(base=base, self_play=self_play, rl=rl, test=test)
+        test = self.scores(run, "test", config.test, model)
+        return SpaResult(
+            base=first_of(base),
+            self_play=self_play,
+            rl=rl,
+            test=next(iter(test.values())),
+            base_by_world=if_several(base),
+            test_by_world=if_several(test),
+        )
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -200,27 +210,27 @@ class Spa(ModelPipeline[SpaResult]):
     def base_name(self) -> str:
         """A readable name with a hash: arms that differ in the spec have bases of their own."""
         config = self.config
-        world = config.world.owner.__name__.lower()
+        world = "-".join(each.world.owner.__name__.lower() for each in self.worlds.values())
         short = content_sha256(self.base_spec())[:12]
         return f"{world}-{config.world.view}-{config.form}-{config.seed}-{short}"
 
     def teach_format(self, folder: Path, run: RunFolder) -> None:
         config, seed = self.config, self.config.seed
-        world: World = config.world.build()
-        world.reset(seed=0)
         start = start_model(
             config.model,
             folder.with_name("start"),
-            vocabulary=(*world.vocabulary(), *TAG_TOKENS),
+            vocabulary=(*vocabulary_of(self.worlds.values()), *TAG_TOKENS),
             seed=seed,
         )
-        script = Script(max_turns=config.max_turns, max_actions=config.max_actions, truthful=False)
-        scripted = script_of_form(
-            config.world, self.codec(start), script, count=config.format_examples, seed=seed
-        )
+        examples: list[TrainExample] = []
+        for name, count in split_by_share(config.format_examples, self.worlds).items():
+            each = self.worlds[name]
+            script = Script(max_turns=each.max_turns, max_actions=each.max_actions, truthful=False)
+            codec = self.codec(start, each)
+            examples += script_of_form(each.world, codec, script, count=count, seed=seed).examples
         self.engine.sft(
             start,
-            scripted.examples,
+            examples,
             config.format_sft,
             folder,
             seed=seed,
@@ -252,27 +262,29 @@ class Spa(ModelPipeline[SpaResult]):
                 phase="self-play",
             ),
         )
-        validation = None
-        if config.validation.instances:
-            validation = run.part(
-                "after_self_play", TestScores, lambda: self.score(config.validation, folder)
-            )
+        validation = self.scores(run, "after_self_play", config.validation, folder)
         return SelfPlayResult(
             env_steps=played.env_steps,
             episodes=played.episodes,
             examples=len(examples),
-            validation=validation,
+            validation=first_of(validation),
+            validation_by_world=if_several(validation),
         )
 
     def self_play(self, model: Model, file: Path) -> SelfPlayCost:
         """Play, and write the examples for the ranks that will be trained on them."""
-        config = self.config
-        with self.playing(model) as (rollout, sampler, codec):
-            collected = collect_examples(
-                config.self_play, rollout, sampler, codec, seed=config.seed
-            )
-        write_examples(file, collected.examples)
-        return SelfPlayCost(env_steps=collected.env_steps, episodes=collected.episodes)
+        config = self.config.self_play
+        examples: list[TrainExample] = []
+        env_steps = episodes = 0
+        for name, trajectories in split_by_share(config.trajectories, self.worlds).items():
+            own = config.replace(trajectories=trajectories)
+            with self.playing(model, self.worlds[name]) as (rollout, sampler, codec):
+                collected = collect_examples(own, rollout, sampler, codec, seed=self.config.seed)
+            examples += collected.examples
+            env_steps += collected.env_steps
+            episodes += collected.episodes
+        write_examples(file, examples)
+        return SelfPlayCost(env_steps=env_steps, episodes=episodes)
 
     def reinforce(self, run: RunFolder, start: Model, *, spent: int) -> RlCost:
         """RL on shaped returns until the steps or the env-step budget are used up."""
@@ -293,52 +305,76 @@ class Spa(ModelPipeline[SpaResult]):
             env_steps=trained.budget.total, iterations=trained.steps, collapse=trained.collapse
         )
 
-    def score(self, config: Evaluate.Config, model: Model) -> TestScores:
-        with self.playing(model) as (rollout, sampler, codec):
+    def scores(
+        self, run: RunFolder, part: str, config: Evaluate.Config, model: Model
+    ) -> dict[str, TestScores]:
+        """By world, each a part of the run; empty if no instances are asked for."""
+        if not config.instances:
+            return {}
+        first, *others = self.worlds
+        parts = {first: part, **{name: f"{part}_{name}" for name in others}}
+        return {
+            name: run.part(own, TestScores, partial(self.score, config, model, self.worlds[name]))
+            for name, own in parts.items()
+        }
+
+    def score(self, config: Evaluate.Config, model: Model, world: OtherWorld) -> TestScores:
+        with self.playing(model, world) as (rollout, sampler, codec):
             return evaluate_agent(config, rollout, sampler, codec)
 
     # --- what the parts use -----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def playing(self, model: Model) -> Iterator[tuple[Rollout, Sampler, TaggedCodec]]:
-        """A model that plays the world: its rollout, its sampler, its codec."""
-        codec = self.codec(model)
-        config = self.episode_source()
+    def playing(
+        self, model: Model, world: OtherWorld
+    ) -> Iterator[tuple[Rollout, Sampler, TaggedCodec]]:
+        """A model that plays a world: its rollout, its sampler, its codec."""
+        codec = self.codec(model, world)
+        config = self.source_in(world)
         with (
             Rollout(config.rollout, codec, shaping=self.config.reward_shaping.build()) as rollout,
             self.engine.sampler(model) as sampler,
         ):
             yield rollout, sampler, codec
 
-    def codec(self, model: Model) -> TaggedCodec:
-        return self.config.codec().make(load_tokenizer(model))
+    def codec(self, model: Model, world: OtherWorld) -> TaggedCodec:
+        return self.config.codec(world).make(load_tokenizer(model))
 
     def episode_source(self) -> EpisodeSource:
+        return episodes_of(self.worlds, self.source_in)
+
+    def source_in(self, world: OtherWorld) -> EpisodeSource:
         config = self.config
         rollout = Rollout.Config(
-            world=config.world,
-            max_turns=config.max_turns,
-            max_actions=config.max_actions,
+            world=world.world,
+            max_turns=world.max_turns,
+            max_actions=world.max_actions,
             turn_tokens=config.turn_tokens,
             episode_tokens=config.episode_tokens,
             env_pool=config.env_pool,
         )
         return EpisodeSource(
             rollout=rollout,
-            tasks=WorldTasks(world=config.world, seed=config.seed),
-            codec=self.config.codec(),
+            tasks=WorldTasks(world=world.world, seed=config.seed),
+            codec=config.codec(world),
             shaping=config.reward_shaping,
         )
 
     def reference_scores(self) -> ReferenceScores | None:
-        """Random and optimal play on the test instances."""
+        """Random and optimal play on the test instances, of the first world."""
         config = self.config
         most = config.max_turns * config.max_actions
         return reference_policies(config.world, config.test, most_actions=most)
 
     def summary(self, result: SpaResult) -> list[tuple[str, str]]:
-        rows = [(f"test pass@{k}", str(metric)) for k, metric in result.test.passes.items()]
-        if result.test.masked:
-            what = f"{result.test.masked:,}, left out; the first: {result.test.masked_reason}"
-            rows.append(("masked test episodes", what))
+        if result.test_by_world:
+            tests = {f", {name}": scores for name, scores in result.test_by_world.items()}
+        else:
+            tests = {"": result.test}
+        rows: list[tuple[str, str]] = []
+        for name, test in tests.items():
+            rows += [(f"test pass@{k}{name}", str(metric)) for k, metric in test.passes.items()]
+            if test.masked:
+                what = f"{test.masked:,}, left out; the first: {test.masked_reason}"
+                rows.append((f"masked test episodes{name}", what))
         return [*rows, ("env steps", f"{result.rl.env_steps:,}")]

@@ -16,7 +16,7 @@ UNSEEN_FAMILIES = "unseen families"
 ONE_BASE = "one base for all seeds"
 
 
-def decide_family(differences, *, not_below=None, grids=None, margin=MARGIN, bases=None):
+def decide_family(differences, *, not_below=None, grids=None, margin=MARGIN, bases=None, looks=1):
     """Decide all claims of a table together; a claim is the differences of its seeds.
 
     `bases` names the base of each seed: its seeds are averaged, and bases are the unit. The row
@@ -27,6 +27,7 @@ def decide_family(differences, *, not_below=None, grids=None, margin=MARGIN, bas
         [by_base(values, bases) for values in differences],
         thresholds=[threshold(not_below=each, margin=margin) for each in not_below],
         grids=grids or [0.0] * len(differences),
+        looks=looks,
     )
     rows = [asdict(claim) for claim in decided]
     if bases is None:
@@ -57,6 +58,7 @@ def decide_table(record):
         not_below=[claim["not_below"] for claim in claims],
         grids=[claim_grid(record, claim) for claim in claims],
         margin=record["margin"],
+        looks=record.get("looks", 1),
         bases=[ONE_BASE] * seeds if record.get("one_base") else None,
     )
     return [{**claim, **row} for claim, row in zip(claims, decided, strict=True)]

@@ -52,7 +52,8 @@ def reproduction(name, setting):
     record = common.read_results(name)
     claim = record["claims"][0]
     paper = "; ".join(f"{key}: {value}" for key, value in find_recipe(name)().paper.items())
-    return FirstClaim(statement(claim), outcome(claim), setting, paper or NO_PAPER)
+    looks = record.get("looks", 1)
+    return FirstClaim(statement(claim), outcome(claim, looks=looks), setting, paper or NO_PAPER)
 
 
 TINY = "0.3M parameters from scratch"

@@ -36,7 +36,8 @@ def reproduction(record, rows):
     passes = {
         arm: {"seeds": sorted(map(int, seeds)), **arm_passes(seeds)} for arm, seeds in arms.items()
     }
-    decided = decide_claims(arms, claims, margin=record["margin"])
+    looks = record.get("looks", 1)
+    decided = decide_claims(arms, claims, margin=record["margin"], looks=looks)
     table = {**record, **unseen, "arms": passes, "claims": decided}
     table["claims"] += unseen_claim(table)
     return {"arms": passes, **unseen, "claims": decide_table(table)}

@@ -73,7 +73,7 @@ NO_INSTANCES = (
     "viewer",
 )
 """Counts, timings and checks of one run: there is no claim over instances to compute again."""
-SETTINGS = ("margin", "level", "least_after", "least_seeds", "attempts")
+SETTINGS = ("margin", "looks", "level", "least_after", "least_seeds", "attempts")
 """What was stated before a result was measured."""
 
 

@@ -221,7 +221,11 @@ def arms(record, name):
         kinds = [kind for kind in ("pass@1", "pass@8") if kind in metrics]
         cell = ", ".join(f"{kind} {over_seeds(metrics[kind])}" for kind in kinds)
         rows.append((f"{name}: {arm}", f"{cell} ({runs_of(metrics)})"))
-    rows += [claim_row(claim, name) for claim in record["claims"] if claim["seeds"]]
+    rows += [
+        claim_row(claim, name, record.get("looks", 1))
+        for claim in record["claims"]
+        if claim["seeds"]
+    ]
     if missing := [statement(claim) for claim in record["claims"] if not claim["seeds"]]:
         rows.append((f"{name}: not run, but in the correction", "; ".join(missing)))
     if any(record.get("unseen_families", {}).values()):
@@ -241,8 +245,8 @@ def runs_of(metrics):
     return seeds if different == len(metrics["seeds"]) else f"{seeds}, {different} different"
 
 
-def claim_row(claim, name):
-    return f"{name}: {statement(claim)}", outcome(claim)
+def claim_row(claim, name, looks=1):
+    return f"{name}: {statement(claim)}", outcome(claim, looks=looks)
 
 
 def statement(claim):
@@ -254,9 +258,10 @@ def relation(claim):
     return f"not {-claim['threshold']:g} below" if claim["not_below"] else "above"
 
 
-def outcome(claim, unit="seed"):
+def outcome(claim, unit="seed", looks=1):
     """`holds: +0.482 [0.439, 0.519], p = 0.0001, 5 seeds, the worst +0.431`."""
-    units = f"p = {claim['p']:.3g}, {counted(claim['per_seed'], unit)}"
+    looked = f" ({looks} looks)" if looks > 1 else ""
+    units = f"p = {claim['p']:.3g}{looked}, {counted(claim['per_seed'], unit)}"
     if claim.get("bases", 0) < len(claim["per_seed"]) and "bases" in claim:
         units += f" of {counted(range(claim['bases']), 'base')}"
     if len(claim["per_seed"]) > 1:

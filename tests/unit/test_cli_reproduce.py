@@ -14,6 +14,7 @@ from terrella.recipes import find_recipe
     [
         ({"jobs": 0}, "--jobs 0: is below 1"),
         ({"seeds": 0}, "--seeds 0: is below 1"),
+        ({"looks": 0}, "--looks 0: is below 1"),
         ({"only": "foo"}, "foo: no such job"),
         (
             {"assignments": ["arms.spa.rlvr.group_size=1"]},

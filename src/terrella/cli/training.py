@@ -153,6 +153,7 @@ def reproduce(
     quick: bool = False,
     seeds: int | None = None,
     jobs: int = 1,
+    looks: int | None = None,
     out: Path | None = None,
     results: Path | None = None,
     assignments: Assignments = (),
@@ -172,6 +173,8 @@ def reproduce(
         quick: only the first arms, with one seed.
         seeds: how many seeds; the recipe's unless given.
         jobs: how many run at the same time, one core each.
+        looks: how often the claims have been decided, this time included: give 2 where seeds are
+            added because a claim was undecided. Each p-value is multiplied by it.
         out: the folder; `runs/RECIPE` unless given.
         results: also write the table here, and its rows to `rows/` beside it.
         assignments: overrides of every arm that has the field, such as rlvr.steps=100; one arm is
@@ -192,7 +195,8 @@ def reproduce(
     config = recipe_config(recipe, (Reproduce.Config,), "reproduce", None, ())
     config = config.quick() if quick else config
     seeds = config.seeds if seeds is None else seeds
-    config = config.replace(seeds=seeds, at_once=jobs, out=out or config.out)
+    looks = config.looks if looks is None else looks
+    config = config.replace(seeds=seeds, at_once=jobs, looks=looks, out=out or config.out)
     config = config.with_overrides(assignments, named_parts())
     only_with_dry_run(on, dry_run)
     job = None if only is None else Reproduce(config).find_job(only)
@@ -214,7 +218,8 @@ def reproduce(
         launch = Launch.from_environment(max(devices, 1))
         words = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
         words += [word for each in assignments for word in ("--set", each)]
-        processes = comparison.processes(launch, [*words, "--seeds", str(config.seeds)])
+        words += ["--seeds", str(config.seeds), "--looks", str(config.looks)]
+        processes = comparison.processes(launch, words)
     found = comparison.collect() if table else comparison.run(console.print, processes=processes)
     if results:
         comparison.write_results(results, found, " ".join(["terrella", *sys.argv[1:]]))

@@ -36,6 +36,11 @@ TEST = (
 )
 
 
+def stated_test(looks: int = 1) -> str:
+    """The test in words; `looks` as in `decide`."""
+    return TEST if looks == 1 else f"{TEST}; p is multiplied by {looks} for as many looks"
+
+
 class Decision(enum.StrEnum):
     """What the seeds show about a claim."""
 
@@ -95,9 +100,12 @@ def decide(
     *,
     thresholds: Sequence[float],
     grids: Sequence[float],
+    looks: int = 1,
 ) -> list[Decided]:
     """Decide all claims of one table together.
 
+    Seeds that are added because a claim was undecided make a further look at it: with `looks` in
+    all, each p-value is multiplied by it. Otherwise one would add seeds until something holds.
     Claims without a seed are listed, too: they count in the correction, which thus does not change
     while jobs finish. `grids` are the steps between scores that a seed can have, 0 where scores
     are no shares: then seeds that agree to the last digit decide nothing.
@@ -106,8 +114,8 @@ def decide(
         (values, edge, grid**2 / 12)
         for values, edge, grid in zip(differences, thresholds, grids, strict=True)
     ]
-    above = holm([_p_above(*row) for row in rows])
-    against = holm([_p_against(*row) for row in rows])
+    above = _times(looks, holm([_p_above(*row) for row in rows]))
+    against = _times(looks, holm([_p_against(*row) for row in rows]))
     return [
         _decided(*row, p, p_against) for row, p, p_against in zip(rows, above, against, strict=True)
     ]
@@ -122,6 +130,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, (len(p_values) - rank) * p_values[index])
         adjusted[index] = min(1.0, largest)
     return adjusted
+
+
+def _times(looks: int, p_values: Sequence[float]) -> list[float]:
+    return [min(1.0, looks * p) for p in p_values]
 
 
 def _decided(

@@ -58,7 +58,7 @@ def arm_passes(seeds: Mapping[str, InstanceRows]) -> dict[str, Any]:
 
 
 def decide_claims(
-    rows: ArmRows, claims: Sequence[Claim], *, margin: float = MARGIN
+    rows: ArmRows, claims: Sequence[Claim], *, margin: float = MARGIN, looks: int = 1
 ) -> list[dict[str, Any]]:
     """All claims of a table, decided together over the seeds that both arms have."""
     pairs = [_values(rows, claim) for claim in claims]
@@ -66,6 +66,7 @@ def decide_claims(
         [seed_differences(*pair) if pair is not None else [] for pair in pairs],
         thresholds=[threshold(not_below=claim.not_below, margin=margin) for claim in claims],
         grids=[_grid(rows, claim) for claim in claims],
+        looks=looks,
     )
     return [
         {

@@ -169,6 +169,7 @@ def webrl_miniwob() -> Reproduce.Config:
         arms=arms,
         first=("sft", "webrl_paper"),
         seeds=5,
+        looks=2,  # three seeds were looked at, and their main claim was undecided
         claims=claims,
         paper=PAPER,
         out=Path("runs/webrl_miniwob"),

@@ -15,6 +15,7 @@ from terrella.core.claims import (
     decide,
     holm,
     seed_differences,
+    stated_test,
     threshold,
 )
 from terrella.core.errors import StoreError
@@ -116,6 +117,26 @@ def test_claims_that_were_not_run_count_in_the_correction():
     alone = decide([values], thresholds=[0.0], grids=[0.01])[0]
     among = decide([values, [], []], thresholds=[0.0] * 3, grids=[0.01] * 3)[0]
     assert among.p == pytest.approx(3 * alone.p)
+
+
+def test_seeds_that_are_added_until_something_holds_prove_nothing():
+    """No effect; seeds are added twice if the claim does not hold. With looks it rarely does."""
+    rng = np.random.default_rng(0)
+    held = {1: 0, 3: 0}
+    for _ in range(2000):
+        differences = list(rng.normal(0.0, 0.1, size=9))
+        for looks in held:
+            tried = (
+                decide([differences[:seeds]], thresholds=[0.0], grids=[0.0], looks=looks)[0]
+                for seeds in (3, 6, 9)
+            )
+            held[looks] += any(each.verdict is Decision.HOLDS for each in tried)
+    assert held[1] / 2000 > 1.5 * ALPHA
+    assert held[3] / 2000 <= ALPHA
+
+
+def test_looks_are_written_beside_the_test():
+    assert "multiplied by 2" in stated_test(looks=2) and "looks" not in stated_test()
 
 
 def test_instances_are_paired_inside_a_seed():

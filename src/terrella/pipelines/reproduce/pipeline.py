@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from terrella.core.claims import LEAST_SEEDS, MARGIN, TEST, Claim
+from terrella.core.claims import LEAST_SEEDS, MARGIN, Claim, stated_test
 from terrella.core.config import (
     Configurable,
     Local,
@@ -79,6 +79,8 @@ class Reproduce(Configurable):
         """
         margin: float = MARGIN
         """How far below still counts as "not below"."""
+        looks: int = 1
+        """How often the claims are decided as seeds are added; each p-value is multiplied by it."""
         brief: Recorded[tuple[str, ...]] = ()
         """What `quick` sets in each arm, written as on the command line."""
         paper: Recorded[Mapping[str, str]] = field(default_factory=dict[str, str])
@@ -88,7 +90,8 @@ class Reproduce(Configurable):
         out: Local[Path] = Path("runs/reproduce")
 
         def __post_init__(self) -> None:
-            for option, value in (("--seeds", self.seeds), ("--jobs", self.at_once)):
+            counts = {"--seeds": self.seeds, "--jobs": self.at_once, "--looks": self.looks}
+            for option, value in counts.items():
                 if value < 1:
                     raise ConfigError(f"{option} {value}", "is below 1", f"give {option} 1 or more")
 
@@ -218,9 +221,12 @@ class Reproduce(Configurable):
         return {
             "arms": {name: arm_metrics(runs) for name, runs in finished.items() if runs},
             "reference_scores": self._reference_scores(),
-            "test": TEST,
+            "test": stated_test(self.config.looks),
             "margin": self.config.margin,
-            "claims": decide_claims(rows, claims, margin=self.config.margin),
+            "looks": self.config.looks,
+            "claims": decide_claims(
+                rows, claims, margin=self.config.margin, looks=self.config.looks
+            ),
             "paper": dict(self.config.paper),
         }
 

@@ -120,8 +120,9 @@ class Spa(ModelPipeline[SpaResult]):
         def __post_init__(self) -> None:
             super().__post_init__()
             check_least(self.test, instances=1)
+            # Settings that contradict each other are refused before anything runs.
             for each in self.worlds().values():
-                self.codec(each)  # refuses settings that contradict each other, before anything runs
+                self.codec(each)
 
         def worlds(self) -> dict[str, OtherWorld]:
             """All worlds by name, the first one first."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict
 
 import common
-from families import decide_table, unseen_claim
+from families import decide_family, decide_table, unseen_claim
 
 from terrella.core.claims import Claim
 from terrella.core.metric import Metric
@@ -198,6 +198,57 @@ def choices_of(won, predicted):
 def chosen(replies):
     """Whether the first reply that predicts to win has won; the first one if none does."""
     return next((won for won, predicted in replies if predicted), replies[0][0])
+
+
+def web_parts(record, rows):
+    """A web agent by its parts: success at each depth of looking ahead, and what it gains."""
+    return {
+        part: {"arms": arm_depths(arms), "claims": depth_claims(arms)}
+        for part, arms in rows.items()
+    }
+
+
+def arm_depths(arms):
+    return {
+        arm: {
+            f"depth {depth}": {**common.mean_row(values), "per_seed": values}
+            for depth in depths_of(seeds)
+            for values in [[mean(known(rows[depth])) for rows in seeds.values()]]
+        }
+        for arm, seeds in arms.items()
+    }
+
+
+def depth_claims(arms):
+    """Looking ahead wins more than not looking, in each arm; decided together."""
+    pairs = [(arm, depth) for arm, seeds in arms.items() for depth in depths_of(seeds)[1:]]
+    if not pairs:
+        return []
+    first = depths_of(arms[pairs[0][0]])[0]
+    gains = [
+        [paired_gain(rows[depth], rows[first]) for rows in arms[arm].values()]
+        for arm, depth in pairs
+    ]
+    instances = [min(len(rows[depth]) for rows in arms[arm].values()) for arm, depth in pairs]
+    decided = decide_family(gains, grids=[1 / n for n in instances])
+    return [
+        {"arm": arm, "better": f"depth {depth}", "worse": f"depth {first}", "n": n, **claim}
+        for (arm, depth), n, claim in zip(pairs, instances, decided, strict=True)
+    ]
+
+
+def depths_of(seeds):
+    return sorted(next(iter(seeds.values())), key=int)
+
+
+def known(values):
+    """Without masked episodes."""
+    return [value for value in values if value is not None]
+
+
+def paired_gain(values, base):
+    pairs = zip(values, base, strict=True)
+    return mean([one - other for one, other in pairs if None not in (one, other)])
 
 
 def gate(record, rows):

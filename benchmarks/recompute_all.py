@@ -40,6 +40,7 @@ FROM_ROWS = {
     "video_contact": recompute.policy_rankings,
     "video_model": recompute.video,
     "web_pages": recompute.pages,
+    "web_plan_parts": recompute.web_parts,
     "webrl_judge": recompute.judged,
 }
 """How a result follows from its rows. A name also stands for those that go on with `_`."""

@@ -1,12 +1,12 @@
 """Why does looking ahead gain nothing? Each part of the web agent, learnt or an oracle.
 
-    python benchmarks/web_plan.py --instances 40 [--runs runs/web] [--seed 0] [--arms learned ...]
+    python benchmarks/web_plan.py --seeds 3 [--instances 40] [--runs runs/web] [--arms learned ...]
 Proposals are the policy's, or have the expert's action among them, unmarked. The page model is the
 learnt one, or a copy of the real world. Values are the predicted reward, or what the expert makes
-of the real page. All eight combinations play the same instances at depth 0, 1 and 2. A killed run
-continues; finished arms are read. Needs Chromium and the extras `web` and `train`. It uses the
-policy and the page model in `--proposer` (`random` needs none) and `--page-model`, and trains the
-small ones without.
+of the real page. All eight combinations play the same instances at each depth of looking ahead; a
+seed trains the policy and the page model anew. A killed run continues; finished arms are read.
+Needs Chromium and the extras `web` and `train`. With `--proposer` (`random` needs none) and
+`--page-model` it uses those, and a seed repeats the sampling only.
 Writes results/web_plan_parts.json.
 """
 
@@ -16,16 +16,17 @@ import shlex
 from pathlib import Path
 
 import common
+from recompute import web_parts
 
-from terrella.core.instances import plain
-from terrella.core.stats import wilson
 from terrella.core.types import Split
+from terrella.data.row_journal import SUFFIX, read_rows
 from terrella.pipelines.web.planning import WebPlan, planner_for
 from terrella.show.progress import make_progress
 from terrella.worlds.miniwob import MiniWob
 from terrella.worlds.miniwob.families import held_out
 from terrella.worlds.miniwob.scripts import SCRIPTS
 
+NAME = "web_plan_parts"
 PARTS = {
     "right_action": (False, True),
     "page_model": ("learned", "real"),
@@ -48,25 +49,8 @@ def trained_world():
     return MiniWob.Config(max_steps=6, families=families)
 
 
-def arm(scores):
-    """Success, its interval and what it cost; masked episodes are left out."""
-    success = scores.success
-    low, high = wilson(round(success.mean * success.n), success.n)
-    return {
-        "n": success.n,
-        "masked": scores.masked,
-        "success": success.mean,
-        "low": low,
-        "high": high,
-        "gain": plain(scores.gain) if scores.gain else None,
-        "calls_per_step": scores.calls_per_step,
-        "unread": scores.unread,
-        "right_action_not_proposed": scores.missing,
-    }
-
-
-def train(options, needs_page_model):
-    """The small policy and the small page model, where they are needed and no others are named."""
+def train(options, seed, needs_page_model):
+    """The small policy and the small page model of a seed, where no others are named."""
     proposer, page_model = options.proposer, options.page_model
     if proposer and (page_model or not needs_page_model):
         return proposer, page_model
@@ -78,27 +62,27 @@ def train(options, needs_page_model):
 
     runs = options.runs
     web_models.collect(runs, options.train_episodes, TEST_EPISODES)
-    stores = {"train": runs / "pages/train"}
+    trained = {"train": runs / "pages/train", "seed": seed}
     with make_progress() as progress:
         if not proposer:
-            policy = web.web_policy().replace(**stores, out=runs / "web_policy")
+            policy = web.web_policy().replace(**trained, out=runs / f"web_policy-{seed}")
             WebPolicy(policy).run(progress)
             proposer = str(policy.out)
         if needs_page_model and not page_model:
             pages = web.page_model()
             pages = pages.replace(
-                **stores,
+                **trained,
                 test=runs / "pages/test",
                 rlvr=pages.rlvr.replace(steps=0),  # it did not help (results/web_pages.json)
-                out=runs / "page_model-sft",
+                out=runs / f"page_model-sft-{seed}",
             )
             PageModel(pages).run(progress)
             page_model = str(pages.out)
     return proposer, page_model
 
 
-def play(name, parts, proposer, page_model, options):
-    """One arm at every depth; without look-ahead, only the proposals matter."""
+def play(name, parts, proposer, page_model, options, seed):
+    """One arm at every depth: the successes, and what they cost."""
     model = page_model if parts["page_model"] == "learned" else "real"
     config = WebPlan.Config(
         world=trained_world(),
@@ -107,12 +91,30 @@ def play(name, parts, proposer, page_model, options):
         planner=planner_for(parts["value"]),
         depths=tuple(options.depths),
         instances=options.instances,
-        seed=options.seed,
-        out=_folder(options, proposer) / name.replace("; ", "-").replace(" ", "_"),
+        seed=seed,
+        out=_folder(options, proposer, seed) / name.replace("; ", "-").replace(" ", "_"),
     )
     with make_progress() as progress:
         result = WebPlan(config).run(progress)
-    return {f"depth {depth}": arm(scores) for depth, scores in result.depths.items()}
+    (file,) = (config.out / "rows").glob(f"*{SUFFIX}")
+    rows = {str(depth): [None] * options.instances for depth in options.depths}
+    for episode in read_rows(file):
+        rows[str(episode["depth"])][episode["seed"]] = episode["success"]
+    costs = {
+        depth: {
+            "calls_per_step": scores.calls_per_step,
+            "unread": scores.unread,
+            "right_action_not_proposed": scores.missing,
+        }
+        for depth, scores in result.depths.items()
+    }
+    return rows, costs
+
+
+def _folder(options, proposer, seed):
+    depths = "".join(map(str, options.depths))
+    name = f"plan-{Path(proposer).name}-{seed}-{options.instances}-{depths}"
+    return options.runs / name
 
 
 def _arguments(options):
@@ -125,41 +127,42 @@ def _arguments(options):
     return words
 
 
-def _folder(options, proposer):
-    depths = "".join(map(str, options.depths))
-    name = f"plan-{Path(proposer).name}-{options.seed}-{options.instances}-{depths}"
-    return options.runs / name
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=Path, default=Path("runs/web"))
     parser.add_argument("--instances", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--train-episodes", type=int, default=TRAIN_EPISODES)
     parser.add_argument("--proposer", default="")
     parser.add_argument("--page-model", default="")
-    parser.add_argument("--depths", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--depths", nargs="*", type=int, default=[0, 1])
     parser.add_argument("--arms", nargs="*", default=[], help="only arms with these words")
     options = parser.parse_args()
     chosen = {n: parts for n, parts in arms() if all(word in n for word in options.arms)}
     needs_page_model = any(parts["page_model"] == "learned" for parts in chosen.values())
-    proposer, page_model = train(options, needs_page_model)
-    rows = {}
-    for name, parts in chosen.items():
-        rows[name] = play(name, parts, proposer, page_model, options)
-        words = {depth: (row["success"], row["gain"]) for depth, row in rows[name].items()}
-        print(name, words, flush=True)
-    command = common.command(shlex.join(_arguments(options)), OMP_NUM_THREADS=1)
-    part = f"{Path(proposer).name} proposes, {options.instances} instances, seed {options.seed}"
+    who = Path(options.proposer).name or "the small policy"
+    part = f"{who} proposes, depths {' '.join(map(str, options.depths))}"
+    rows, costs = {}, {}
+    for seed in range(options.seeds):
+        proposer, page_model = train(options, seed, needs_page_model)
+        for name, parts in chosen.items():
+            found = play(name, parts, proposer, page_model, options, seed)
+            rows.setdefault(name, {})[str(seed)], costs.setdefault(name, {})[str(seed)] = found
+            print(seed, name, found[1], flush=True)
+        kept = {**common.read_rows(NAME), part: rows}
+        common.write_rows(NAME, kept)
+        write(part, {**web_parts({}, kept)[part], "costs": costs}, options)
+
+
+def write(part, metrics, options):
+    trained = "policy and page model trained anew"
     details = {
-        "proposer": Path(proposer).name,
-        "page_model": Path(page_model).name or None,
-        "train_episodes": options.train_episodes,
-        "unit": "instances (held-out seeds of the training families); one training seed",
-        "arms": {**common.read_results("web_plan_parts").get(part, {}).get("arms", {}), **rows},
+        "seeds": f"one {options.proposer} proposes" if options.proposer else trained,
+        "instances": options.instances,
+        **metrics,
     }
-    common.write_part("web_plan_parts", part, details, command=command, what=__doc__.split("\n")[0])
+    command = common.command(shlex.join(_arguments(options)), OMP_NUM_THREADS=1)
+    common.write_part(NAME, part, details, command=command, what=__doc__.split("\n")[0])
 
 
 if __name__ == "__main__":

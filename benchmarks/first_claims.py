@@ -130,10 +130,11 @@ def page_model():
 
 
 def web_policy():
-    arms = common.read_results("web_mpc")["mpc"]["arms"]
-    change = arms["depth 1"]["success"] - arms["depth 0"]["success"]
-    (claim,) = decide_family([[change]])
-    setting = "MiniWoB++, 100 held-out seeds, small page model"
+    parts = common.read_results("web_plan_parts")
+    claim = parts["the small policy proposes, depths 0 1"]["claims"][0]
+    setting = (
+        f"MiniWoB++, held-out seeds of its families, small policy and page model, n = {claim['n']}"
+    )
     return FirstClaim("looking one step ahead above not looking", outcome(claim), setting)
 
 

@@ -345,6 +345,18 @@ def look_ahead(record):
     return [("web agent, 100 held-out seeds: success by depth of looking ahead", ", ".join(cells))]
 
 
+def plan_parts(record):
+    """A planning web agent with learnt parts and oracles: what looking ahead gains in each arm."""
+    rows = []
+    for part, found in record.items():
+        gains = {claim["arm"]: claim for claim in found["claims"]}
+        for arm, depths in found["arms"].items():
+            scores = ", ".join(f"{depth} {spread(row, digits=2)}" for depth, row in depths.items())
+            said = f"; gain {outcome(gains[arm])}, n = {gains[arm]['n']}" if arm in gains else ""
+            rows.append((f"web agent ({part}), {arm}: success", scores + said))
+    return rows
+
+
 def viewer(record):
     page = record["open"]
     seconds = f"{page['seconds']['median']} s (median of 10; worst {page['seconds']['worst']})"
@@ -619,6 +631,7 @@ PARTS = {
     "web_miniwob": miniwob,
     "web_pages": pages,
     "web_mpc": look_ahead,
+    "web_plan_parts": plan_parts,
     "webrl_judge": judge,
     "serve_load": serve,
     "viewer": viewer,
@@ -646,7 +659,7 @@ SECTIONS = {
         "textworld_unseen_games",
     ),
     "Video": ("video_model", "video_listens", "video_policies"),
-    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc"),
+    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc", "web_plan_parts"),
     "WebRL": (
         "webrl_sokoban",
         "webrl_miniwob",

@@ -549,6 +549,16 @@ def test_each_row_has_its_verdict_its_setting_and_the_papers():
         assert setting and paper
 
 
+def test_a_masked_episode_is_in_no_mean_and_no_pair():
+    seeds = {"0": {"0": [0.0, 1.0, None], "1": [1.0, None, 1.0]}}
+    found = recompute.web_parts({}, {"part": {"all learnt": seeds}})["part"]
+    depths = found["arms"]["all learnt"]
+    assert (depths["depth 0"]["mean"], depths["depth 1"]["mean"]) == (0.5, 1.0)
+    (claim,) = found["claims"]
+    assert (claim["better"], claim["worse"], claim["mean"]) == ("depth 1", "depth 0", 1.0)
+    assert claim["verdict"] == "undecided"  # one seed
+
+
 def test_no_readme_row_holds_on_fewer_than_three_seeds_or_models():
     for name, make in first_claims.FIRST_CLAIMS.items():
         measured = make().measured

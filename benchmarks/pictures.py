@@ -80,6 +80,28 @@ def draw_arm(axis, scores, height):
     axis.plot([scores["mean"]], [height], "|", color=COLOURS[1], markersize=16, markeredgewidth=2)
 
 
+def plan_parts():
+    """Success of a planning web agent, each part learnt or an oracle; a dot a training seed."""
+    (record,) = common.read_results("web_plan_parts").values()
+    arms = list(record["arms"].items())[::-1]
+    figure, axis = plt.subplots(figsize=(8.5, 3.8))
+    depths = list(arms[0][1])
+    for height, (_, scores) in enumerate(arms):
+        for place, depth in enumerate(depths):
+            y = height + 0.18 * (len(depths) / 2 - 0.5 - place)
+            seeds = scores[depth]["per_seed"]
+            axis.plot(seeds, [y] * len(seeds), "o", color=COLOURS[place], markersize=4, alpha=0.6)
+            axis.plot([scores[depth]["mean"]], [y], "|", color=COLOURS[place], markersize=12)
+    for place, depth in enumerate(depths):
+        axis.plot([], [], "o", color=COLOURS[place], label=f"looking ahead, {depth}")
+    axis.set_yticks(range(len(arms)), [name.replace("; ", ", ") for name, _ in arms], fontsize=8)
+    axis.set(xlim=(0, 1.02), xlabel="success")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="center right")
+    figure.tight_layout()
+    figure.savefig(common.PICTURES / "web_plan_parts.png", dpi=110)
+
+
 def draw_plan():
     """Success and cost of planning by depth; results/trust_plan.png."""
     metrics = common.read_results("trust_plan")
@@ -135,4 +157,5 @@ if __name__ == "__main__":
     teaching_curves()
     spa_arms()
     draw_plan()
+    plan_parts()
     certificate_lake()

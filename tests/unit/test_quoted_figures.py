@@ -110,7 +110,18 @@ def test_page_models():
         f"{depths[0]:.2f} without look-ahead, {depths[1]:.2f} with one and with two steps",
     ]
     assert depths[1] == depths[2]
+    quotes += quoted_parts(result("web_plan_parts")["the small policy proposes, depths 0 1"])
     assert missing("page_models.md", *quotes) == []
+
+
+def quoted_parts(found):
+    """Success and gain of each combination of learnt parts and oracles."""
+    for claim in found["claims"]:
+        depths = found["arms"][claim["arm"]]
+        gain = f"{claim['mean']:+.3f} [{claim['low']:.3f}, {claim['high']:.3f}]"
+        yield f"| {spread(depths['depth 1'], 2)} | {gain} | {claim['verdict']} |"
+        assert depths["depth 0"]["mean"] == mean([0.25, 0.275, 0.225])
+    yield f"it wins {spread(depths['depth 0'], 2)}"
 
 
 def test_webrl_with_smollm2():

@@ -12,6 +12,7 @@ import common
 from families import decide_family
 from table_rows import (
     EARLIER_REWARD,
+    SMALL_POLICY,
     beside_coverage,
     outcome,
     statement,
@@ -131,7 +132,7 @@ def page_model():
 
 def web_policy():
     parts = common.read_results("web_plan_parts")
-    claim = parts["the small policy proposes, depths 0 1"]["claims"][0]
+    claim = parts[SMALL_POLICY]["claims"][0]
     setting = (
         f"MiniWoB++, held-out seeds of its families, small policy and page model, n = {claim['n']}"
     )

@@ -10,6 +10,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from table_rows import SMALL_POLICY
 
 from terrella.show.certificate_plots import draw
 
@@ -82,7 +83,7 @@ def draw_arm(axis, scores, height):
 
 def plan_parts():
     """Success of a planning web agent, each part learnt or an oracle; a dot a training seed."""
-    (record,) = common.read_results("web_plan_parts").values()
+    record = common.read_results("web_plan_parts")[SMALL_POLICY]
     arms = list(record["arms"].items())[::-1]
     figure, axis = plt.subplots(figsize=(8.5, 3.8))
     depths = list(arms[0][1])

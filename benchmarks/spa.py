@@ -38,7 +38,9 @@ def table(recipe, runs):
     metrics = reproduction.write_table()
     fewer = [Claim(name, "spa") for name in FEWER_TRAJECTORIES if name in metrics["arms"]]
     rows = instance_rows(reproduction.finished())
-    metrics["fewer_trajectories"] = decide_claims(rows, fewer, margin=config.margin)
+    metrics["fewer_trajectories"] = decide_claims(
+        rows, fewer, margin=config.margin, looks=config.looks
+    )
     arm = config.arms["spa"]
     setting = {
         "world": str(arm.world),

@@ -345,6 +345,10 @@ def look_ahead(record):
     return [("web agent, 100 held-out seeds: success by depth of looking ahead", ", ".join(cells))]
 
 
+SMALL_POLICY = "the small policy proposes, depths 0 1"
+"""The part of results/web_plan_parts.json in which nothing was named on the command line."""
+
+
 def plan_parts(record):
     """A planning web agent with learnt parts and oracles: what looking ahead gains in each arm."""
     rows = []
@@ -430,6 +434,7 @@ def text_claims(record, name):
         not_below=not_below,
         grids=[1 / arms["n"]["changed"]] * len(claims),
         margin=config.margin,
+        looks=config.looks,
         bases=shared or None,
     )
     return [

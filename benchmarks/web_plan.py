@@ -157,7 +157,7 @@ def main():
 def write(part, metrics, options):
     trained = "policy and page model trained anew"
     details = {
-        "seeds": f"one {options.proposer} proposes" if options.proposer else trained,
+        "a_seed_is": f"sampling; {options.proposer} proposes" if options.proposer else trained,
         "instances": options.instances,
         **metrics,
     }

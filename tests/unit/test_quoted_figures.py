@@ -8,6 +8,7 @@ import gzip
 import json
 from pathlib import Path
 
+from terrella.core.stats import mean_interval
 from terrella.recipes.webrl import SHOWN
 
 ROOT = Path(__file__).parents[2]
@@ -367,6 +368,11 @@ def test_trust():
     quotes.append(f"Five models of each of the {WORDS[len(worlds)]} worlds")
     for name in ("trust_gate", "trust_gate_sokoban"):
         quotes += quoted_gate(result(name)["seeds"].values())
+    for name, digits in (("trust_gate", 1), ("trust_gate_sokoban", 2)):
+        factors = [row["factor"] for row in result(name)["seeds"].values()]
+        low, high = mean_interval(factors)
+        factor = {"mean": mean(factors), "low": low, "high": high}
+        quotes.append(f"{spread(factor, digits)} times fewer real steps")
     assert missing("trust.md", *quotes) == []
 
 

@@ -38,7 +38,9 @@ TEST = (
 
 def stated_test(looks: int = 1) -> str:
     """The test in words; `looks` as in `decide`."""
-    return TEST if looks == 1 else f"{TEST}; p is multiplied by {looks} for as many looks"
+    if looks == 1:
+        return TEST
+    return f"{TEST}; each p-value multiplied by {looks}, as seeds were added after a decision"
 
 
 class Decision(enum.StrEnum):

@@ -90,10 +90,10 @@ def check_model_name(name: str) -> None:
 
 
 def _path_hint(name: str) -> str:
-    first = name.split("/", 1)[0]
-    if name.count("/") > 1 or first in PATH_STARTS:
+    if _is_no_hub_name(name):
         return "check the path"
-    return f"check the path; a model of the hub is loaded where there is no folder {first!r}"
+    owner = name.split("/", 1)[0]
+    return f"check the path; a model of the hub is loaded where there is no folder {owner!r}"
 
 
 def _looks_like_a_path(name: str) -> bool:
@@ -101,5 +101,8 @@ def _looks_like_a_path(name: str) -> bool:
 
     A mistyped run folder must not be looked for at the hub.
     """
-    first = name.split("/", 1)[0]
-    return first in PATH_STARTS or name.count("/") > 1 or Path(first).is_dir()
+    return _is_no_hub_name(name) or Path(name.split("/", 1)[0]).is_dir()
+
+
+def _is_no_hub_name(name: str) -> bool:
+    return name.split("/", 1)[0] in PATH_STARTS or name.count("/") > 1

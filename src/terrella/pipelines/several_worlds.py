@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from terrella.core.bounds import check_least
 from terrella.core.config import Configurable
 from terrella.core.world import World
-from terrella.rollout.mixed import WorldShare, mixed_source
+from terrella.rollout.mixed import WorldShare, mixed_source, split_by_share
 from terrella.rollout.source import EpisodeSource
 
 
@@ -54,12 +54,9 @@ def episodes_of(
     return mixed_source(*shares)
 
 
-def split_by_share(total: int, worlds: Mapping[str, OtherWorld]) -> dict[str, int]:
-    """How much of a total each world gets; the first gets what is left over."""
-    shares = sum(each.share for each in worlds.values())
-    counts = {name: total * each.share // shares for name, each in worlds.items()}
-    first = next(iter(worlds))
-    return {**counts, first: total - sum(counts.values()) + counts[first]}
+def split_among(worlds: Mapping[str, OtherWorld], total: int) -> dict[str, int]:
+    """How much of a total each world gets: as many as of so many tasks."""
+    return split_by_share(total, {name: each.share for name, each in worlds.items()})
 
 
 def vocabulary_of(worlds: Iterable[OtherWorld]) -> tuple[str, ...]:

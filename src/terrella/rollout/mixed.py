@@ -21,6 +21,13 @@ from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, Tasks, TaskSource
 
 
+def split_by_share(total: int, shares: Mapping[str, int]) -> dict[str, int]:
+    """How much of a total each name gets, in cycles: its share of each, the last one cut short."""
+    cycle = [name for name, share in shares.items() for _ in range(share)]
+    cycles, rest = divmod(total, len(cycle))
+    return {name: cycles * share + cycle[:rest].count(name) for name, share in shares.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorldShare(Configurable.Config):
     """A world of a mixed run: where its episodes come from, and how many of them there are."""
@@ -40,11 +47,7 @@ class MixedTasks(TaskSource):
 
     def counts(self, tasks: int) -> dict[str, int]:
         """How many of the first `tasks` are of each world."""
-        names = [each.name for each in self.worlds for _ in range(each.share)]
-        cycles, rest = divmod(tasks, len(names))
-        return {
-            each.name: cycles * each.share + names[:rest].count(each.name) for each in self.worlds
-        }
+        return split_by_share(tasks, {each.name: each.share for each in self.worlds})
 
     def make(self) -> Tasks:
         made = [(each, each.source.on(self.split).tasks.make()) for each in self.worlds]

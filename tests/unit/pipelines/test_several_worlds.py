@@ -3,7 +3,7 @@
 import pytest
 
 from terrella.core.errors import ConfigError
-from terrella.pipelines.several_worlds import OtherWorld, named_worlds, split_by_share
+from terrella.pipelines.several_worlds import OtherWorld, named_worlds, split_among
 from terrella.pipelines.spa.pipeline import Spa
 from terrella.worlds.counter import Counter
 from terrella.worlds.frozen_lake import FrozenLake
@@ -17,8 +17,8 @@ def test_a_world_whose_name_is_taken_gets_a_number():
 
 def test_nothing_of_a_total_is_lost():
     worlds = named_worlds(LAKE, (COUNTER.replace(share=2), LAKE))
-    assert split_by_share(10, worlds) == {"frozen_lake": 3, "counter": 5, "frozen_lake-2": 2}
-    assert split_by_share(7, named_worlds(LAKE, ())) == {"frozen_lake": 7}
+    assert split_among(worlds, 10) == {"frozen_lake": 3, "counter": 5, "frozen_lake-2": 2}
+    assert split_among(named_worlds(LAKE, ()), 7) == {"frozen_lake": 7}
 
 
 def test_a_share_of_nothing_is_refused():

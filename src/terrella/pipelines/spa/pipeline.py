@@ -40,7 +40,7 @@ from terrella.pipelines.several_worlds import (
     OtherWorld,
     episodes_of,
     named_worlds,
-    split_by_share,
+    split_among,
     vocabulary_of,
 )
 from terrella.pipelines.spa.interleaved_examples import (
@@ -224,7 +224,7 @@ class Spa(ModelPipeline[SpaResult]):
             seed=seed,
         )
         examples: list[TrainExample] = []
-        for name, count in split_by_share(config.format_examples, self.worlds).items():
+        for name, count in split_among(self.worlds, config.format_examples).items():
             each = self.worlds[name]
             script = Script(max_turns=each.max_turns, max_actions=each.max_actions, truthful=False)
             codec = self.codec(start, each)
@@ -277,7 +277,7 @@ class Spa(ModelPipeline[SpaResult]):
         config = self.config.self_play
         examples: list[TrainExample] = []
         env_steps = episodes = 0
-        for name, trajectories in split_by_share(config.trajectories, self.worlds).items():
+        for name, trajectories in split_among(self.worlds, config.trajectories).items():
             own = config.replace(trajectories=trajectories)
             with self.playing(model, self.worlds[name]) as (rollout, sampler, codec):
                 collected = collect_examples(own, rollout, sampler, codec, seed=self.config.seed)

@@ -13,6 +13,8 @@ from common import mean_row
 from terrella.core.claims import MARGIN, decide, pass_grid, threshold
 
 UNSEEN_FAMILIES = "unseen families"
+REMEDIES = ("rehearse", "near_imitation")
+"""Arms of `webrl_miniwob_unseen`."""
 ONE_BASE = "one base for all seeds"
 
 
@@ -76,25 +78,34 @@ def claim_grid(record, claim):
     return pass_grid(instances=claim["n"], samples=min(samples), k=claim["k"])
 
 
-def unseen_claim(record):
-    """WebRL's claim about families that were neither shown nor practised: practice does no harm.
+def unseen_claims(record):
+    """WebRL's claims about families that were neither shown nor practised.
 
-    None where they were not tested.
+    Practice does no harm, and each remedy does better than practice without it. None where they
+    were not tested.
     """
     unseen = record.get("unseen_families", {})
-    better, worse = unseen.get("webrl_paper"), unseen.get("sft")
-    if not better or not worse:
-        return []
-    per_seed = [one - other for one, other in zip(better, worse, strict=False)]
+    remedies = [arm for arm in REMEDIES if arm in record["arms"]]
+    stated = [(arm, "webrl_paper", False) for arm in remedies]
+    stated += [(arm, "sft", True) for arm in remedies or ["webrl_paper"]]
     return [
-        {
-            "better": "webrl_paper",
-            "worse": "sft",
-            "k": 1,
-            "not_below": True,
-            "on": UNSEEN_FAMILIES,
-            "seeds": len(per_seed),
-            "n": record["unseen_attempts"],
-            "per_seed": per_seed,
-        }
+        unseen_claim(record, better, worse, not_below)
+        for better, worse, not_below in stated
+        if unseen.get(better) and unseen.get(worse)
     ]
+
+
+def unseen_claim(record, better, worse, not_below):
+    unseen = record["unseen_families"]
+    pairs = zip(unseen[better], unseen[worse], strict=False)
+    per_seed = [one - other for one, other in pairs]
+    return {
+        "better": better,
+        "worse": worse,
+        "k": 1,
+        "not_below": not_below,
+        "on": UNSEEN_FAMILIES,
+        "seeds": len(per_seed),
+        "n": record["unseen_attempts"],
+        "per_seed": per_seed,
+    }

@@ -10,7 +10,8 @@ import math
 from dataclasses import asdict
 
 import common
-from families import decide_family, decide_table, unseen_claim
+import numpy as np
+from families import decide_family, decide_table, unseen_claims
 
 from terrella.core.claims import Claim
 from terrella.core.metric import Metric
@@ -39,7 +40,7 @@ def reproduction(record, rows):
     looks = record.get("looks", 1)
     decided = decide_claims(arms, claims, margin=record["margin"], looks=looks)
     table = {**record, **unseen, "arms": passes, "claims": decided}
-    table["claims"] += unseen_claim(table)
+    table["claims"] += unseen_claims(table)
     return {"arms": passes, **unseen, "claims": decide_table(table)}
 
 
@@ -48,10 +49,10 @@ def unseen_shares(arms):
     if not arms:
         return {}
     shares = {
-        arm: [float(InstanceRows(**job).passes(1).mean()) for job in seeds.values()]
+        arm: [float(np.nanmean(InstanceRows(**job).passes(1))) for job in seeds.values()]
         for arm, seeds in arms.items()
     }
-    attempts = next(len(job["successes"]) for seeds in arms.values() for job in seeds.values())
+    attempts = min(len(job["successes"]) for seeds in arms.values() for job in seeds.values())
     return {"unseen_families": shares, "unseen_attempts": attempts}
 
 
@@ -357,7 +358,7 @@ def planned(record):
 def claims(record):
     """The claims of a table from its differences seed by seed."""
     stated = [claim for claim in record["claims"] if "on" not in claim]
-    return {"claims": decide_table({**record, "claims": stated + unseen_claim(record)})}
+    return {"claims": decide_table({**record, "claims": stated + unseen_claims(record)})}
 
 
 def flips(record):

@@ -26,6 +26,7 @@ REPRODUCTIONS = (
     "spa_smollm2_lake",
     "webrl_sokoban",
     "webrl_miniwob",
+    "webrl_miniwob_unseen",
     "webrl_smollm2_miniwob",
     "webrl_smollm2_arena",
 )

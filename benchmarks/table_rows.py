@@ -609,6 +609,7 @@ REPRODUCTIONS = (
     "spa_sudoku",
     "webrl_sokoban",
     "webrl_miniwob",
+    "webrl_miniwob_unseen",
     "webrl_smollm2_miniwob",
     "webrl_smollm2_arena",
 )
@@ -668,6 +669,7 @@ SECTIONS = {
     "WebRL": (
         "webrl_sokoban",
         "webrl_miniwob",
+        "webrl_miniwob_unseen",
         "webrl_smollm2_miniwob",
         "webrl_smollm2_arena",
         "webrl_judge",

@@ -119,6 +119,7 @@ def unseen_rows(results: Mapping[str, Mapping[int, Any]]) -> dict[str, dict[str,
         for seed, result in by_seed.items():
             if scores := result.unseen:
                 row = {"successes": scores.successes, "samples": scores.samples}
+                row |= {"judged": scores.judged} if scores.judged else {}
                 rows.setdefault(arm, {})[str(seed)] = row
     return rows
 
@@ -181,8 +182,10 @@ def moves(result: WebRlResult, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def mean_families(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Test success by family, mean over seeds."""
-    return {name: round(sum(row[name] for row in rows) / len(rows), 4) for name in rows[0]}
+    """Test success by family, mean over the seeds with a verdict on it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    known = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: round(sum(values) / len(values), 4) for name, values in known.items()}
 
 
 def picture(moved: Mapping[str, Any], curves: Mapping[str, Any]) -> None:

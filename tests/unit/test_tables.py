@@ -268,7 +268,10 @@ def test_unseen_families_are_a_claim_of_webrl_in_the_same_correction():
     assert claim["mean"] < claim["threshold"] and claim["verdict"] == "undecided"
     without = families.decide_table({**record, "claims": record["claims"][:-1]})
     assert record["claims"][0]["p"] == pytest.approx(without[0]["p"] * 10 / 9)
-    assert families.unseen_claim({"unseen_families": {"sft": [], "webrl_paper": []}}) == []
+    assert (
+        families.unseen_claims({"arms": {}, "unseen_families": {"sft": [], "webrl_paper": []}})
+        == []
+    )
 
 
 def steps(covered, sizes, **more):

@@ -173,8 +173,8 @@ def reproduce(
         quick: only the first arms, with one seed.
         seeds: how many seeds; the recipe's unless given.
         jobs: how many run at the same time, one core each.
-        looks: how often the claims have been decided, this time included: give 2 where seeds are
-            added because a claim was undecided. Each p-value is multiplied by it.
+        looks: how often the claims are to be decided as seeds are added, stated before the first
+            time. Each p-value is multiplied by it.
         out: the folder; `runs/RECIPE` unless given.
         results: also write the table here, and its rows to `rows/` beside it.
         assignments: overrides of every arm that has the field, such as rlvr.steps=100; one arm is

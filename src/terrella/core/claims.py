@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ def stated_test(looks: int = 1) -> str:
     """The test in words; `looks` as in `decide`."""
     if looks == 1:
         return TEST
-    return f"{TEST}; each p-value multiplied by {looks}, as seeds were added after a decision"
+    return f"{TEST}; each p-value multiplied by {looks}, for so many decisions as seeds are added"
 
 
 class Decision(enum.StrEnum):
@@ -84,12 +84,15 @@ def threshold(*, not_below: bool = False, margin: float = MARGIN) -> float:
     return -margin if not_below else 0.0
 
 
-def seed_differences(better: ArrayLike, worse: ArrayLike) -> list[float]:
-    """One difference for each seed from values [seeds, instances] of the same instances."""
-    first, second = np.asarray(better, np.float64), np.asarray(worse, np.float64)
-    if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"arms of shapes {first.shape} and {second.shape} cannot be paired")
-    return [float(value) for value in (first - second).mean(axis=1)]
+def seed_differences(pairs: Iterable[tuple[ArrayLike, ArrayLike]]) -> list[float]:
+    """One difference for each seed, from both arms' values on the instances of that seed."""
+    differences = []
+    for better, worse in pairs:
+        first, second = np.asarray(better, np.float64), np.asarray(worse, np.float64)
+        if first.shape != second.shape or first.ndim != 1:
+            raise ValueError(f"arms of shapes {first.shape} and {second.shape} cannot be paired")
+        differences.append(float((first - second).mean()))
+    return differences
 
 
 def pass_grid(*, instances: int, samples: int, k: int = 1) -> float:
@@ -106,8 +109,11 @@ def decide(
 ) -> list[Decided]:
     """Decide all claims of one table together.
 
-    Seeds that are added because a claim was undecided make a further look at it: with `looks` in
-    all, each p-value is multiplied by it. Otherwise one would add seeds until something holds.
+    Seeds that are added because a claim was undecided make a further look at it, and one would
+    add seeds until something holds. So `looks`, how often the claims are to be decided, is stated
+    before the first time, and each p-value is multiplied by it, the first time as well. A first
+    look without it has used up alpha: with a second one, a claim without any effect holds in up
+    to 1.5 alpha of all cases.
     Claims without a seed are listed, too: they count in the correction, which thus does not change
     while jobs finish. `grids` are the steps between scores that a seed can have, 0 where scores
     are no shares: then seeds that agree to the last digit decide nothing.

@@ -220,6 +220,13 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         self.reset(seed=seed, options={"split": split})
         return self.instance
 
+    def start_of(self, seed: int, split: Split) -> str:
+        """The name of what the episode of a seed begins with.
+
+        It is the instance, unless several instances begin alike: they are counted as one.
+        """
+        return self.instance_of(seed, split)
+
     def instances(self, split: Split) -> tuple[str, ...] | None:
         """All instances of a split, of a world that can list them; None for any other."""
         return None

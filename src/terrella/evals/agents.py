@@ -18,6 +18,7 @@ from terrella.codecs.tagged import TaggedCodec
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Sampler
+from terrella.core.seeds import instance_seed
 from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Split
@@ -25,7 +26,7 @@ from terrella.core.world import StateWorld, World
 from terrella.evals.pass_at_k import pass_metrics, powers_of_two
 from terrella.evals.results import ReferenceScores, TestScores
 from terrella.rollout.rollout import Rollout
-from terrella.rollout.tasks import PredictionTasks, named_instances
+from terrella.rollout.tasks import TRIES, PredictionTasks, named_instances
 from terrella.rollout.turns import Turn, turns
 
 logger = logging.getLogger("terrella")
@@ -45,6 +46,7 @@ class Evaluate(Configurable):
         """Episodes per instance; pass@k is estimated up to this k."""
         split: Split = Split.TEST
         seed: int = 0
+        """Of the instances and of the sampling. The seed of an arm is added to it."""
 
 
 def instance_seeds(world: World.Config, config: Evaluate.Config) -> list[int]:
@@ -55,7 +57,8 @@ def instance_seeds(world: World.Config, config: Evaluate.Config) -> list[int]:
 def tested_instances(world: World.Config, config: Evaluate.Config) -> dict[str, int]:
     """Distinct instances of the split, in order: the seed of each by its name."""
     built: World = world.build()
-    drawn = range(config.instances * 100)
+    first = instance_seed(config.seed, 0)
+    drawn = range(first, first + TRIES * config.instances)
     seeds = named_instances(built, drawn, config.split, config.instances)
     if len(seeds) < config.instances:
         raise ConfigError(

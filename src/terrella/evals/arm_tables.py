@@ -63,7 +63,7 @@ def decide_claims(
     """All claims of a table, decided together over the seeds that both arms have."""
     pairs = [_values(rows, claim) for claim in claims]
     decided = decide(
-        [seed_differences(*pair) if pair is not None else [] for pair in pairs],
+        [seed_differences(each) for each in pairs],
         thresholds=[threshold(not_below=claim.not_below, margin=margin) for claim in claims],
         grids=[_grid(rows, claim) for claim in claims],
         looks=looks,
@@ -72,10 +72,10 @@ def decide_claims(
         {
             **claim._asdict(),
             "seeds": len(result.per_seed),
-            "n": pair[0].shape[1] if pair is not None else 0,
+            "n": min((len(better) for better, _ in each), default=0),
             **asdict(result),
         }
-        for claim, pair, result in zip(claims, pairs, decided, strict=True)
+        for claim, each, result in zip(claims, pairs, decided, strict=True)
     ]
 
 
@@ -88,26 +88,25 @@ def _grid(rows: ArmRows, claim: Claim) -> float:
     return max(steps, default=0.0)
 
 
-def _values(rows: ArmRows, claim: Claim) -> tuple[FloatArray, FloatArray] | None:
-    """pass@k [seeds, instances] of both arms; None without a common seed.
+def _values(rows: ArmRows, claim: Claim) -> list[tuple[FloatArray, FloatArray]]:
+    """pass@k of both arms on the instances of each common seed.
 
     A pair of runs that repeats another one, instance by instance, is no further seed. Runs that
     won nothing, or everything, are alike without being repeated: each of them counts. An instance
-    without pass@k in any of the runs, because its episodes were masked, is in none of them.
+    without pass@k in either run, because its episodes were masked, is in neither.
     """
     better, worse = rows.get(claim.better, {}), rows.get(claim.worse, {})
-    pairs: dict[object, str] = {}
+    different: dict[object, str] = {}
     for seed in sorted(better.keys() & worse.keys(), key=int, reverse=True):
         pair = tuple(better[seed].successes), tuple(worse[seed].successes)
         alike = all(len(set(successes)) == 1 for successes in pair)
-        pairs[seed if alike else pair] = seed
-    seeds = sorted(pairs.values(), key=int)
-    if not seeds:
-        return None
-    first, second = (
-        np.stack([arm[seed].passes(claim.k) for seed in seeds]) for arm in (better, worse)
-    )
-    known = np.isfinite(first).all(axis=0) & np.isfinite(second).all(axis=0)
-    if known.all():
-        return first, second
-    return (first[:, known], second[:, known]) if known.any() else None
+        different[seed if alike else pair] = seed
+    pairs = []
+    for seed in sorted(different.values(), key=int):
+        first, second = better[seed].passes(claim.k), worse[seed].passes(claim.k)
+        if len(first) != len(second):
+            raise ValueError(f"arms of {len(first)} and {len(second)} instances cannot be paired")
+        known = np.isfinite(first) & np.isfinite(second)
+        if known.any():
+            pairs.append((first[known], second[known]))
+    return pairs

@@ -27,7 +27,7 @@ from terrella.core.world import World
 from terrella.data.attempt_journal import AttemptJournal
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.models.policy_input import PolicyInput
-from terrella.rollout.tasks import instance_or_name, warn_of_reset
+from terrella.rollout.tasks import start_or_name, warn_of_reset
 
 logger = logging.getLogger("terrella")
 TRIES = 2
@@ -192,24 +192,25 @@ class BatchRollout:
             text, situation.actions, past_actions, situation.steps_left, situation.instruction
         )
 
-    def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
-        """The first seed of each of `count` distinct instances.
+    def distinct_seeds(self, family: str, count: int, split: Split, *, first: int = 0) -> list[int]:
+        """The seed of each of `count` instances that begin differently, from `first` on.
 
         Fewer, with a warning, where a world has no more, or where `TRIES` times as many seeds draw
         fewer. A seed whose world cannot be reset is kept; its attempt will be masked.
         """
-        first: dict[str, int] = {}
+        seeds: dict[str, int] = {}
         with self.world(family) as world:
             listed = world.instances(split)
             most = count if listed is None else min(count, len(listed))
-            for seed in range((TRIES if listed is None else LISTED_TRIES) * count):
-                if len(first) == most:
+            tries = (TRIES if listed is None else LISTED_TRIES) * count
+            for seed in range(first, first + tries):
+                if len(seeds) == most:
                     break
-                first.setdefault(instance_or_name(world, seed, split), seed)
-        if len(first) < count:
+                seeds.setdefault(start_or_name(world, seed, split), seed)
+        if len(seeds) < count:
             message = "%s: %d distinct %s instances found, of %d that were asked for"
-            logger.warning(message, family, len(first), split, count)
-        return list(first.values())
+            logger.warning(message, family, len(seeds), split, count)
+        return list(seeds.values())
 
     # --- play -------------------------------------------------------------------------------------
 

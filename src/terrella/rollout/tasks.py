@@ -120,7 +120,7 @@ class PredictionTasks:
 def named_instances(
     world: World, seeds: Iterable[int], split: Split, most: int | None = None
 ) -> dict[str, int]:
-    """The first seed of each instance, by the instance's name.
+    """The first seed of each instance, by the name of what its episode begins with.
 
     `most` ends the search, as a reset may be slow. So does the last instance that there is, where
     the world can list them.
@@ -132,14 +132,14 @@ def named_instances(
     for seed in seeds:
         if len(first) == most:
             break
-        first.setdefault(world.instance_of(seed, split), seed)
+        first.setdefault(world.start_of(seed, split), seed)
     return first
 
 
-def instance_or_name(world: World, seed: int, split: Split) -> str:
-    """The instance of a seed; a name of its own where the world cannot be reset."""
+def start_or_name(world: World, seed: int, split: Split) -> str:
+    """What the episode of a seed begins with; a name of its own where it cannot begin."""
     try:
-        return world.instance_of(seed, split)
+        return world.start_of(seed, split)
     except Exception as error:  # noqa: BLE001  its attempt will be masked
         warn_of_reset(world, error)
         return f"seed {seed}"

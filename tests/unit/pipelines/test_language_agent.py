@@ -139,7 +139,7 @@ def test_a_phase_moves_actions_of_successes_up_and_keeps_to_its_numbers():
     assert min(won) > max(set(values) - set(won))
     before = action_probs(made, STEPS)
     references = made.logprobs(STEPS)
-    columns = group_columns(references, STEPS)
+    columns = group_columns(references, references, STEPS)
     assert all(each["old"] == row for each, row in zip(columns, references, strict=True))
     metrics = update_actor(
         made,

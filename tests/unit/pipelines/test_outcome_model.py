@@ -77,7 +77,7 @@ def test_attempts_that_are_all_masked_are_named():
             ]
 
     with pytest.raises(ConfigError, match="none of 4 test attempts has a verdict"):
-        _play(Broken(), ["shop"], 4, Split.TEST, SilentProgress(), None)
+        _play(Broken(), ["shop"], 4, Split.TEST, 0, SilentProgress(), None)
 
 
 def test_only_the_first_rank_writes_the_calibration(tmp_path, monkeypatch):

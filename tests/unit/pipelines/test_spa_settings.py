@@ -8,6 +8,7 @@ from tests.support.tiny_chat import chat_model_folder
 
 from terrella.core.errors import ConfigError
 from terrella.core.metric import Metric
+from terrella.evals import agents
 from terrella.evals.results import RlCost, TestScores
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.reproduce.report import show_table
@@ -93,3 +94,12 @@ def test_masked_episodes_are_shown_beside_the_scores(capsys):
     show_table({**table, "arms": {"spa": {**arm, "masked": [3]}, "base": arm}})
     shown = [line for line in capsys.readouterr().out.splitlines() if "pass@1" in line]
     assert ["3 masked episodes" in line for line in shown] == [True, False]
+
+
+def test_each_seed_of_an_arm_is_tested_on_instances_of_its_own():
+    world = Sokoban.Config(longest=7, max_steps=6)
+    first, second = (
+        set(agents.tested_instances(world, agents.Evaluate.Config(instances=20, seed=seed)))
+        for seed in (0, 1)
+    )
+    assert len(first) == len(second) == 20 and not first & second

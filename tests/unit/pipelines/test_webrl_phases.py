@@ -9,16 +9,20 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra: pip install 'terrella[train]'")
 
 from terrella.algos.webrl_config import WebRlUpdateConfig
+from terrella.core.errors import EngineError
 from terrella.core.types import Split
 from terrella.core.world import World
-from terrella.pipelines.webrl.context import TrainContext
+from terrella.data.attempts import Attempt, PracticeTask
+from terrella.pipelines.webrl.context import TrainContext, _demonstrate, judge_spec
 from terrella.pipelines.webrl.curriculum import Curriculum
+from terrella.pipelines.webrl.metrics import success_scores
 from terrella.pipelines.webrl.outcome_model import OutcomeModel
 from terrella.pipelines.webrl.phase import Phase
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.rollout.batch_rollout import BatchRollout, expert_actions
 from terrella.show.progress import SilentProgress
 from terrella.worlds.counter import Counter
+from terrella.worlds.sokoban import Sokoban
 
 
 class ExpertAgent:
@@ -45,6 +49,47 @@ def test_an_evaluation_counts_each_instance_once(tmp_path):
         scores = TrainContext(rollout, agent, 0, 20).evaluate(tmp_path, ["count"], 40, Split.TEST)
         instances = {attempt.instance for attempt in agent.played}
     assert scores.n == len(scores.successes) == len(instances) < 40
+
+
+def attempt(name, success):
+    task = PracticeTask(family=name, seed=0)
+    return Attempt(task=task, instruction="", choices=(), last="", success=success, stop="")
+
+
+def test_an_attempt_without_a_verdict_is_in_no_figure():
+    played = [attempt("a", True), attempt("a", False), attempt("a", None), attempt("b", None)]
+    scores = success_scores(played)
+    assert (scores.mean, scores.n, scores.masked) == (0.5, 2, 2)
+    assert scores.families == {"a": 0.5} and scores.judged == [1, 1, 0, 0]
+    assert scores.passes["1"].mean == 0.5
+    with pytest.raises(EngineError, match="all 2 attempts are masked"):
+        success_scores(played[2:])
+
+
+def test_each_seed_has_demonstrations_and_test_instances_of_its_own(tmp_path):
+    shown, tested = [], []
+    with BatchRollout({"soko": Sokoban.Config(longest=7, max_steps=6)}) as rollout:
+        for seed in (0, 1):
+            config = WebRl.Config(
+                families=rollout.families, demonstrations=4, seed=seed, out=tmp_path / str(seed)
+            )
+            context = TrainContext(
+                rollout, SimpleNamespace(writes=False, in_own_words=list), seed, 9
+            )
+            run = SimpleNamespace(is_main=True)
+            attempts, _ = _demonstrate(run, config, context, tmp_path / f"{seed}.jsonl")
+            shown.append({each.instance for each in attempts})
+            tested.append(set(context.distinct_seeds("soko", 4, Split.TEST)))
+    assert not shown[0] & shown[1] and not tested[0] & tested[1]
+
+
+def test_an_outcome_model_is_another_one_where_the_first_policy_is():
+    """A judge's attempts are those of its base: a base with other families needs another judge."""
+    families = {"count": Counter.Config()}, {"count": Counter.Config(goals=7)}
+    first, second = (
+        judge_spec(WebRl.Config(families=each, outcome_judge="model")) for each in families
+    )
+    assert first != second
 
 
 class TellingCritic:
@@ -114,6 +159,56 @@ def test_no_fold_of_the_critic_has_seen_a_replayed_task(tmp_path):
         steps = [SimpleNamespace(task=task, input=task, next_input=task) for task in tasks]
         pipeline.fit_critic(phase, steps)
         assert pipeline._step_values(phase, steps) == [(0.0, 0.0)] * len(steps)
+
+
+class NumberedActor:
+    """Its log-probability of any action is minus the phase that it was saved after."""
+
+    def __init__(self, saved):
+        self.number = int(saved.parent.name.removeprefix("phase-"))
+        self.columns = []
+
+    def logprobs(self, steps):
+        return [(-float(self.number),)] * len(steps)
+
+    def forward_backward(self, steps, columns, loss, **knobs):
+        self.columns += columns
+        return SimpleNamespace(loss=0.0, metrics={}, outputs=self.logprobs(steps))
+
+    def optim_step(self, adam):
+        return {}
+
+    def save(self, path):
+        TRAINED.append(self)
+
+
+TRAINED = []
+
+
+class NumberedAgent(TellingAgent):
+    suffix = ".pt"
+
+    @contextlib.contextmanager
+    def actor(self, saved):
+        yield NumberedActor(saved)
+
+
+@pytest.mark.parametrize("loss", ["webrl_paper", "grpo"])
+@pytest.mark.parametrize(("reference", "number"), [("last_phase", 2), ("imitation", 0)])
+def test_a_loss_stays_near_the_policy_that_is_asked_for(tmp_path, loss, reference, number):
+    grouped = {"loss": loss, "group_size": 2, "curriculum": "fixed"}
+    config = WebRl.Config(families={"count": Counter.Config()}, reference=reference, **grouped)
+    context = TrainContext(None, NumberedAgent(), 0, 20)
+    base = tmp_path / "phase-00"
+    third = Phase(QuietRun(tmp_path), context, base, 3)
+    step = SimpleNamespace(
+        task="a", input="a", next_input="a", outcome=1.0, steps_to_go=0, advantage=1.0
+    )
+    WebRl(config).fit_actor(third, [step])
+    (columns, *_) = TRAINED.pop().columns
+    assert columns["reference"] == (-float(number),)
+    # What a clipped ratio is relative to is always the policy that played.
+    assert columns.get("old", (-2.0,)) == (-2.0,)
 
 
 def test_every_real_step_is_counted_and_an_overrun_is_made_up_for(tmp_path, monkeypatch):

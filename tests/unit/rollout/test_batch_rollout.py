@@ -46,6 +46,15 @@ def test_seeds_of_distinct_instances_are_found_and_no_more_than_there_are():
             assert len({attempt.name for attempt in played}) == len(seeds)
 
 
+def test_instances_that_begin_alike_are_one_and_other_seeds_find_others(monkeypatch):
+    with BatchRollout({"many": Sokoban.Config(longest=7, max_steps=6)}) as rollout:
+        seeds = rollout.distinct_seeds("many", 5, Split.TEST)
+        others = rollout.distinct_seeds("many", 5, Split.TEST, first=1_000_000)
+        assert min(others) >= 1_000_000 > max(seeds)
+        monkeypatch.setattr(Sokoban, "start_of", lambda *_: "the same page")
+        assert rollout.distinct_seeds("many", 5, Split.TEST) == [0]
+
+
 class Kill(BaseException):
     """Stands for a kill: nothing catches it."""
 

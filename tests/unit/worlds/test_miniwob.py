@@ -15,6 +15,7 @@ from terrella.core.episode import EpisodeRun, play
 from terrella.core.errors import ConfigError, MissingExtraError, MissingProgramError, WorldError
 from terrella.core.types import Split, Stop
 from terrella.policies.basic import Expert, Random
+from terrella.rollout.batch_rollout import BatchRollout
 from terrella.verify.tree import parse
 from terrella.worlds.miniwob import MiniWob
 from terrella.worlds.miniwob.families import HELD_OUT, family_names
@@ -91,6 +92,14 @@ def test_nobody_goes_back_into_an_earlier_episode(reload):
         assert world.state == page and world.tab.url.endswith(f"/{world.family}.html")
     assert len(set(families)) == 2
     world.host.close()
+
+
+def test_seeds_that_draw_the_same_page_are_one_instance():
+    """`click-test-2` shows the same buttons whatever the seed; a login has new names."""
+    families = {name: MiniWob.Config(families=(name,)) for name in ("click-test-2", "login-user")}
+    with BatchRollout(families) as rollout:
+        found = {name: len(rollout.distinct_seeds(name, 3, Split.TEST)) for name in families}
+    assert found == {"click-test-2": 1, "login-user": 3}
 
 
 def test_the_test_split_can_hold_out_families():

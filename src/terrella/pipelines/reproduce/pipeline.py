@@ -80,7 +80,10 @@ class Reproduce(Configurable):
         margin: float = MARGIN
         """How far below still counts as "not below"."""
         looks: int = 1
-        """How often the claims are decided as seeds are added; each p-value is multiplied by it."""
+        """How often the claims are to be decided as seeds are added, stated before the first time.
+
+        Each p-value is multiplied by it.
+        """
         brief: Recorded[tuple[str, ...]] = ()
         """What `quick` sets in each arm, written as on the command line."""
         paper: Recorded[Mapping[str, str]] = field(default_factory=dict[str, str])

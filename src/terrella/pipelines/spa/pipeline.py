@@ -320,8 +320,10 @@ class Spa(ModelPipeline[SpaResult]):
         }
 
     def score(self, config: Evaluate.Config, model: Model, world: OtherWorld) -> TestScores:
+        """On instances of this run's seed, which are the same for all arms."""
+        own = config.replace(seed=config.seed + self.config.seed)
         with self.playing(model, world) as (rollout, sampler, codec):
-            return evaluate_agent(config, rollout, sampler, codec)
+            return evaluate_agent(own, rollout, sampler, codec)
 
     # --- what the parts use -----------------------------------------------------------------------
 

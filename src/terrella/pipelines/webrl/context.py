@@ -21,7 +21,7 @@ from terrella.core.instances import plain
 from terrella.core.integrity import damaged_files, write_sealed
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import RunFolder, read_part, wait_for
-from terrella.core.seeds import TASK_STREAM, stream
+from terrella.core.seeds import TASK_STREAM, instance_seed, stream
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.attempt_journal import AttemptJournal
@@ -78,7 +78,10 @@ class TrainContext:
     patience: int
     """Broken attempts in a row that end the run."""
     _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
-    """Those of distinct instances: every evaluation of a run plays the same ones."""
+    """Those of distinct instances: every evaluation of a run plays the same ones.
+
+    Other seeds play others, so that a difference over seeds is not about one set of pages.
+    """
 
     def evaluate(
         self,
@@ -122,7 +125,8 @@ class TrainContext:
     def distinct_seeds(self, family: str, count: int, split: Split) -> list[int]:
         key = family, count, split
         if key not in self._seeds:
-            self._seeds[key] = self.rollout.distinct_seeds(*key)
+            first = instance_seed(self.seed, 0)
+            self._seeds[key] = self.rollout.distinct_seeds(*key, first=first)
         return self._seeds[key]
 
 
@@ -252,9 +256,9 @@ def _demonstrate(
     env_steps = 0
     families = config.demonstrated or tuple(config.families)
     tasks = [
-        PracticeTask(family=name, seed=seed)
+        PracticeTask(family=name, seed=instance_seed(config.seed, index))
         for name in families
-        for seed in range(config.demonstrations)
+        for index in range(config.demonstrations)
     ]
     if run.is_main:
         if config.traces:
@@ -294,6 +298,11 @@ class OutcomeJudge:
         return self.model.success_probs(context.agent, self.folder, attempts)
 
 
+def judge_spec(config: WebRlSettings) -> dict[str, Any]:
+    """Everything that the outcome model depends on: it judges the first policy's attempts."""
+    return {"outcome_model": dump(config.outcome_model), "base": base_spec(config)}
+
+
 def make_judge(
     run: RunFolder, config: WebRlSettings, context: TrainContext, base: Base
 ) -> OutcomeJudge | None:
@@ -301,8 +310,7 @@ def make_judge(
     if config.outcome_judge == "world":
         return None
     model = OutcomeModel(config.outcome_model)
-    spec: dict[str, Any] = {"outcome_model": dump(config.outcome_model), "base": base.folder.name}
-    with run.shared(config.base_cache / f"judge-{config.seed}", spec) as folder:
+    with run.shared(config.base_cache / f"judge-{config.seed}", judge_spec(config)) as folder:
         path = folder / "judge.json"
         if not _is_made(path):
             result = model.fit(

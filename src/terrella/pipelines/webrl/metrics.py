@@ -7,14 +7,14 @@ practice_metrics(attempts, outcomes).env_steps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from terrella.core.metric import Metric
+from terrella.core.errors import EngineError
 from terrella.core.stats import Z95, wilson
 from terrella.data.attempts import Attempt, count_steps
-from terrella.evals.pass_at_k import share_mean
+from terrella.evals.pass_at_k import pass_metrics
 from terrella.evals.results import TestScores
 
 
@@ -26,8 +26,7 @@ class SuccessScores(TestScores):
     low: float
     high: float
     n: int
-    masked: int
-    """Attempts that failed for a reason outside the policy. They count as failures here."""
+    """Attempts with a verdict."""
     families: dict[str, float]
     """Fraction of successes by family."""
     steps: float
@@ -100,23 +99,36 @@ class ReplayCounts:
 
 
 def success_scores(attempts: Sequence[Attempt]) -> SuccessScores:
-    """Scores of at least one attempt, in the order of the tasks."""
+    """Scores in the order of the tasks; attempts without a verdict are in no figure.
+
+    Nor is a family of which no attempt has one.
+    """
+    known = [attempt for attempt in attempts if attempt.success is not None]
+    if not known:
+        raise EngineError(
+            "evaluation",
+            f"all {len(attempts)} attempts are masked",
+            "look into the log for the cause, mend it and run the same command again",
+        )
     successes = [int(bool(attempt.success)) for attempt in attempts]
+    judged = [int(attempt.success is not None) for attempt in attempts]
     by_family: dict[str, list[int]] = {}
-    for attempt, success in zip(attempts, successes, strict=True):
-        by_family.setdefault(attempt.task.family, []).append(success)
-    low, high = wilson(sum(successes), len(successes))
+    for attempt in known:
+        by_family.setdefault(attempt.task.family, []).append(int(bool(attempt.success)))
+    masked = len(attempts) - len(known)
+    low, high = wilson(sum(successes), len(known))
     return SuccessScores(
         successes=successes,
         samples=1,
-        passes={"1": Metric(**asdict(share_mean(successes)))},
-        mean=float(np.mean(successes)),
+        passes=pass_metrics(successes, judged, 1),
+        judged=judged if masked else None,
+        masked=masked,
+        mean=sum(successes) / len(known),
         low=low,
         high=high,
-        n=len(successes),
-        masked=sum(attempt.success is None for attempt in attempts),
+        n=len(known),
         families={name: float(np.mean(values)) for name, values in by_family.items()},
-        steps=float(np.mean([len(attempt.choices) for attempt in attempts])),
+        steps=float(np.mean([len(attempt.choices) for attempt in known])),
     )
 
 

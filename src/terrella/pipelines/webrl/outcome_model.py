@@ -25,7 +25,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.integrity import read_hashed, write_hashed
 from terrella.core.protocols import Progress
 from terrella.core.run_folder import rank, wait_for
-from terrella.core.seeds import TASK_STREAM, stream
+from terrella.core.seeds import TASK_STREAM, instance_seed, stream
 from terrella.core.stats import wilson
 from terrella.core.types import Split
 from terrella.data.attempt_journal import AttemptJournal, play_once
@@ -190,7 +190,7 @@ class OutcomeModel(Configurable):
         Rank 0 plays, all ranks train. `patience` is that of an `AttemptJournal`.
         """
         if rank() == 0:
-            self._play(agent, actor, families, folder, patience, progress)
+            self._play(agent, actor, families, folder, seed, patience, progress)
         attempts = {split: _read_when_made(folder / _attempts_file(split)) for split in SPLITS}
         validation, test = attempts[Split.VALIDATION], attempts[Split.TEST]
         with agent.judge(None, base=actor) as judge:
@@ -229,6 +229,7 @@ class OutcomeModel(Configurable):
         actor: Path,
         families: Sequence[str],
         folder: Path,
+        seed: int,
         patience: int,
         progress: Progress,
     ) -> None:
@@ -237,7 +238,7 @@ class OutcomeModel(Configurable):
             for split, wanted in zip(SPLITS, (count, count // 4, count // 4), strict=True):
                 play_once(
                     folder / _attempts_file(split),
-                    partial(_play, player, families, wanted, split, progress),
+                    partial(_play, player, families, wanted, split, seed, progress),
                     patience=patience,
                 )
 
@@ -278,12 +279,15 @@ def _play(
     families: Sequence[str],
     count: int,
     split: Split,
+    seed: int,
     progress: Progress,
     journal: AttemptJournal | None,
 ) -> list[Attempt]:
     begin(progress, f"attempts for the outcome model, {split.value}", count)
     tasks = [
-        PracticeTask(family=families[index % len(families)], seed=FIRST_SEED + index)
+        PracticeTask(
+            family=families[index % len(families)], seed=instance_seed(seed, FIRST_SEED + index)
+        )
         for index in range(count)
     ]
     played = player.play(

@@ -265,14 +265,18 @@ class WebRl(ModelPipeline[WebRlResult]):
         return metrics
 
     def fit_actor(self, phase: Phase, steps: Sequence[TrainStep]) -> ActorMetrics:
-        """The reference is the actor at the start of the phase; the critic is the new one."""
+        """The reference is the actor at the start of the phase, or the first one."""
         config, agent = self.config, phase.context.agent
-        # Two large models need not be in memory together: values first.
-        values = self._step_values(phase, steps)
+        # Two large models need not be in memory together: values and the first policy come before.
+        values, first = self._step_values(phase, steps), None
+        if config.reference == "imitation":
+            with agent.actor(phase.base_actor) as actor:
+                first = actor.logprobs(steps)
         with agent.actor(phase.previous.actor) as actor:
-            references = actor.logprobs(steps)
+            old = actor.logprobs(steps)
+            references = old if first is None else first
             columns = (
-                group_columns(references, steps)
+                group_columns(old, references, steps)
                 if config.loss == "grpo"
                 else critic_columns(references, values, steps)
             )

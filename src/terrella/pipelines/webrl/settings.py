@@ -65,6 +65,11 @@ class WebRlSettings(ModelPipeline.Config):
         "webrl_paper"
     )
     learner: WebRlUpdateConfig = field(default_factory=WebRlUpdateConfig)
+    reference: Literal["last_phase", "imitation"] = "last_phase"
+    """The policy that a loss stays near: that of the last phase, as published, or the first one.
+
+    With the first one, what practice changes does not add up from phase to phase.
+    """
     replay: Replay.Config = field(default_factory=Replay.Config)
     group_size: int = 1
     """Attempts at each task; above 1 for `grpo`, which compares them."""

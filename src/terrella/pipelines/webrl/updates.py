@@ -154,12 +154,14 @@ def critic_columns(
 
 
 def group_columns(
-    references: Sequence[tuple[float, ...]], steps: Sequence[TrainStep]
+    old: Sequence[tuple[float, ...]],
+    references: Sequence[tuple[float, ...]],
+    steps: Sequence[TrainStep],
 ) -> list[dict[str, float | Sequence[float]]]:
     """What GRPO reads of each step: it needs no critic."""
     return [
-        {"old": reference, "reference": reference, "advantage": step.advantage}
-        for reference, step in zip(references, steps, strict=True)
+        {"old": before, "reference": reference, "advantage": step.advantage}
+        for before, reference, step in zip(old, references, steps, strict=True)
     ]
 
 
@@ -172,7 +174,7 @@ def update_actor(
     rng: np.random.Generator,
     progress: Progress = SILENT,
 ) -> ActorMetrics:
-    """One phase. The reference policy and the values in `columns` are those at its start."""
+    """One phase. The values and the reference policy in `columns` do not change in it."""
     losses, moved = [], []
     advantage = None
     begin(progress, "actor", config.epochs * _batch_count(len(steps), config.batch))

@@ -25,8 +25,9 @@ from terrella.browser.tab import Tab
 from terrella.codecs.web_language import PLAIN_ACTIONS, Action, parse_action
 from terrella.core.config import Local, Recorded
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.instances import instance_id
 from terrella.core.spaces import Observations
-from terrella.core.types import Kind, Observation, Tree
+from terrella.core.types import Kind, Observation, Split, Tree, show_text
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
@@ -126,6 +127,11 @@ class MiniWob(World):
         self.family = names[int(rng.integers(len(names)))]
         self.page_seed = int(rng.integers(2**31))
         return {"family": self.family, "seed": self.page_seed}
+
+    def start_of(self, seed: int, split: Split) -> str:
+        """The page: some families draw a few, or one, whatever the seed."""
+        observation, _ = self.reset(seed=seed, options={"split": split})
+        return instance_id({"family": self.family, "page": show_text(observation)})
 
     def _draw_instance(self) -> None:
         super()._draw_instance()  # draws until the split is right; only then is the page opened

@@ -16,6 +16,7 @@ import common
 import torch
 from trust_estimators import CachingRiskEstimator, CountingRiskEstimator
 
+from terrella.core.seeds import instance_seed
 from terrella.core.types import Split
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.pipelines.certify.pipeline import Certify, summary
@@ -231,7 +232,8 @@ class GateExperiment:
         num_envs = NUM_ENVS[self.name]
         learned = learn(make_world, steps=steps, seed=seed, learning_rate=1e-3, num_envs=num_envs)
         world = self.world.build()
-        seeds = distinct_instances(world, range(4 * TEST_INSTANCES), Split.TEST)
+        first = instance_seed(seed, 0)  # each seed is tested on instances of its own
+        seeds = distinct_instances(world, range(first, first + 4 * TEST_INSTANCES), Split.TEST)
         played = evaluate_policy(
             self.world.build,
             Greedy(*learned),

@@ -24,6 +24,7 @@ from terrella.core.errors import ConfigError
 from terrella.core.instances import plain
 from terrella.core.protocols import Sampler, WorldModel
 from terrella.core.run_folder import RunFolder, read_manifest
+from terrella.core.seeds import instance_seed
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.data.row_journal import Key, RowJournal
@@ -260,9 +261,8 @@ class WebPlan(ModelPipeline[WebPlanResult]):
     def play_missing(self, run: RunFolder) -> list[PlannedEpisode]:
         """The rows of all episodes, in their order; only those are played that are missing."""
         config = self.config
-        keys: list[Key] = [
-            (depth, seed) for seed in range(config.instances) for depth in config.depths
-        ]
+        seeds = [instance_seed(config.seed, index) for index in range(config.instances)]
+        keys: list[Key] = [(depth, seed) for seed in seeds for depth in config.depths]
         with RowJournal(run / "rows", "episodes", key=("depth", "seed")) as journal:
             done = {key: record_from_json(PlannedEpisode, row) for key, row in journal.rows.items()}
             done = {key: row for key, row in done.items() if key in keys and not row.may_pass}

@@ -3,6 +3,7 @@
     python benchmarks/webrl.py job webrl_sokoban webrl_paper 0 --runs runs   one arm and seed
     python benchmarks/webrl.py table webrl_sokoban --runs runs     results/webrl_sokoban.json
     python benchmarks/webrl.py practice webrl_sokoban --runs runs  results/webrl_practice.json
+    python benchmarks/webrl.py pages webrl_miniwob                 results/webrl_pages.json
     python benchmarks/webrl.py kills --runs runs                   results/webrl_kills.json
     python benchmarks/webrl.py outcome webrl_sokoban --runs runs   results/webrl_outcome.json
 A job that was stopped is resumed by the same command.
@@ -29,12 +30,17 @@ from recompute import reproduction as recomputed
 
 from terrella.core.config_override import override
 from terrella.core.run_folder import read_part
+from terrella.core.types import Split
 from terrella.data.attempts import read_attempts
 from terrella.pipelines.reproduce.pipeline import Reproduce
 from terrella.pipelines.webrl.metrics import SuccessScores
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.webrl.results import WebRlResult
 from terrella.recipes import webrl, webrl_language
+from terrella.rollout.batch_rollout import BatchRollout
+
+TRAIN_PAGES = 30
+"""Train instances of each family that test pages are compared with."""
 
 
 class LineProgress:
@@ -135,6 +141,25 @@ def practice(options: argparse.Namespace) -> None:
             counts["won"] += attempt.success is True
     command = common.command("practice", options.recipe, "--runs", "runs")
     common.write_part("webrl_practice", options.recipe, {"jobs": jobs}, command=command)
+
+
+def pages(options: argparse.Namespace) -> None:
+    """Different test pages of each family, and how many of them train instances show as well."""
+    config = find(options.recipe).arms["sft"]
+    families = {**config.families, **config.unseen}
+    found: dict[str, dict[str, Any]] = {}
+    with BatchRollout(families) as rollout:
+        for name in families:
+            with rollout.world(name) as world:
+                tested = {world.start_of(seed, Split.TEST) for seed in range(config.test)}
+                shown = {world.start_of(seed, Split.TRAIN) for seed in range(TRAIN_PAGES)}
+            found[name] = {
+                "asked": config.test,
+                "different": len(tested),
+                "also_train": len(tested & shown),
+                "unseen": name in config.unseen,
+            }
+    write("webrl_pages", {"families": found, "train_instances": TRAIN_PAGES})
 
 
 def budget(config: WebRl.Config) -> dict[str, int]:
@@ -354,7 +379,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
-    for call in (job, table, practice, kills, outcome):
+    for call in (job, table, practice, pages, kills, outcome):
         name = call.__name__
         command = commands.add_parser(name)
         command.set_defaults(call=call)

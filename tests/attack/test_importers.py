@@ -3,6 +3,7 @@
 Every attack once ran away, read outside its folder, or raised something that no user understands.
 """
 
+import gzip
 import io
 import json
 import lzma
@@ -436,6 +437,95 @@ def test_a_tar_bomb_and_a_way_out_are_refused(tmp_path):
         tar.addfile(tarfile.TarInfo("../escaped"))
     refused(unpack_tar, path, tmp_path / "out")
     assert not (tmp_path / "escaped").exists()
+
+
+def chain_of_links(victim):
+    """Links so long that `realpath` gives up on them: `filter="data"` of Python 3.11.7 follows."""
+    step, names, path = "d" * 247, "abcdefghijklmnop", ""
+    for name in names:
+        yield member(path + step, tarfile.DIRTYPE)
+        yield member(path + name, tarfile.SYMTYPE, linkname=step)
+        path += step + "/"
+    end = "/".join(names) + "/" + "l" * 254
+    yield member(end, tarfile.SYMTYPE, linkname="../" * len(names))
+    yield member("escape", tarfile.SYMTYPE, linkname=end + "/.." * 8 + str(victim))
+    yield member("escape/planted")
+    yield member("flag", tarfile.LNKTYPE, linkname="escape/mine")
+    yield member("flag")
+
+
+def member(name, kind=tarfile.REGTYPE, data=b"not mine", **about):
+    """A member of a tar archive and its data."""
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = kind, 0o755
+    info.size = len(data) if kind == tarfile.REGTYPE else 0
+    for key, value in about.items():
+        setattr(info, key, value)
+    return info, io.BytesIO(data)
+
+
+def tar_of(path, members):
+    with tarfile.open(path, "w") as tar:
+        for info, data in members:
+            tar.addfile(info, data if info.isreg() else None)
+    return path
+
+
+def test_a_chain_of_links_leads_nowhere(tmp_path):
+    victim, out = tmp_path / "victim", tmp_path / "out"
+    victim.mkdir()
+    out.mkdir()
+    (victim / "mine").write_text("mine")
+    archive = tar_of(tmp_path / "x.tar", chain_of_links(victim))
+    assert "neither file nor folder" in refused(unpack_tar, archive, out).what
+    assert {file.name: file.read_text() for file in victim.iterdir()} == {"mine": "mine"}
+
+
+KINDS = ("SYMTYPE", "LNKTYPE", "CHRTYPE", "FIFOTYPE", "GNUTYPE_SPARSE", "GNUTYPE_LONGLINK")
+SPARSE = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_that_is_neither_file_nor_folder_is_refused(kind, tmp_path):
+    archive = tar_of(tmp_path / "x.tar", [member("x", getattr(tarfile, kind), linkname="y")])
+    refused(unpack_tar, archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "headers", [SPARSE, {"GNU.sparse.map": "0,1"}, {"size": "-512"}, {"comment": "1" * 10_000}]
+)
+def test_a_sparse_or_negative_size_and_a_long_header_are_refused(headers, tmp_path):
+    lines = b"9999999\n" + b"0\n" * 2**23  # as a map of a sparse file, seconds of reading
+    archive = tar_of(tmp_path / "x.tar", [member("x", data=lines, pax_headers=headers)])
+    refused(unpack_tar, archive, tmp_path / "out")
+
+
+def test_headers_that_are_slow_to_read_are_refused(tmp_path):
+    slow = [member("x", pax_headers={"comment": "1" * 4000}) for _ in range(500)]
+    assert "headers" in refused(unpack_tar, tar_of(tmp_path / "x.tar", slow), tmp_path / "out").what
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_the_header_of_a_tar_archive_is_no_bomb(kind, tmp_path):
+    info, _ = member("x", kind, size=2**30)
+    zeros = gzip.compress(bytes(2**20), 1)
+    (tmp_path / "x.tar.gz").write_bytes(
+        gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + zeros * 2**10
+    )
+    refused(unpack_tar, tmp_path / "x.tar.gz", tmp_path / "out", 10_000)
+
+
+def test_an_ordinary_tar_archive_is_unpacked(tmp_path):
+    names = ["adapter/" + "n" * 90 + "/weights", "u" * 200 + "/ü", "config"]
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
+        with tarfile.open(tmp_path / "x.tar.gz", "w:gz", format=form) as tar:
+            for name in names if form != tarfile.USTAR_FORMAT else names[-1:]:
+                info, data = member(name, mtime=1.5 if form == tarfile.PAX_FORMAT else 1)
+                tar.addfile(info, data)
+        unpack_tar(tmp_path / "x.tar.gz", tmp_path / str(form))
+        assert (tmp_path / str(form) / names[-1]).read_bytes() == b"not mine"
+    assert (tmp_path / str(tarfile.PAX_FORMAT) / names[1]).exists()
 
 
 DEEP_JSON = ["[" * 99_999, '{"a":' * 99_999, "[" * 101 + "]" * 101, '"' + '\\"' * 300_000]

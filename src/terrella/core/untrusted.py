@@ -22,7 +22,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,6 +38,10 @@ MAX_NAME = 1000
 MAX_UNPACKED_BYTES = 2**36
 """The files of a tar archive together: the adapter of a large model."""
 MAX_UNPACKED_FILES = 1000
+MAX_TAR_HEADER_BYTES = 2**12
+"""The longest name or set of attributes of one member of a tar archive: a path of Linux."""
+MAX_TAR_HEADERS_BYTES = 2**16
+"""All such headers of an archive."""
 LZMA_MEMORY = 2**27
 """Enough for the dictionary of `xz -9`, which needs 65 MiB."""
 DAMAGED = "the file is damaged or of another format: get it again from its publisher"
@@ -61,6 +65,9 @@ CONTENT_ERRORS = (
 # A string, closed or cut off by the end: it always matches, so that the time is linear.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_TAR_HEADERS = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE)
+"""They say more about the member that follows."""
+_TAR_MEMBERS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
 @contextlib.contextmanager
@@ -216,12 +223,44 @@ def unpack_gzip(data: bytes, where: str, max_bytes: int) -> bytes:
 
 
 def unpack_tar(archive: Path, folder: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
-    """Unpack a tar archive (as data: nothing outside the folder, no devices) within ceilings."""
-    with reading(str(archive)), tarfile.open(archive) as tar:
+    """Unpack the files and folders of a tar archive, none outside the folder, within ceilings.
+
+    Links are refused: some versions of Python follow long chains of them out of the folder.
+    """
+    with reading(str(archive)), tarfile.open(archive, tarinfo=_plain_members(str(archive))) as tar:
         left = max_bytes
         for number, member in enumerate(tar):
+            if member.size < 0 or member.issparse():
+                what = f"has a sparse file, or one of negative size: {member.name[:200]!r}"
+                raise StoreError(str(archive), what, DAMAGED)
             left -= member.size
             if left < 0 or number >= MAX_UNPACKED_FILES:
                 what = f"has more than {MAX_UNPACKED_FILES} files or {max_bytes:,} bytes"
                 raise StoreError(str(archive), what, DAMAGED)
             tar.extract(member, folder, filter="data")
+
+
+def _plain_members(where: str) -> type[tarfile.TarInfo]:
+    """A class of members for one archive: refuses a header before tarfile acts on it."""
+    left = MAX_TAR_HEADERS_BYTES
+
+    class PlainMember(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            nonlocal left
+            member = super().frombuf(buf, encoding, errors)
+            if member.type in _TAR_HEADERS:
+                left -= member.size
+                # tarfile reads a header whole, and searches it in quadratic time.
+                if not 0 <= member.size <= MAX_TAR_HEADER_BYTES or left < 0:
+                    raise StoreError(where, f"has headers of {member.size:,} bytes", DAMAGED)
+            elif member.type not in _TAR_MEMBERS:
+                what = f"has a member that is neither file nor folder: {member.name[:200]!r}"
+                raise StoreError(where, what, DAMAGED)
+            return member
+
+        def _proc_gnusparse_10(self, *_: Any) -> None:
+            # The one sparse format that a header announces and tarfile reads from the file's data.
+            raise StoreError(where, "has a sparse file", DAMAGED)
+
+    return PlainMember

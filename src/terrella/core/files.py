@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from terrella.core import untrusted
 from terrella.core.errors import PathError, StoreError
@@ -65,12 +65,45 @@ def write_atomic(path: Path, data: bytes) -> None:
 def subfolder(folder: Path, name: str) -> Path:
     """A folder of ours inside another. Links in it are refused: writing would follow them."""
     inner = folder / name
-    entries = inner.iterdir() if inner.is_dir() else ()
-    link = next((path for path in (inner, *entries) if path.is_symlink()), None)
-    if link is not None:
-        raise StoreError(str(link), "is a link", "remove it, or choose another folder")
+    _refuse_link(inner)
+    refuse_links(inner)
     inner.mkdir(parents=True, exist_ok=True)
     return inner
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder with links in it, at any depth. The folder itself may be one."""
+    for place, folders, names in os.walk(folder, onerror=_unlisted):
+        for name in (*folders, *names):
+            _refuse_link(Path(place) / name)
+
+
+def _unlisted(error: OSError) -> None:
+    """A folder that cannot be listed may hide links; one that is gone holds none."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise StoreError(
+            str(path),
+            f"is a link to {path.readlink()}, and what is written here would go there",
+            "put a copy of what you need in its place, remove it, or choose another folder",
+        )
+
+
+def open_unlinked(path: Path, mode: str) -> IO[Any]:
+    """Open a file of ours for writing; a link under its name is refused."""
+    _refuse_link(path)
+
+    def opener(name: str, flags: int) -> int:
+        # Once more, in one step with opening: a link may have been made since.
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    encoding = None if "b" in mode else "utf-8"
+    buffering = -1 if "b" in mode else 1  # of text: line by line
+    return open(path, mode, buffering, encoding, opener=opener)
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = False) -> None:
@@ -120,9 +153,23 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
+def scratch_folder(folder: Path) -> Path:
+    """Where the next version of a folder is written. What a killed run left there is removed."""
+    fresh = folder.with_name(folder.name + SCRATCH)
+    remove_folder(fresh)
+    return fresh
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, if there is one. A link is refused: writing there would follow it."""
+    _refuse_link(folder)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def replace_folder(fresh: Path, target: Path) -> None:
     """Put a complete folder in the place of an older one."""
-    shutil.rmtree(target, ignore_errors=True)
+    remove_folder(target)
     fresh.rename(target)
     sync_folder(target.parent)
 

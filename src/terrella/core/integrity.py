@@ -21,8 +21,8 @@ from typing import Any
 
 from terrella.core.errors import StoreError
 from terrella.core.files import (
-    SCRATCH,
     replace_folder,
+    scratch_folder,
     sync_file,
     sync_folder,
     write_atomic,
@@ -241,8 +241,7 @@ def copy_folder(source: Path, target: Path, change: Callable[[Path], None] | Non
     The copy has the listing of its source, or gets one. `change` edits the copy before it is
     listed.
     """
-    fresh = target.with_name(target.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = scratch_folder(target)
     shutil.copytree(source, fresh)
     if (fresh / LISTING).exists():
         check_folder(fresh)

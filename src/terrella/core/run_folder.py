@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from terrella.core.config import Configurable, dump, record_from_json
 from terrella.core.errors import StoreError
-from terrella.core.files import SCRATCH, locked, read_json
+from terrella.core.files import SCRATCH, locked, read_json, refuse_links
 from terrella.core.instances import plain
 from terrella.core.integrity import (
     LISTING,
@@ -369,8 +369,13 @@ def differences(known: Any, asked: Any, where: str = "") -> list[str]:
 def held(
     folder: Path, *, wait: bool = False, barrier: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Lock a folder for this run: rank 0 holds the lock, the other ranks wait until it does."""
+    """Lock a folder for this run: rank 0 holds the lock, the other ranks wait until it does.
+
+    A folder with links in it is refused: who prepared it would choose where this run writes.
+    """
     with locked(folder, wait=wait) if rank() == 0 else contextlib.nullcontext():
+        if rank() == 0:
+            refuse_links(folder)
         barrier()
         yield
 

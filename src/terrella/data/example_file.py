@@ -8,7 +8,6 @@ example. The folder is whole or absent, and has a listing with hashes.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import BinaryIO, Self, overload
 import numpy as np
 
 from terrella.core.errors import StoreError
-from terrella.core.files import SCRATCH, replace_folder
+from terrella.core.files import SCRATCH, remove_folder, replace_folder
 from terrella.core.integrity import MAKE_AGAIN, check_folder, write_listing
 from terrella.core.tokens import TrainExample
 
@@ -36,7 +35,7 @@ class ExampleWriter:
         self._files: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self.fresh, ignore_errors=True)
+        remove_folder(self.fresh)
         self.fresh.mkdir(parents=True)
         self._files = {name: (self.fresh / name).open("wb") for name in (IDS, MASK, ENDS, GROUPS)}
         return self

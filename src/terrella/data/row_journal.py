@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from terrella.core.errors import StoreError
-from terrella.core.files import sync_file
+from terrella.core.files import open_unlinked, sync_file
 from terrella.core.integrity import HASH_SUFFIX, read_hashed, write_hashed
 from terrella.core.untrusted import MAX_FILE_BYTES, parse_json, unpack_gzip
 
@@ -53,7 +53,7 @@ class RowJournal:
             self._add(read_rows(self.whole))
         if self.unfinished.exists():
             self._add(self._read_unfinished())
-        self._file = self.unfinished.open("ab")
+        self._file = open_unlinked(self.unfinished, "ab")
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +93,7 @@ class RowJournal:
         whole, _, cut_off = data.rpartition(b"\n")
         if cut_off:
             # Cut it off for good: the next row would otherwise continue this line.
-            with self.unfinished.open("r+b") as file:
+            with open_unlinked(self.unfinished, "r+b") as file:
                 file.truncate(len(data) - len(cut_off))
         lines = whole.split(b"\n") if whole else []
         return [self._checked(line, number) for number, line in enumerate(lines, start=1)]

@@ -8,7 +8,6 @@ weight at a time, so no device ever holds a second model.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from terrella.core.files import SCRATCH, replace_folder
+from terrella.core.files import replace_folder, scratch_folder
 from terrella.core.integrity import write_listing
 from terrella.models.quiet import without_bars
 
@@ -118,8 +117,7 @@ def write_folder(
 
     A listing with the hash of each file lies beside them (`core/integrity.py`).
     """
-    fresh = folder.with_name(folder.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = scratch_folder(folder)
     whole = {name: weight.contiguous() for name, weight in weights.items()}
     with without_bars():
         plain_model(model).save_pretrained(fresh, state_dict=whole, max_shard_size=shard_bytes)

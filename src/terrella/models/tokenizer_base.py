@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from terrella.core.config import dump
-from terrella.core.files import SCRATCH, replace_folder, write_json
+from terrella.core.files import replace_folder, scratch_folder, write_json
 from terrella.core.integrity import write_listing
 from terrella.models.configs import FrameTokenizerConfig
 
@@ -85,8 +84,7 @@ class BaseTokenizer(nn.Module, abc.ABC):
 
     def save(self, folder: Path) -> None:
         """Write a folder that is complete or absent: weights, config, and their hashes."""
-        fresh = folder.with_name(folder.name + SCRATCH)
-        shutil.rmtree(fresh, ignore_errors=True)
+        fresh = scratch_folder(folder)
         fresh.mkdir(parents=True)
         self.write_files(fresh)
         write_listing(fresh)

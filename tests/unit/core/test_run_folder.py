@@ -3,7 +3,7 @@
 import pytest
 
 from terrella.core.errors import StoreError
-from terrella.core.run_folder import WORK_SUFFIXES, check_spec, result_files
+from terrella.core.run_folder import WORK_SUFFIXES, check_spec, held, result_files
 
 
 def spec(name, **settings):
@@ -31,3 +31,28 @@ def test_a_run_has_hashes_whatever_its_folder_is_called(tmp_path, name):
         (tmp_path / name / path).write_text("{}")
     # Checkpoints inside have hashes of their own.
     assert sorted(result_files(tmp_path / name)) == ["curve.jsonl", "rl/before.json"]
+
+
+def test_a_run_is_not_continued_in_a_folder_with_links(tmp_path):
+    """Who prepared the folder would choose what the run overwrites."""
+    (tmp_path / "run/deep/rows").mkdir(parents=True)
+    link, profile = tmp_path / "run/deep/rows/bandit.rows", tmp_path / "profile"
+    for target in (profile, tmp_path):  # nothing yet, and a folder
+        link.symlink_to(target)
+        with pytest.raises(StoreError) as refused, held(tmp_path / "run"):
+            pass
+        assert refused.value.where == str(link)
+        assert f"is a link to {target}" in refused.value.what
+        link.unlink()
+    (tmp_path / "scratch").symlink_to(tmp_path / "run")
+    with held(tmp_path / "scratch"):  # the folder itself is the choice of who names it
+        pass
+
+
+def test_a_folder_that_hides_its_names_is_not_continued(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("os.scandir", refused)
+    with pytest.raises(PermissionError), held(tmp_path):
+        pass

@@ -72,3 +72,15 @@ def test_a_damaged_finished_file_is_refused(tmp_path):
     path.write_bytes(data)
     with pytest.raises(StoreError, match="damaged"):
         read_rows(path)
+
+
+@pytest.mark.parametrize("text", [None, "a line without an end"])
+def test_rows_are_not_written_through_a_link(tmp_path, text):
+    profile = tmp_path / "profile"
+    if text is not None:
+        profile.write_text(text)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/frozen_lake-4x4.rows").symlink_to(profile)
+    with pytest.raises(StoreError, match="is a link to"):
+        journal(tmp_path / "rows")
+    assert (profile.read_text() if profile.exists() else None) == text

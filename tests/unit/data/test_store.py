@@ -573,6 +573,31 @@ def test_a_write_leaves_one_file_and_replaces_the_old_one(tmp_path):
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x.json", b"new")]
 
 
+def test_scratch_folders_and_logs_are_not_written_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "kept").write_text("kept")
+    (tmp_path / "model.tmp").symlink_to(victim)
+    (tmp_path / "job.log").symlink_to(victim / "kept")
+    for write in (
+        lambda: files.scratch_folder(tmp_path / "model"),
+        lambda: files.replace_folder(tmp_path, tmp_path / "model.tmp"),
+        lambda: files.open_unlinked(tmp_path / "job.log", "w"),
+        lambda: files.open_unlinked(tmp_path / "job.log", "ab"),
+    ):
+        with pytest.raises(StoreError, match="is a link to"):
+            write()
+    assert [path.read_text() for path in victim.iterdir()] == ["kept"]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    (tmp_path / "model.tmp").mkdir()
+    (tmp_path / "model.tmp/half").write_text("")
+    assert files.scratch_folder(tmp_path / "model") == tmp_path / "model.tmp"
+    assert not (tmp_path / "model.tmp").exists()
+    files.scratch_folder(tmp_path / "model")  # and where there is none
+
+
 def test_rows_are_written_one_to_a_line_and_come_back(tmp_path):
     rows = [{"b": 1, "a": "x\ny"}, {}]
     files.write_json_lines(tmp_path / "rows.jsonl", rows)

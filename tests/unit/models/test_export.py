@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, StoreError
 from terrella.models.export import MergedWeights, export_model
 from terrella.models.presets import load_model
 
@@ -65,6 +65,14 @@ def test_an_export_replaces_an_older_one(tmp_path):
         model, tokenizer = load_model("tiny-0.3m", seed=seed)
         export_model(model, tokenizer, tmp_path / "model")
     assert logits(load_model(str(tmp_path / "model"))[0]).equal(logits(model))
+
+
+def test_an_export_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "model.tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises(StoreError, match="is a link to"):
+        export_model(*load_model("tiny-0.3m"), tmp_path / "model")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_a_folder_loads_without_a_network(tmp_path, monkeypatch):

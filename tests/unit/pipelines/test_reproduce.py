@@ -311,6 +311,15 @@ def test_two_processes_do_not_write_one_table(tmp_path):
         Reproduce(config).run(print)
 
 
+def test_jobs_are_not_written_through_a_link(tmp_path):
+    config = Reproduce.Config(arms={"a": Arm.Config()}, first=("a",), out=tmp_path / "runs")
+    config.out.mkdir()
+    (config.out / "a-0.log").symlink_to(tmp_path / "profile")
+    with pytest.raises(StoreError, match="is a link to"):
+        Reproduce(config).run(print)
+    assert not (tmp_path / "profile").exists()
+
+
 def test_two_processes_do_not_write_one_arm(tmp_path):
     config = Arm.Config(out=tmp_path / "spa-0")
     with locked(config.out), pytest.raises(StoreError, match="another process is writing here"):

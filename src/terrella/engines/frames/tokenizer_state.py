@@ -8,7 +8,6 @@ Rank 0 writes, all ranks read. `resume` returns the step to go on from, 0 for a 
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from terrella.core.files import remove_folder
 from terrella.core.run_folder import rank
 from terrella.engines.checkpoints import (
     PREFIX,
@@ -48,7 +48,7 @@ class TokenizerState:
         """Write a checkpoint that is complete or absent. All ranks call it."""
         if rank() == 0:
             folder = work / f"{PREFIX}{step}"
-            shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
+            remove_folder(folder)  # left by a killed run
             folder.mkdir(parents=True)
             self.tokenizer.write_files(folder)
             _write_moments(folder / MOMENTS, self.optimiser)

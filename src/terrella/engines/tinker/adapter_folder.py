@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from terrella.core.config import record_from_json
 from terrella.core.errors import EngineError
-from terrella.core.files import SCRATCH, read_json, replace_folder, write_json
+from terrella.core.files import SCRATCH, read_json, replace_folder, scratch_folder, write_json
 from terrella.core.integrity import write_listing
 from terrella.core.run_folder import check_model
 from terrella.core.untrusted import unpack_tar
@@ -57,8 +56,7 @@ def read_reference(model: str | Path) -> Reference | None:
 
 def write_model(archive: Path, reference: Reference, folder: Path, tokenizer: Any) -> None:
     """Write a model folder from an adapter's archive; it is complete or absent."""
-    fresh = folder.with_name(folder.name + SCRATCH)
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = scratch_folder(folder)
     with tempfile.TemporaryDirectory() as unpacked:
         unpack_tar(archive, Path(unpacked))
         weights, config = read_adapter(Path(unpacked))

@@ -12,14 +12,19 @@ forward pass more than a named loss would.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from terrella.core.files import read_json, read_json_lines, write_json, write_json_lines
+from terrella.core.files import (
+    read_json,
+    read_json_lines,
+    remove_folder,
+    write_json,
+    write_json_lines,
+)
 from terrella.core.tokens import TrainExample
 from terrella.engines.checkpoints import (
     PREFIX,
@@ -113,7 +118,7 @@ class SavedProgress:
         self.step, self.state = step, adapter.save_state(f"step-{step}")
         self.env_steps = env_steps
         newest = self.folder / f"{PREFIX}{step}"
-        shutil.rmtree(newest, ignore_errors=True)  # left by a killed run
+        remove_folder(newest)  # left by a killed run
         newest.mkdir(parents=True)
         write_json_lines(newest / CURVE, self.curve)
         write_json(newest / PROGRESS, {"state": self.state, "env_steps": env_steps})

@@ -8,7 +8,6 @@ number of processes. A learner draws no random numbers, so there is no random st
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from accelerate.utils import DistributedType
 from safetensors.torch import load_file, save_file
 
 from terrella.core.errors import EngineError
-from terrella.core.files import SCRATCH, read_json, replace_folder
+from terrella.core.files import SCRATCH, read_json, remove_folder, replace_folder
 from terrella.engines.checkpoints import (
     MANIFEST,
     checkpoint_damage,
@@ -49,7 +48,7 @@ def save(
     if accelerator.is_main_process:
         if (fresh / MANIFEST).is_file() and _newest(folder) == fresh:
             replace_folder(fresh, folder)  # a killed save did not come to this
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove_folder(fresh)
         fresh.mkdir(parents=True)
         write_json(fresh / FACTS, dict(facts))
     accelerator.wait_for_everyone()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
 from terrella.algos.named_losses import EXAMPLE, WEIGHT, find_loss
 from terrella.core.errors import ConfigError, EngineError
-from terrella.core.files import read_json, replace_folder, write_json
+from terrella.core.files import read_json, replace_folder, scratch_folder, write_json
 from terrella.core.integrity import check_folder, write_listing
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
@@ -147,8 +146,7 @@ class VerlLearner:
             raise EngineError(
                 "learner", "gradients are not saved", "call optim_step before save_state"
             )
-        fresh = folder.with_name(f"{folder.name}.tmp").resolve()
-        shutil.rmtree(fresh, ignore_errors=True)
+        fresh = scratch_folder(folder).resolve()
         fresh.mkdir(parents=True)
         self.workers.save_checkpoint(str(fresh), global_step=self.steps)
         write_json(fresh / FACTS, {**self._facts(), "steps": self.steps})

@@ -34,7 +34,7 @@ from verl.workers.utils.padding import response_to_nested
 from terrella.algos.diagnostics import check_mismatch, check_numbers
 from terrella.algos.episode_batch import EpisodeFacts
 from terrella.core.errors import EngineError
-from terrella.core.files import read_json_lines
+from terrella.core.files import open_unlinked, read_json_lines
 from terrella.engines.verl.losses import ActorLoss, critic_loss
 from terrella.engines.verl.refill import plain
 from terrella.engines.verl.rollout_spec import RolloutSpec
@@ -257,7 +257,7 @@ class VerifiedSteps(PPOTrainer):  # type: ignore[misc]
                 self.metrics[name] = sum(timing_raw.get(part, 0.0) for part in parts)
         metrics.update(self.metrics)
         line = json.dumps({"step": self.global_steps, **self.metrics})
-        with self.metrics_file.open("a", encoding="utf-8") as file:
+        with open_unlinked(self.metrics_file, "a") as file:
             file.write(line + "\n")
         self.metrics = {}
 

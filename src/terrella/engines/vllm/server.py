@@ -26,7 +26,7 @@ from typing import ClassVar, Literal, Self, get_args
 from terrella.core.bounds import check_above_zero, check_least, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
-from terrella.core.files import read_json
+from terrella.core.files import open_unlinked, read_json
 from terrella.engines.vllm.launch import PARENT_VARIABLE
 from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
 from terrella.engines.vllm.worker import KEY_VARIABLE
@@ -142,7 +142,7 @@ class VllmServer(Configurable):
             )
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        with self.log.open("wb") as log:
+        with open_unlinked(self.log, "wb") as log:
             self._process = subprocess.Popen(
                 self._command(port),
                 stdout=log,

@@ -23,6 +23,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from terrella.core.errors import EngineError
+from terrella.core.files import open_unlinked
 from terrella.engines.launcher import VISIBLE, Launch, share_gpus, visible_gpus
 from terrella.pipelines.base import Pipeline
 from terrella.show.progress import make_progress
@@ -100,7 +101,7 @@ def _start(
 def _run_job(
     config: Pipeline.Config, log: Path, gpus: tuple[str, ...], processes: JobProcesses | None
 ) -> None:
-    with log.open("w", encoding="utf-8", buffering=1) as output:
+    with open_unlinked(log, "w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         if processes is not None:

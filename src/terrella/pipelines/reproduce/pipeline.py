@@ -27,7 +27,7 @@ from terrella.core.config import (
 )
 from terrella.core.config_override import Named, override
 from terrella.core.errors import ConfigError, StoreError
-from terrella.core.files import locked, write_json
+from terrella.core.files import locked, refuse_links, write_json
 from terrella.core.instances import plain
 from terrella.core.integrity import MAKE_AGAIN, read_sealed, write_sealed
 from terrella.core.known_names import known_names
@@ -138,6 +138,7 @@ class Reproduce(Configurable):
         """
         self.check_settings()
         with locked(self.config.out) if is_first_node() else contextlib.nullcontext():
+            refuse_links(self.config.out)
             return self._run_jobs(log, processes)
 
     def check_settings(self, *, ranks: int = 0) -> None:

@@ -39,6 +39,7 @@ WORLDS = {
     "line_gain": ("sokoban", "frozen_lake", "sudoku"),
     "state_diff": ("counter", "bandit", "metamathqa"),
     "tree_diff": (),
+    "page_sections": (),
     "bytesized32": ("bytesized32", "bytesized32:view=json"),
     "textworld": ("textworld",),
 }
@@ -107,7 +108,7 @@ def verifier_of(name):
 
 def examples(name):
     """Pairs of a verifier's worlds, with other outcomes of the same world as alternatives."""
-    if name == "tree_diff":
+    if not WORLDS[name]:
         recorded = json.loads(lzma.decompress(PAGES.read_bytes()))
         pairs = [(Tree(before), Tree(after)) for before, after in recorded if before != after]
         pools = [pairs[:: max(1, len(pairs) // PAIRS)]]
@@ -255,6 +256,14 @@ def costly(truth, before, limit):
     yield "\n".join(f"line {n}" for n in range(limit // 12))
     yield json.dumps({f"k{n}": n for n in range(limit // 18)})
     yield ";".join(f"+at o{n} r1" for n in range(limit // 13))
+    # A text that is never closed, with a quote to try again at every other place.
+    yield '#1="' + '\\"' * ((limit - 4) // 2)
+    # Three lists that name every element by its text, the last ones first.
+    lines = reversed(before.split("\n"))
+    named = [line.replace("'", "\\'").replace('"', "'") for line in map(str.strip, lines)]
+    yield "\n".join(["New items:", "None", "Deleted items:", *named, "Updated items:", "None"])[
+        :limit
+    ]
 
 
 def siblings(count):
@@ -263,13 +272,27 @@ def siblings(count):
     return Tree(before), Tree(f'{before}\nlink "new"')
 
 
+def unnamed(count):
+    """A page of elements without ids: each is named by all that is shown of it."""
+    before = "\n".join(f'text "{n}"' for n in range(count))
+    return Tree(before), Tree(before.replace('"0"', '"zero"', 1))
+
+
+def padded(before, truth):
+    """A long state, which allows a long reply."""
+    things = ";".join(f'#{n}"thing"<#1' for n in range(1000, 1450))
+    return Text(f"{show_text(before)};{things}"), truth
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_verdict_takes_more_than_a_cpu_second(name):
     verifier = verifier_of(name)
     pairs = [(example.before, example.truth) for example in examples(name)]
     pairs = sorted(pairs, key=lambda pair: -len(show_text(pair[1])))[: trials(commit=2, nightly=8)]
-    if name == "tree_diff":
-        pairs += [siblings(800), siblings(2000)]
+    if not WORLDS[name]:
+        pairs += [siblings(800), siblings(2000), unnamed(1500)]
+    if name == "bytesized32":
+        pairs += [padded(*transitions(name)[0])]
     slowest, kind = 0.0, {Kind.TEXT: Text, Kind.STATE: State, Kind.TREE: Tree}[pairs[0][0].kind]
     for before, truth in pairs:
         texts = show_text(truth), show_text(before)

@@ -18,7 +18,7 @@ ones are not told apart. `None` is an empty list.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
@@ -182,20 +182,26 @@ class _Places:
     """Finds the elements of a page that items name; each of them once."""
 
     def __init__(self, old: Sequence[Node]) -> None:
-        self.old = old
-        self.named = _named(old)
+        named = _named(old)
         self.used: set[int] = set()
+        self.by_item: defaultdict[tuple[int, Node | None], deque[int]] = defaultdict(deque)
+        """Places in page order, by what an item must say to name them."""
+        for index, node in enumerate(old):
+            if index in named:
+                self.by_item[node.id, None].append(index)
+                continue
+            for number in {0, node.id}:
+                self.by_item[number, _flat(node)].append(index)
 
     def find(self, item: Node) -> int:
         """The index of an element: by its id, or by all that is shown where it has none alone."""
-        for index, node in enumerate(self.old):
-            if index in self.named:
-                same = node.id == item.id
-            else:
-                same = item.id in (0, node.id) and _flat(node) == _flat(item)
-            if same and index not in self.used:
-                self.used.add(index)
-                return index
+        for key in ((item.id, None), (item.id, _flat(item))):
+            places = self.by_item[key]
+            while places:  # a place that was taken by its other key is passed over once
+                index = places.popleft()
+                if index not in self.used:
+                    self.used.add(index)
+                    return index
         raise ValueError(f"no such element, or named twice: {write_item(item)[:60]!r}")
 
 

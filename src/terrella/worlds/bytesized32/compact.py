@@ -22,7 +22,7 @@ AMOUNT = "\x00"
 """Marks a parsed value as an amount that is still to be added to the old value."""
 REMOVED = "!"
 """The value of a removed property; it is not valid JSON, so no real value looks like it."""
-_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TEXT = r'"(?:[^"\\]++|\\.)*+"'
 _VALUE = rf'(?:{_TEXT}|[^ ;"])+'
 _PART = re.compile(rf"(?P<sign>[-+]?)(?P<key>#[0-9]+|{SCORE})(?P<rest>.*)")
 _HEAD = re.compile(
@@ -33,7 +33,8 @@ _PROPERTY = re.compile(
     rf" (?P<path>{_PLAIN_PATH.pattern}|{_TEXT})(?:=(?P<value>{_VALUE})|(?P<amount>[-+][0-9.]+))"
 )
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<decimals>\.[0-9]+)?")
-_SEPARATOR = re.compile(rf"({_TEXT})|;")
+# A text, closed or cut off by the end: it always matches, so that the time is linear.
+_SEPARATOR = re.compile(r'("(?:[^"\\]++|\\.)*+(?:"|\\?\Z))|;', re.DOTALL)
 
 
 def show_state(game: str, things: Things) -> str:

@@ -54,7 +54,8 @@ def main(folder: Path) -> list[str]:
         "nccl": run(folder / "nccl", "vllm.devices=1", gpus="0"),
         # Seen: nvidia-smi shows the server's memory fall while the trainer trains.
         "shared": run(folder / "shared", "vllm.sleep=true", "vllm.memory=0.3", gpus="0"),
-        # Seen: it starts: what the warm-up took is free again.
+        # Seen: it starts: what the warm-up took is free again. It wakes at each of ten syncs: so is
+        # what torch kept of the last step.
         "tight": run(folder / "tight", "vllm.sleep=true", "vllm.memory=0.92", gpus="0"),
         # Seen: both ranks' requests in vllm.log; parameters are DTensors on both GPUs. While they
         # train, nvidia-smi shows what `terrella launch --dry-run --on 2x80GB` plans, and no more

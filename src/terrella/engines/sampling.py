@@ -16,7 +16,8 @@ from typing import Self
 from terrella.core.protocols import Sampler
 from terrella.core.run_folder import check_model, rank
 from terrella.engines.configs import LARGEST_MODEL, EngineConfig
-from terrella.engines.ranks import share_address
+from terrella.engines.device_memory import free_cached_memory
+from terrella.engines.ranks import barrier, share_address
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer, sampler_of, wait_until_healthy
 
@@ -81,6 +82,9 @@ class SamplerFactory:
         if not self.uses_server(model):
             yield None
             return
+        if self.config.vllm.sleep:  # it may wake up now
+            free_cached_memory()
+            barrier()
         own = self._served(model) if rank() == 0 else None
         # The address first: a server may take longer to start than ranks wait for a broadcast.
         with share_address(self._server) as address:

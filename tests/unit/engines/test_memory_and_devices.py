@@ -19,12 +19,12 @@ from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
 from torch.utils.data import BatchSampler
 
 from terrella.core.errors import ConfigError
-from terrella.core.tokens import TokenRequest, TrainExample
+from terrella.core.tokens import AdamParams, TokenRequest, TrainExample
 from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig
 from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.training_parts import warmup_within
-from terrella.engines.trl import sft_trainer
+from terrella.engines.trl import pack_passes, sft_trainer
 from terrella.engines.trl.arguments import one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
@@ -144,6 +144,64 @@ def test_a_training_that_is_done_leaves_no_weights_behind(
         gc.enable()
     (weight,) = kept
     assert weight() is None
+
+
+def test_a_closed_learner_has_given_its_memory_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """A server on the same GPU wakes up next: what dies after the cache is emptied stays in it."""
+    export_model(*tiny_model(), tmp_path / "start")
+    held: list[weakref.ref[Any]] = []
+    left: list[int] = []
+
+    def emptied() -> None:
+        left.append(sum(each() is not None for each in held))
+
+    engine = TrlEngine(EngineConfig(), tmp_path)
+    gc.disable()
+    try:
+        with engine.learner(tmp_path / "start", work=tmp_path / "work") as learner:
+            weighted = [replace(each, columns={"weight": [1.0] * 4}) for each in EXAMPLES]
+            learner.forward_backward(weighted, "cross_entropy")
+            learner.optim_step(AdamParams(learning_rate=1e-3))
+            weight = next(learner.policy.parameters())  # type: ignore[attr-defined]
+            moment = learner.optimizer.state[weight]["exp_avg"]  # type: ignore[attr-defined]
+            held += [weakref.ref(weight), weakref.ref(moment)]
+            del weight, moment
+            monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+            monkeypatch.setattr(torch.cuda, "empty_cache", emptied)
+    finally:
+        gc.enable()
+    assert left and left[-1] == 0
+
+
+def test_all_ranks_give_memory_back_before_a_server_wakes(monkeypatch: pytest.MonkeyPatch):
+    """Also what gathering the weights leaves, on ranks that only take part in it."""
+    order: list[str] = []
+
+    class Ranks:
+        def __init__(self, main: bool):
+            self.is_main_process = main
+
+        def wait_for_everyone(self) -> None:
+            order.append("wait")
+
+    class Asleep:
+        sleeps = True
+
+        def load_weights(self, weights: Any) -> None:
+            order.append("load")
+
+    monkeypatch.setattr(pack_passes, "free_cached_memory", lambda: order.append("free"))
+    pack_passes.send_weights(Ranks(main=True), tiny_model()[0], Asleep())
+    assert order == ["free", "wait", "load", "wait"]
+    order.clear()
+    pack_passes.send_weights(Ranks(main=False), tiny_model()[0], Asleep())
+    assert order == ["free", "wait", "free", "wait"]
+    order.clear()
+    Asleep.sleeps = False  # a server that never sleeps has its memory
+    pack_passes.send_weights(Ranks(main=True), tiny_model()[0], Asleep())
+    assert order == ["wait", "load", "wait"]
 
 
 def test_a_large_model_is_not_sampled_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -321,6 +321,54 @@ def test_a_server_sleeps_until_new_weights_come(fake, tmp_path):
         sampler.load_folder(tmp_path / "nothing")
 
 
+def test_torch_gives_memory_back_before_a_server_takes_it(fake, tmp_path, monkeypatch):
+    """Weights first, then the cache: what gathering the weights took must be free again."""
+    torch = pytest.importorskip("torch")
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: fake.requests.append(("empty", {}, {})))
+    fake.replies = [(200, {})] * 2 + [LOADED] + [(200, {})] * 2
+    sampler = sampler_of(fake, sleeps=True)
+    sampler.sleep()
+    sampler.load_folder(tmp_path)
+    assert [path.partition("?")[0] for path, _, _ in fake.requests] == [
+        "/sleep",
+        "empty",
+        "/wake_up",
+        "/collective_rpc",
+        "empty",
+        "/wake_up",
+        "/reset_prefix_cache",
+    ]
+
+
+def test_every_rank_gives_memory_back_before_a_sleeping_server_is_loaded(
+    fake, small, tmp_path, monkeypatch
+):
+    from terrella.engines import sampling
+
+    stub_server(fake, monkeypatch)
+    order = []
+    monkeypatch.setattr(sampling, "free_cached_memory", lambda: order.append("free"))
+    monkeypatch.setattr(sampling, "barrier", lambda: order.append("all ranks"))
+    config = EngineConfig(sampler="vllm", vllm=VllmServer.Config(sleep=True))
+    fake.replies = [(200, {}), (200, {}), LOADED, (200, {}), (200, {})]
+    with sampling.SamplerFactory(config, tmp_path / "work") as samplers:
+        with samplers.open(small):
+            pass
+        with samplers.for_training(small):
+            order += [path.partition("?")[0] for path, _, _ in fake.requests]
+    assert order == [
+        "free",
+        "all ranks",
+        "/sleep",
+        "/wake_up",
+        "/collective_rpc",
+        "/wake_up",
+        "/reset_prefix_cache",
+    ]
+
+
 def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
     torch = pytest.importorskip("torch")
     sampler = sampler_of(fake, sync_folder=tmp_path, dtype="bfloat16")

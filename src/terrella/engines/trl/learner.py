@@ -27,6 +27,7 @@ from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Sampler
 from terrella.core.tokens import AdamParams, Head, LearnerOutput, TrainExample
 from terrella.engines.configs import LearnerConfig
+from terrella.engines.device_memory import free_memory
 from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.local.local_sampler import LocalSampler, check_size
 from terrella.engines.ranks import join_ranks
@@ -44,7 +45,7 @@ from terrella.engines.trl.pack_passes import (
     export_policy,
     packed,
     pad_packs,
-    plain_weights,
+    send_weights,
 )
 from terrella.engines.trl.packs import Pack, read_pack, target_logprobs
 from terrella.engines.trl.sampling_mode import resharded, sampling_mode
@@ -89,7 +90,7 @@ class TrlLearner:
         module = _trainable(model, config, head, folder or Path(), seed)
         self.model, wrapped = self.accelerator.prepare(module, _optimizer(module))
         # Without accelerate's wrapper, which leaves out steps while a trainer accumulates.
-        self.optimizer: torch.optim.Optimizer = wrapped.optimizer
+        self.optimizer: Any = wrapped.optimizer
         self.policy: Any = self.accelerator.unwrap_model(self.model)
         self.policy.train()
         self._has_gradients = False
@@ -251,13 +252,7 @@ class TrlLearner:
 
     @contextlib.contextmanager
     def _sampled_by(self, server: Any) -> Iterator[Sampler]:
-        """All processes gather the weights, the main one sends them."""
-        weights = plain_weights(self.policy)
-        if self.accelerator.is_main_process:
-            server.load_weights(weights)
-        else:
-            weights.on_host(keep=False)
-        self.accelerator.wait_for_everyone()
+        send_weights(self.accelerator, self.policy, server)
         yield server
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
@@ -270,9 +265,10 @@ class TrlLearner:
     def close(self) -> None:
         """Free the memory of weights and optimizer, and leave the server."""
         self._open.close()
-        self.model, self.optimizer, self.policy = self.accelerator.free_memory(
-            self.model, self.optimizer, self.policy
-        )
+        self.model = self.optimizer = self.policy = None
+        # It empties torch's cache first and lets go of the model then.
+        self.accelerator.free_memory()
+        free_memory()
 
 
 def _counted_loss(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from terrella.core.tokens import TrainExample
+from terrella.engines.device_memory import free_cached_memory
 from terrella.engines.trl.critic import NAME as CRITIC
 from terrella.engines.trl.packs import Pack, pack_episodes
 from terrella.engines.trl.tree_attention import attention_of
@@ -74,6 +75,27 @@ def backward_over(
 def plain_weights(policy: Any) -> MergedWeights:
     """The weights of a plain causal LM: adapters merged, no critic."""
     return MergedWeights(policy, without=CRITIC)
+
+
+def send_weights(accelerator: Any, policy: Any, sampler: Any) -> None:
+    """Give a sampler the policy's weights: all processes gather them, and the main one sends.
+
+    A copy in each process is filled by each process. A server that wakes up on shared GPUs needs
+    what torch keeps of the last step there, and of gathering, which other processes are done with
+    first.
+    """
+    shares_gpu = getattr(sampler, "sleeps", False)
+    if shares_gpu:
+        free_cached_memory()
+    accelerator.wait_for_everyone()  # no process is still sampling, or holds memory
+    weights = plain_weights(policy)
+    if accelerator.is_main_process or getattr(sampler, "is_local", False):
+        sampler.load_weights(weights)
+    else:
+        weights.on_host(keep=False)
+        if shares_gpu:
+            free_cached_memory()
+    accelerator.wait_for_everyone()
 
 
 def export_policy(

@@ -20,7 +20,6 @@ from terrella.engines.trl.arguments import keep_output_precision
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
 from terrella.engines.trl.packs import Pack
 from terrella.engines.trl.tree_attention import Attention, attention_of
-from terrella.models.export import MergedWeights
 
 
 class PackedSteps(AtomicCheckpoints):
@@ -40,10 +39,6 @@ class PackedSteps(AtomicCheckpoints):
     def policy(self) -> Any:
         """The model without accelerate's wrappers."""
         return self.accelerator.unwrap_model(self.model)
-
-    def plain_weights(self) -> MergedWeights:
-        """The weights of a plain causal LM: adapters merged, no critic."""
-        return pack_passes.plain_weights(self.policy)
 
     def export(self, folder: Path) -> None:
         """Write a plain Hugging Face folder: adapters merged, weights gathered, no critic.

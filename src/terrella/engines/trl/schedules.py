@@ -21,6 +21,7 @@ from torch import Tensor
 from terrella.algos.episode_batch import informative_groups, replacement_task
 from terrella.core.tokens import TokenEpisode
 from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.trl import pack_passes
 from terrella.engines.trl.rlvr_batch import batch_facts, episode_metrics, group_rewards
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.rollout.background_rollout import BackgroundRollout
@@ -63,19 +64,10 @@ def batch_metrics(
 
 
 def send_weights(trainer: Any, sampler: Any) -> None:
-    """Give the sampler the trainer's weights: all processes gather them, and the main one sends.
-
-    A copy in each process is filled by each process.
-    """
+    """Give the sampler the trainer's weights, and add the time that this takes."""
     began = time.perf_counter()
     with trainer.watchdog.phase("sync"):
-        trainer.accelerator.wait_for_everyone()  # no process is still sampling
-        weights = trainer.plain_weights()
-        if trainer.accelerator.is_main_process or getattr(sampler, "is_local", False):
-            sampler.load_weights(weights)
-        else:
-            weights.on_host(keep=False)
-        trainer.accelerator.wait_for_everyone()
+        pack_passes.send_weights(trainer.accelerator, trainer.policy, sampler)
     trainer.add_metrics(**{"seconds/sync": time.perf_counter() - began})
 
 

@@ -6,7 +6,6 @@ with TrlEngine(EngineConfig(sampler="vllm"), Path("runs/x/engine")) as engine: .
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from terrella.core.run_folder import rank
 from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
+from terrella.engines.device_memory import free_memory
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.vllm.server import require_vllm
@@ -106,7 +106,7 @@ class TrlEngine:
         trainer.fit(folder)
         losses = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
         del trainer, model
-        _free_memory()
+        free_memory()
         return losses
 
     def rlvr(  # noqa: PLR0913  see `Engine`
@@ -163,18 +163,5 @@ class TrlEngine:
         curve = [row for row in trainer.state.log_history if "reward" in row]
         run = RlvrRun(curve, trainer.state.global_step, alarm.warning, budget)
         del trainer, model
-        _free_memory()
+        free_memory()
         return run
-
-
-def _free_memory() -> None:
-    """Give back the memory of a trainer that is done, on this rank's GPU, too.
-
-    Trainer, model and optimizer refer to each other: they stay until they are collected, and torch
-    keeps their memory even then. A vLLM server on the same GPU would not start.
-    """
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

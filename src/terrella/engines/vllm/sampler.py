@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.engines.device_memory import free_cached_memory
 from terrella.engines.vllm.nccl import NcclTransfer
 
 SERVED_NAME = "policy"
@@ -138,12 +139,17 @@ class VllmSampler:
     def _new_weights(self) -> Iterator[None]:
         """Wake the server around a load, and reset its prefix cache, which is stale then."""
         if self.asleep:
-            self._post("/wake_up?tags=weights", {})
+            self._wake("weights")
         yield
         if self.asleep:
-            self._post("/wake_up?tags=kv_cache", {})
+            self._wake("kv_cache")
             self.asleep = False
         self._post("/reset_prefix_cache", {})
+
+    def _wake(self, tag: str) -> None:
+        """Let the server take back one part of its memory, which this process may hold in torch."""
+        free_cached_memory()
+        self._post(f"/wake_up?tags={tag}", {})
 
     def _load_files(self, path: Path) -> None:
         reply = self._post(

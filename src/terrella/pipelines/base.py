@@ -127,6 +127,11 @@ class ModelPipeline(Pipeline[Result]):
             own = {name: least for name, least in LEAST.items() if hasattr(self, name)}
             check_least(self, **own)
 
+        @property
+        def unused(self) -> tuple[str, ...]:
+            """Settings of trainers that are here and that the run leaves out, by their paths."""
+            return ()
+
     config: Config
     engine: Engine
     masks_tokens: ClassVar[bool] = False

@@ -19,7 +19,8 @@ from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.hardware import Hardware
 from terrella.engines.memory.plan import Plan, Sharding, make_plan
 from terrella.engines.memory.show import verdict
-from terrella.pipelines.phases import phases, used_settings
+from terrella.engines.training_parts import used_settings
+from terrella.pipelines.phases import phases
 
 LORA_RANK = 16
 SMALL_PACK = 2048

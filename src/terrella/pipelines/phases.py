@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from terrella.codecs.chat import Message, chat_messages, prediction_messages, state_message
@@ -22,11 +22,12 @@ from terrella.core.errors import TerrellaError
 from terrella.core.seeds import instance_seed
 from terrella.core.types import Situation, Split, show_text
 from terrella.core.world import World
-from terrella.engines.configs import LARGEST_MODEL, LearnerConfig, RlvrConfig, SftConfig, VerlConfig
+from terrella.engines.configs import LARGEST_MODEL, LearnerConfig, RlvrConfig, VerlConfig
 from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.memory.model_spec import ModelSpec, llama_spec, model_spec, parameters
 from terrella.engines.memory.plan import Phase, Served
 from terrella.engines.memory.steps import ExampleShape
+from terrella.engines.training_parts import Settings, settings_of, used_settings
 from terrella.models.characters import character_tokenizer
 from terrella.models.names import TINY
 from terrella.pipelines.sft.pipeline import Sft
@@ -35,15 +36,6 @@ from terrella.policies.basic import Random
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.tasks import Ask, tasks_for
 
-Settings = SftConfig | RlvrConfig | LearnerConfig | TokenizerTrainConfig
-LEFT_OUT = {
-    "agent.judge": "judges",
-    "warmup": "warmup_examples",
-    "format_sft": "format_examples",
-    "self_play.sft": "self_play.trajectories",
-    "rlvr": "rlvr.steps",
-}
-"""Settings, and the number that leaves their part out when it is 0."""
 CHARACTERS_PER_TOKEN = 3.0
 """Of a subword tokenizer on states and rules. English has four, drawings have two. Assumed."""
 UNKNOWN_PROMPT = 4096
@@ -89,33 +81,6 @@ def _merged(found: Iterable[Phase]) -> list[Phase]:
         )
         longest[key] = dataclasses.replace(phase, example=most)
     return list(longest.values())
-
-
-def used_settings(config: Any) -> list[tuple[str, Settings]]:
-    """The settings of the trainers that a pipeline will start, with their paths."""
-    return [(path, each) for path, each in settings_of(config) if not _left_out(config, path)]
-
-
-def settings_of(config: Any, path: str = "") -> Iterator[tuple[str, Settings]]:
-    """The settings of trainers inside a config, with the paths that `--set` takes."""
-    if isinstance(config, Settings):
-        yield path, config
-    elif isinstance(config, Mapping):
-        for name, part in config.items():
-            yield from settings_of(part, f"{path}.{name}" if path else name)
-    elif isinstance(config, Configurable.Config) and not isinstance(config, World.Config):
-        for each in dataclasses.fields(config):
-            inner = f"{path}.{each.name}" if path else each.name
-            yield from settings_of(getattr(config, each.name), inner)
-
-
-def _left_out(config: Any, path: str) -> bool:
-    number = LEFT_OUT.get(path)
-    if number is None:
-        return False
-    for name in number.split("."):
-        config = getattr(config, name, 1)
-    return not config
 
 
 # --- phases ---------------------------------------------------------------------------------------

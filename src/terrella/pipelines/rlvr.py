@@ -135,6 +135,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
             super().__post_init__()
             check_share(self, "correct_fraction")
 
+        @property
+        def unused(self) -> tuple[str, ...]:
+            return () if self.warmup_examples else ("warmup",)
+
     config: Config
     result_type = RlvrResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "record_every")

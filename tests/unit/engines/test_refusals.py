@@ -10,9 +10,12 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.cli.memory_plan import dry_run_config
+from terrella.codecs.web_prompt import WebCodecConfig
+from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, EngineError
 from terrella.engines.configs import (
     EngineConfig,
+    LearnerConfig,
     RlvrConfig,
     SftConfig,
     TinkerConfig,
@@ -20,7 +23,13 @@ from terrella.engines.configs import (
     VllmConfig,
 )
 from terrella.engines.engine import check_settings, make_engine
+from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.rlvr import Rlvr
+from terrella.pipelines.spa.pipeline import Spa
+from terrella.pipelines.spa.self_play import SelfPlay
+from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
+from terrella.pipelines.webrl.pipeline import WebRl
+from terrella.recipes import find_recipe
 from terrella.show.progress import make_progress
 from terrella.worlds.counter import Counter
 
@@ -100,7 +109,10 @@ def test_trl_knows_its_processes(tmp_path, monkeypatch):
         ({"rlvr": RlvrConfig(attention="flash_attention_2")}, "rlvr.attention"),
         ({"rlvr": RlvrConfig(report_to=("no-such",))}, "report_to"),
         ({"rlvr": RlvrConfig(epochs=2, save_every=3)}, "save_every"),
-        ({"warmup": SftConfig(top_layers=2), "engine": "verl"}, "warmup.top_layers"),
+        (
+            {"warmup": SftConfig(top_layers=2), "warmup_examples": 8, "engine": "verl"},
+            "warmup.top_layers",
+        ),
         ({"record_every": 5, "engine": "verl"}, "record_every"),
     ],
 )
@@ -113,6 +125,75 @@ def test_a_pipeline_refuses_before_it_warms_up(changes, named, tmp_path):
     with pytest.raises(ConfigError) as dry:
         dry_run_config(config)
     assert dry.value.where == named
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "named"),
+    [
+        ("verl", (), "agent.training.top_layers"),
+        ("verl", ("top_layers=0",), "agent.critic.value_heads"),
+        ("verl", ("top_layers=0", "value_heads=1", "lora_rank=8"), "agent.critic.lora_rank"),
+        ("verl", ("top_layers=0", "value_heads=1"), ""),
+        ("trl", ("attention=flash_attention_2",), "agent.training.attention"),
+        ("trl", (), ""),
+        ("tinker", (), "agent.training"),
+    ],
+)
+def test_the_settings_of_learners_are_checked(engine, settings, named):
+    """WebRL trains its language models with learners: an actor, a critic and, if asked, a judge."""
+    assignments = [
+        f"agent.{part}.{each}"
+        for part in ("training", "critic")
+        for each in settings
+        if part == "critic" or not each.startswith("value_heads")
+    ]
+    config = override(find_recipe("webrl_smollm2_arena_run")(), assignments)
+    config = config.replace(engine=engine, tinker=TINKER.tinker)
+    if not named:
+        config.build().check_settings()
+        return
+    with pytest.raises(ConfigError) as error:
+        config.build().check_settings()
+    assert error.value.where == named
+
+
+FLASH = LearnerConfig(attention="flash_attention_2", top_layers=2)
+
+
+@pytest.mark.parametrize("engine", ["trl", "verl", "tinker"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        WebRl.Config(
+            families={"count": Counter.Config()},
+            agent=LanguageAgentConfig(training=FLASH, critic=FLASH, judge=FLASH),
+        ),
+        AgentEvaluation.Config(model="smollm2", worlds={"count": Counter.Config()}, scorer=FLASH),
+        Rlvr.Config(world=Counter.Config(), warmup=SftConfig(attention="flash_attention_2")),
+        Spa.Config(
+            world=Counter.Config(),
+            form="worldmodel",
+            self_play=SelfPlay.Config(trajectories=0, sft=SftConfig(top_layers=2, bf16=True)),
+            rlvr=RlvrConfig(steps=0, lora_rank=3, top_layers=2),
+        ),
+    ],
+    ids=["a pointer network", "a model that writes", "no warm-up", "no self-play, no RL"],
+)
+def test_settings_of_what_is_left_out_are_not_checked(config, engine):
+    config.replace(engine=engine, tinker=TINKER.tinker).build().check_settings()
+
+
+def test_a_model_that_scores_uses_its_learner():
+    config = AgentEvaluation.Config(
+        model="smollm2",
+        worlds={"count": Counter.Config()},
+        act="score",
+        codec=WebCodecConfig(),
+        scorer=FLASH,
+    )
+    with pytest.raises(ConfigError) as error:
+        config.build().check_settings()
+    assert error.value.where == "scorer.attention"
 
 
 @pytest.mark.parametrize(

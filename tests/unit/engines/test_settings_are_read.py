@@ -1,4 +1,4 @@
-"""No setting of SFT or RL is ignored without a word: an engine reads it, refuses it, or is listed.
+"""No setting of a trainer is ignored without a word: an engine reads it, refuses it, or is listed.
 
 What is checked is that an engine's modules read the field; what it does there has tests of its own.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from terrella.engines.configs import RlvrConfig, SftConfig
+from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 
 SOURCE = Path(__file__).parents[3] / "src" / "terrella"
 SHARED = ("algos", "engines/configs.py", "engines/trl/rlvr_batch.py")
@@ -54,4 +54,11 @@ def names_read(*places: str) -> set[str]:
 def test_every_setting_is_read_or_listed(settings, engine):
     read = names_read(f"engines/{engine}", *(SHARED if settings is RlvrConfig else ()))
     ignored = {each.name for each in fields(settings)} - read
+    assert ignored <= UNCONCERNED[engine].keys()
+
+
+@pytest.mark.parametrize("engine", ["trl", "verl"])
+def test_every_setting_of_a_learner_is_read_or_listed(engine):
+    """An endpoint has no learner, and refuses its settings as a whole."""
+    ignored = {each.name for each in fields(LearnerConfig)} - names_read(f"engines/{engine}")
     assert ignored <= UNCONCERNED[engine].keys()

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.protocols import Codec, RolloutCodec
-from terrella.engines.configs import EngineConfig, RlvrConfig, SftConfig, TinkerConfig
+from terrella.engines.configs import (
+    EngineConfig,
+    LearnerConfig,
+    RlvrConfig,
+    SftConfig,
+    TinkerConfig,
+)
 from terrella.engines.training_parts import changed_fields, training_parts
 
 
@@ -41,6 +47,8 @@ def check_run(
     check_temperature(temperature)
     _check_samplers(config)
     for where, part in training_parts(config, rlvr):
+        if isinstance(part, LearnerConfig):
+            raise no_learner(where)
         check_part(part, tinker, where=where)
 
 
@@ -113,6 +121,14 @@ def check_temperature(temperature: float) -> None:
 def check_codec(codec: Codec) -> None:
     if isinstance(codec, RolloutCodec) and codec.allowed_ids is not None:
         raise no_masks()
+
+
+def no_learner(where: str) -> ConfigError:
+    return ConfigError(
+        where,
+        "tinker has SFT and RLVR; methods that train step by step need a learner",
+        "use engine=trl or engine=verl",
+    )
 
 
 def no_masks() -> ConfigError:

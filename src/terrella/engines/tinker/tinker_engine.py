@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from terrella.core.errors import ConfigError, EngineError, TerrellaError
+from terrella.core.errors import EngineError, TerrellaError
 from terrella.core.protocols import Learner, Progress, Sampler
 from terrella.core.run_folder import processes, rank
 from terrella.core.tokens import Head
@@ -26,7 +26,7 @@ from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, Sf
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.tinker.adapter_folder import Reference, read_reference, write_model
 from terrella.engines.tinker.client import Endpoint
-from terrella.engines.tinker.limits import check_codec, check_part, check_temperature
+from terrella.engines.tinker.limits import check_codec, check_part, check_temperature, no_learner
 from terrella.engines.tinker.reduction import MEAN, SUM, Reduction, measure
 from terrella.engines.tinker.same_base import check_same_base
 from terrella.engines.tinker.sampler import TinkerSampler
@@ -90,11 +90,7 @@ class TinkerEngine:
         seed: int = 0,
     ) -> AbstractContextManager[Learner]:
         """Refused: there are no value heads, and states are at the endpoint, not in a folder."""
-        raise ConfigError(
-            "engine",
-            "tinker has SFT and RLVR; methods that train step by step need a learner",
-            "use engine=trl or engine=verl",
-        )
+        raise no_learner("engine")
 
     def sft(
         self,

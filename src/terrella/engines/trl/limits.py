@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import processes
-from terrella.engines.configs import EngineConfig, MemoryConfig, RlvrConfig
+from terrella.engines.configs import EngineConfig, LearnerConfig, MemoryConfig, RlvrConfig
 from terrella.engines.training_parts import training_parts
 
 
@@ -15,7 +15,7 @@ def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None, ranks: in
     """Refuse a run from its settings alone; `ranks` as in `engines.engine.check_settings`."""
     for where, part in training_parts(config, rlvr):
         _check_attention(part, where)
-        if part.report_to:
+        if not isinstance(part, LearnerConfig) and part.report_to:
             from terrella.engines.trl.arguments import trackers
 
             trackers(part.report_to)

@@ -31,6 +31,7 @@ from terrella.engines.example_columns import column_names, with_columns
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.verl.compose import compose
 from terrella.engines.verl.learner_worker import LearnerWorker, LossByName, column
+from terrella.engines.verl.limits import check_learner
 from terrella.engines.verl.ray_session import ray_session
 from terrella.engines.verl.servers import open_servers
 from terrella.engines.verl.verl_keys import learner_keys
@@ -218,10 +219,7 @@ def open_learner(
     """Start the workers on Ray; they end with the context."""
     from verl.single_controller.ray import RayResourcePool
 
-    if config.value_heads > 1:
-        raise ConfigError("value_heads", "verl's value models have one head", "use engine=trl")
-    if config.lora_rank and head == "value":
-        raise ConfigError("lora_rank", "verl's value models have no adapters", "use lora_rank=0")
+    check_learner(config, "learner", head=head)
     keys = learner_keys(config, engine.verl, model, head, seed=seed)
     composed = compose(keys, engine.verl.keys)
     with ray_session(composed):

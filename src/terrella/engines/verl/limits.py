@@ -6,9 +6,9 @@ check_run(EngineConfig(engine="verl"), rlvr=RlvrConfig(algorithm="ppo"))  # Conf
 from __future__ import annotations
 
 from terrella.core.errors import ConfigError
-from terrella.core.tokens import History
-from terrella.engines.configs import EngineConfig, RlvrConfig, VerlConfig
-from terrella.engines.training_parts import changed_fields, training_parts
+from terrella.core.tokens import Head, History
+from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, VerlConfig
+from terrella.engines.training_parts import changed_fields, has_value_head, training_parts
 
 INSTEAD = {
     "memory": "verl.server_memory",
@@ -35,6 +35,8 @@ def check_run(
             raise ConfigError(
                 f"{where}.top_layers", "verl trains all layers", "set 0, or use engine=trl"
             )
+        if isinstance(part, LearnerConfig):
+            check_learner(part, where, head="value" if has_value_head(where) else "token")
     if rlvr is not None and rlvr.steps:
         check(rlvr)
         check_shares(rlvr, config.verl)
@@ -52,6 +54,24 @@ def check(rlvr: RlvrConfig) -> None:
             "rlvr.steps",
             f"{rlvr.steps} is not a multiple of mini_batches x epochs = {rlvr.steps_per_batch}",
             "verl ends after a whole batch",
+        )
+
+
+def check_learner(part: LearnerConfig, where: str, *, head: Head) -> None:
+    """Refuse a learner that verl does not have."""
+    if head == "token":
+        return
+    if part.value_heads > 1:
+        raise ConfigError(
+            f"{where}.value_heads",
+            f"{part.value_heads}, and verl's value models have one head",
+            f"set {where}.value_heads=1, or use engine=trl",
+        )
+    if part.lora_rank:
+        raise ConfigError(
+            f"{where}.lora_rank",
+            "verl's value models have no adapters",
+            "set 0, or use engine=trl",
         )
 
 

@@ -135,6 +135,10 @@ class AgentEvaluation(Evaluation[AgentResult]):
             return self.episode_tokens or (THINKING_EPISODE_TOKENS if thinks else EPISODE_TOKENS)
 
         @property
+        def unused(self) -> tuple[str, ...]:
+            return () if self.act == "score" else ("scorer",)
+
+        @property
         def asks_thought(self) -> bool:
             return self.thinking != "off"
 

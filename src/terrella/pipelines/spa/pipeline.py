@@ -124,6 +124,14 @@ class Spa(ModelPipeline[SpaResult]):
             for each in self.worlds().values():
                 self.codec(each)
 
+        @property
+        def unused(self) -> tuple[str, ...]:
+            used = {
+                "format_sft": self.format_examples,
+                "self_play.sft": self.self_play.trajectories,
+            }
+            return tuple(path for path, count in used.items() if not count)
+
         def worlds(self) -> dict[str, OtherWorld]:
             """All worlds by name, the first one first."""
             first = OtherWorld(

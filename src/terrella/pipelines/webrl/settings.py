@@ -142,6 +142,16 @@ class WebRlSettings(ModelPipeline.Config):
         return None if self.model == POINTER else self.agent.training
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        of_words = self.model != POINTER
+        used = {
+            "agent.training": of_words,
+            "agent.critic": of_words and self.uses_critic,
+            "agent.judge": of_words and self.judges,
+        }
+        return tuple(path for path, is_used in used.items() if not is_used)
+
+    @property
     def patience(self) -> int:
         """Broken attempts in a row that end a run: more than a site that restarts would break."""
         return 2 * self.slots

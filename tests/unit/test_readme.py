@@ -162,6 +162,14 @@ def test_every_command_of_a_page_exists(page):
             assert known_world(words[2]), line
 
 
+def test_no_page_gives_a_tiny_recipe_a_real_model():
+    """Its replies are too short and its learning rates too high for one."""
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        lines = [*text.splitlines(), *commands(text)]
+        assert [line for line in lines if re.search(r"rlvr tiny_\w+ .*model=", line)] == [], page
+
+
 def test_a_folder_is_written_by_one_command_on_all_pages():
     """A reader of two pages does not meet a folder that the other page filled."""
     written = {}

@@ -31,6 +31,12 @@ def store(tmp_path):
     return config.out
 
 
+def write_run(folder, class_name):
+    plain = {"metrics": {}, "versions": {}, "seconds": 0.0, "files": {}}
+    manifest = {"format": FORMAT, "schema": SCHEMA, "config": {"class": class_name}, **plain}
+    write_sealed(folder / MANIFEST, manifest)
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_missing_folder_is_called_missing(tmp_path, command):
     with pytest.raises(ConfigError, match="nowhere: there is no such folder\n  -> check the path"):
@@ -46,12 +52,19 @@ def test_a_store_is_not_a_world_model(store, command):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_an_agent_is_not_a_world_model(tmp_path, command):
-    plain = {"metrics": {}, "versions": {}, "seconds": 0.0, "files": {}}
-    config = {"class": "terrella.pipelines.rlvr:Rlvr"}
-    manifest = {"format": FORMAT, "schema": SCHEMA, "config": config, **plain}
-    write_sealed(tmp_path / MANIFEST, manifest)
+    write_run(tmp_path, "terrella.pipelines.rlvr:Rlvr")
     with pytest.raises(ConfigError, match="is a run of Rlvr, not a world model"):
         command(tmp_path)
+
+
+@pytest.mark.parametrize("command", [certify, serve], ids=["certify", "serve"])
+@pytest.mark.parametrize("kind", ["PageModel", "TextGameModel", "VideoModel"])
+def test_a_model_that_has_no_certificate_is_told_why(tmp_path, command, kind):
+    """`train-world-model` wrote it, so to name such a folder would be no remedy."""
+    write_run(tmp_path, f"terrella.pipelines.some:{kind}")
+    with pytest.raises(ConfigError, match=f"run of {kind}: such a model is measured") as no:
+        command(tmp_path)
+    assert "train-world-model" not in no.value.remedy and "manifest.json" in no.value.remedy
 
 
 def test_sft_looks_for_the_data_before_it_judges_the_options(tmp_path):

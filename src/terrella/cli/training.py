@@ -95,7 +95,10 @@ def train_world_model(
     dry_run: bool = False,
     on: str | None = None,
 ) -> None:
-    """Fit a model to real steps of a world; `certify` and `plan` take its folder.
+    """Fit a model to real steps of a world, and measure it.
+
+    `certify`, `plan` and `serve` take the folder of a model of states or text. Models of pages,
+    videos and recorded text games have no certificate; `plan` also takes one of pages.
 
     Args:
         recipe: a recipe by name, such as lake_model.

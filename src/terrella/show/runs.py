@@ -42,6 +42,8 @@ KIND_BY_CLASS: dict[str, Kind] = {
     "WorldModelEvaluation": "evaluation",
 }
 """The kind of a run by the class that its config builds."""
+MEASURED_ONLY = ("PageModel", "TextGameModel", "VideoModel")
+"""What `train-world-model` also makes, and `certify` does not take."""
 TABLE_AGAIN = "run the same `terrella reproduce` again: the table is written again"
 
 
@@ -221,12 +223,19 @@ def read_run(folder: Path) -> Run:
 
 
 def require_world_model(folder: Path) -> None:
-    """Refuse a folder that `train-world-model` did not write, by what it is."""
+    """Refuse a folder that holds no model with recorded steps of its world, by what it is."""
     run = read_run(folder)
     if run.kind == "world model" or (folder / DATA).is_dir():
         return
     names = {"store": "an episode store", "reproduction": "a comparison"}
     class_name = str(run.config.get("class", "")).rpartition(":")[2]
+    if class_name in MEASURED_ONLY:
+        raise ConfigError(
+            str(folder),
+            f"is a run of {class_name}: such a model is measured, not certified",
+            "its manifest.json has what was measured; a certificate, and planning and serving with "
+            "it, are for runs of TrainWorldModel, such as that of lake_model",
+        )
     raise ConfigError(
         str(folder),
         f"is {names.get(run.kind, f'a run of {class_name}')}, not a world model",

@@ -3,6 +3,7 @@
 A manifest describes a run and never decides what runs here: of it only known choices and numbers
 are read.
     recorded_choice(Path("runs/lake/model"), "thinking", ("auto", "on", "off"))
+    prediction_limit(recorded_config(Path("runs/lake/model")))
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from terrella.core.run_folder import RUN_DEPTH, is_run, read_manifest
 
 Choice = TypeVar("Choice")
+LEAST_PREDICTION = 128
+"""Tokens of a predicted observation where a run records a limit of other, shorter replies."""
 
 
 def run_around(folder: Path) -> Path | None:
@@ -34,3 +37,9 @@ def recorded_choice(folder: Path, name: str, choices: Sequence[Choice]) -> Choic
     """One setting of that config, if it is one of the known choices."""
     told = recorded_config(folder).get(name)
     return next((choice for choice in choices if choice == told), None)
+
+
+def prediction_limit(config: Mapping[str, Any]) -> int:
+    """Most tokens of a predicted observation: the run's `turn_tokens`, if it is not too small."""
+    recorded = config.get("turn_tokens")
+    return max(recorded, LEAST_PREDICTION) if type(recorded) is int else LEAST_PREDICTION

@@ -9,6 +9,7 @@ whether the episode has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,8 +17,12 @@ from terrella.codecs.chat_template import Thinking
 from terrella.codecs.choose import CodecConfig
 from terrella.codecs.outcome import OutcomeCodec
 from terrella.core.config import Configurable, Local
+from terrella.core.errors import ConfigError
 from terrella.core.integrity import copy_folder
+from terrella.core.protocols import Codec
+from terrella.core.recorded_settings import LEAST_PREDICTION
 from terrella.core.run_folder import MANIFEST, RunFolder, wait_for
+from terrella.core.tokens import TrainExample
 from terrella.core.world import World
 from terrella.data.store import EpisodeStore
 from terrella.engines.configs import RlvrConfig, SftConfig
@@ -32,6 +37,9 @@ from terrella.pipelines.validation import check_count
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
+
+CUT_SHARE = 0.01
+"""Share of the observations that may be longer than a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +73,7 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         rlvr: RlvrConfig = field(default_factory=lambda: RlvrConfig(steps=0))
         """0 `steps` leave RLVR out. Its tasks take further real steps, which are counted."""
         turn_tokens: int = 64
+        """Longest answer in RLVR, and longest prediction of the model if above LEAST_PREDICTION."""
         thinking: Thinking = "off"
         """Whether a chat model thinks before it answers; recorded steps hold no thoughts."""
         evaluate_on: int = 256
@@ -121,6 +130,7 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             for episode in data.episodes()
             for example in prediction_examples(Scenes(world), codec, episode, outcome=outcome)
         ]
+        self._check_lengths([_observation_tokens(each, codec) for each in examples])
         self.engine.sft(
             start,
             examples,
@@ -129,6 +139,18 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
             seed=config.seed,
             progress=run.progress,
         )
+
+    def _check_lengths(self, answers: Sequence[int]) -> None:
+        """Refuse a limit that cuts the model's predictions: each would count as unreadable."""
+        limit = max(self.config.turn_tokens, LEAST_PREDICTION)
+        longer = sum(length > limit for length in answers)
+        if longer > CUT_SHARE * len(answers):
+            raise ConfigError(
+                "turn_tokens",
+                f"{longer} of {len(answers)} observations are longer than {limit} tokens, "
+                "so the model's predictions would be cut",
+                f"set turn_tokens={max(answers)}, or choose a shorter view of the world",
+            )
 
     def codec_config(self) -> CodecConfig:
         return CodecConfig(thinking=self.config.thinking)
@@ -170,3 +192,9 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         if result.rl is not None:
             rows += [("before rlvr", str(result.rl.before)), ("after rlvr", str(result.rl.after))]
         return rows
+
+
+def _observation_tokens(example: TrainExample, codec: Codec) -> int:
+    """Tokens of the answer up to the end of the observation; the outcome follows it."""
+    ends = (at for at, token in enumerate(example.completion_ids) if token in codec.stop_ids)
+    return 1 + next(ends)

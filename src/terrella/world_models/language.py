@@ -26,7 +26,12 @@ from terrella.codecs.outcome import MAX_OUTCOME_TOKENS, OutcomeCodec
 from terrella.core.files import folder_stamp
 from terrella.core.predictive import PredictiveDistribution, Query
 from terrella.core.protocols import Codec, Sampler
-from terrella.core.recorded_settings import recorded_choice
+from terrella.core.recorded_settings import (
+    LEAST_PREDICTION,
+    prediction_limit,
+    recorded_choice,
+    recorded_config,
+)
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.core.types import Observation, Prediction
 from terrella.engines.configs import EngineConfig
@@ -89,7 +94,7 @@ class LearnedWorldModel:
         tokenizer: Any,
         *,
         samples: int = 8,
-        turn_tokens: int = 128,
+        turn_tokens: int = LEAST_PREDICTION,
         seed: int = 0,
         cache_limit: int = CACHE_LIMIT,
     ) -> None:
@@ -239,17 +244,18 @@ def load_world_model(
     folder: Path,
     *,
     samples: int = 8,
-    turn_tokens: int = 128,
     cache_limit: int = CACHE_LIMIT,
     engine: EngineConfig | None = None,
 ) -> LearnedWorldModel:
     """Load the model in a folder; callers with equal arguments share it and its cache.
 
-    A model that was trained again in the same folder is loaded again. It is asked to think or not
-    as the run that made it recorded; a model without a run is asked as its template says.
+    A model that was trained again in the same folder is loaded again. Its run's record says whether
+    it thinks and how long its predictions may be; a model without a run is asked as its template
+    says.
     """
     thinking = recorded_choice(folder, "thinking", CHOICES) or "auto"
     stamp = folder_stamp(folder)
+    turn_tokens = prediction_limit(recorded_config(folder))
     return _load(folder, stamp, samples, turn_tokens, cache_limit, engine, thinking)
 
 

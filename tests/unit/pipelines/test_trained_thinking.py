@@ -34,6 +34,7 @@ from terrella.pipelines.world_model import TrainWorldModel
 from terrella.policies.basic import Random
 from terrella.show.progress import SilentProgress
 from terrella.world_models.language import load_world_model
+from terrella.worlds import world_config
 from terrella.worlds.bytesized32 import ByteSized32
 from terrella.worlds.bytesized32.sources import VARIABLE
 from terrella.worlds.counter import Counter
@@ -231,6 +232,33 @@ def test_a_world_model_is_asked_as_its_run_recorded(tmp_path):
         config = Rlvr.Config(world=COUNTER, ask="observation", thinking=thinking)
         write_manifest(folder, dump(config), {})
         assert prompt_of(weights).endswith(CLOSED) == closed
+
+
+@pytest.mark.parametrize(
+    ("recorded", "limit"), [(200, 200), (64, 128), (None, 128), ("200", 128), (True, 128)]
+)
+def test_a_prediction_may_be_as_long_as_its_run_recorded(recorded, limit, tmp_path):
+    weights = qwen3(tmp_path / "run/model")
+    assert load_world_model(weights).turn_tokens == 128  # of no run
+    config = dump(TrainWorldModel.Config(world=COUNTER)) | {"turn_tokens": recorded}
+    write_manifest(tmp_path / "run", config, {})
+    assert load_world_model(weights).turn_tokens == limit
+
+
+def test_a_limit_that_cuts_the_predictions_is_refused_before_the_fit(tmp_path):
+    world = world_config("sokoban:two_box").replace(view="grid_coordinates")
+    config = TrainWorldModel.Config(world=world, transitions=20, out=tmp_path / "run")
+    pipeline = TrainWorldModel(config)
+    with begun(pipeline) as run:
+        data = pipeline.collect(run)
+        with pytest.raises(ConfigError, match="longer than 128 tokens") as caught:
+            pipeline.fit(run, data, run / "fitted")
+    assert caught.value.remedy.startswith("set turn_tokens=131,")
+    assert pipeline.engine.examples == []
+    pipeline = TrainWorldModel(config.replace(turn_tokens=131, out=tmp_path / "longer"))
+    with begun(pipeline) as run:
+        pipeline.fit(run, pipeline.collect(run), run / "fitted")
+    assert pipeline.engine.examples
 
 
 @pytest.mark.parametrize("told", ["loud", ["off"], {"class": "os:system"}, None])

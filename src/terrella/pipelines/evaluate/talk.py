@@ -18,6 +18,7 @@ from terrella.codecs.web_language import Language
 from terrella.codecs.web_prompt import WebCodecConfig, WebForm
 from terrella.core.errors import ConfigError
 from terrella.core.integrity import MAKE_AGAIN
+from terrella.core.recorded_settings import prediction_limit
 from terrella.core.run_folder import read_manifest
 from terrella.core.tokens import History
 from terrella.core.world import World
@@ -35,8 +36,6 @@ THOUGHTS = {"thinking": get_args(Thinking)}
 AGENT_CHOICES = {**THOUGHTS, "history": get_args(History), "form": tuple(ORDERS)}
 WEB_CHOICES = {"form": get_args(WebForm), "language": get_args(Language)}
 PAGE_CHOICES = {**THOUGHTS, "form": get_args(PageForm), "prompt": get_args(PageAsk)}
-LEAST_PREDICTION = 128
-"""Tokens of a predicted observation where a run says them of other replies, which are shorter."""
 
 
 def agent_settings(model: str, worlds: Mapping[str, World.Config]) -> dict[str, Any]:
@@ -118,8 +117,7 @@ def prediction_settings(model: str) -> dict[str, Any]:
     known = _known(config, ("turn_tokens",), THOUGHTS)
     if trained_role(model) != "world-model" or kind == "TrainWorldModel":
         # `TrainWorldModel` bounds the replies of RLVR alone: its SFT learns whole observations.
-        recorded = known.get("turn_tokens")
-        known |= {"turn_tokens": max(recorded, LEAST_PREDICTION)} if recorded else {}
+        known |= {"turn_tokens": prediction_limit(known)} if "turn_tokens" in known else {}
     return known
 
 

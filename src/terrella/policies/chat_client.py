@@ -26,11 +26,10 @@ from typing import Any, Literal
 from terrella.core.bounds import check_above_zero, check_least
 from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError, PolicyError
-from terrella.core.redirects import NoRedirect
+from terrella.core.fetch import fetch
 from terrella.core.seeds import POLICY_STREAM, stream
 
 MAX_RESPONSE_BYTES = 4_000_000
-PIECE_BYTES = 65_536
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
 LONGEST_BACKOFF = 60.0
@@ -151,7 +150,6 @@ class ChatClient:
         self.settings = settings
         self.name = name
         self._key = read_key(settings.key_variable)
-        self._opener = urllib.request.build_opener(NoRedirect())
         self._lock = threading.Lock()
         self._not_before = 0.0
         self._closed = threading.Event()
@@ -227,9 +225,7 @@ class ChatClient:
             headers["Authorization"] = f"Bearer {self._key}"
         url = settings.url.rstrip("/") + "/chat/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        ends = time.monotonic() + settings.timeout
-        with self._opener.open(request, timeout=settings.timeout) as response:
-            return _read_until(response, ends)
+        return fetch(request, seconds=settings.timeout, max_bytes=MAX_RESPONSE_BYTES)
 
 
 def read_key(variable: str) -> str:
@@ -249,10 +245,7 @@ def read_key(variable: str) -> str:
 
 
 def _http_failure(error: urllib.error.HTTPError) -> _FailedError:
-    try:
-        said = error.read(500).decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        said = "(without an explanation)"  # the status is known, and that is what counts
+    said = error.read().decode(errors="replace")
     asked = _retry_after(error.headers.get("Retry-After"))
     wait = "" if asked is None else f" (asks to wait {asked:g} s)"
     passing = error.code >= 500 or error.code in PASSING
@@ -266,20 +259,6 @@ def _is_context(status: int, said: str) -> bool:
     return status == TOO_LARGE or (
         status in REFUSED and any(each in words for each in CONTEXT_WORDS)
     )
-
-
-def _read_until(response: Any, ends: float) -> bytes:
-    """The body, in time: a socket's own time-out is for each piece, and a server may drip."""
-    pieces: list[bytes] = []
-    size = 0
-    while piece := response.read1(PIECE_BYTES):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MAX_RESPONSE_BYTES:
-            raise ValueError(f"the reply is larger than {MAX_RESPONSE_BYTES:,} bytes")
-        if time.monotonic() > ends:
-            raise TimeoutError("the reply was not complete within the time limit")
-    return b"".join(pieces)
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -9,13 +9,16 @@ session whose reply did not come in time is over: a late reply would be taken fo
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import urllib.parse
+import urllib.request
 from typing import Any
 
 import gymnasium
 
 from terrella.core.errors import MissingExtraError, StoreError, WorldError
+from terrella.core.fetch import fetch
 from terrella.core.spaces import Names, Observations
 from terrella.core.types import Observation
 from terrella.core.untrusted import MAX_JSON_BYTES, parse_json, reading
@@ -71,18 +74,12 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
         self.socket = self._connection.enter_context(connection)
 
     def _get(self, url: str) -> Any:
-        import http.client
-        import urllib.request
-
-        from terrella.core.redirects import NoRedirect
-
-        # The token goes to this host alone: no redirects, no proxies.
-        opener = urllib.request.build_opener(NoRedirect(), urllib.request.ProxyHandler({}))
         request = urllib.request.Request(url, headers=self.headers)
         try:
-            with opener.open(request, timeout=self.seconds) as reply:
-                return parse_json(reply.read(MAX_JSON_BYTES), url)
-        except (OSError, http.client.HTTPException, StoreError) as error:
+            # The token goes to this host alone: no redirects, no proxies.
+            data = fetch(request, seconds=self.seconds, max_bytes=MAX_JSON_BYTES, proxies=False)
+            return parse_json(data, url)
+        except (OSError, http.client.HTTPException, ValueError, StoreError) as error:
             raise WorldError(
                 url, f"the request failed: {error}", "check the address and the token"
             ) from error

@@ -2,12 +2,12 @@
 
 import email.utils
 import json
-import socket
 import threading
 import time
 
 import pytest
 from tests.support.chat_server import ChatServer, completion, counter_state, towards_the_goal
+from tests.support.dripping import ENDLESS, dripping
 
 from terrella.core.episode import play
 from terrella.core.errors import ConfigError, PolicyError
@@ -203,27 +203,12 @@ def test_a_wait_beyond_the_patience_is_an_error_that_says_so():
 
 
 def test_a_server_that_drips_is_given_up_after_the_time_limit():
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def drip():
-        connection, _ = listening.accept()
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        with connection:
-            for _ in range(100):
-                try:
-                    connection.sendall(b" ")
-                except OSError:
-                    return
-                time.sleep(0.1)
-
-    threading.Thread(target=drip, daemon=True).start()
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
     began = time.monotonic()
-    with pytest.raises(PolicyError, match="time limit"):
-        Endpoint.Config(url=url, timeout=1.0, retries=1).build().chat(ASK, seed=0)
+    with dripping(*ENDLESS["head"]) as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        with pytest.raises(PolicyError, match="time limit"):
+            Endpoint.Config(url=url, timeout=1.0, retries=1).build().chat(ASK, seed=0)
     assert time.monotonic() - began < 5
-    listening.close()
 
 
 def test_an_error_that_quotes_the_key_is_shown_without_it(monkeypatch):

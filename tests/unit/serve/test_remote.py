@@ -11,6 +11,7 @@ import pytest
 for module in ("starlette", "uvicorn", "websockets"):
     pytest.importorskip(module, reason="needs the extra: pip install 'terrella[serve]'")
 
+from tests.support.dripping import ENDLESS, dripping
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 from websockets.sync.server import serve
@@ -97,6 +98,11 @@ def test_the_token_does_not_follow_a_redirect():
     ):
         RemoteEnv(url, TOKEN, seconds=2.0)
     assert not seen
+
+
+def test_a_server_that_drips_its_schema_is_given_up():
+    with dripping(*ENDLESS["body"]) as port, pytest.raises(WorldError, match="time limit of 0"):
+        RemoteEnv(f"http://127.0.0.1:{port}", TOKEN, seconds=0.5)
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"names": []}', json.dumps(SCHEMA).encode()])

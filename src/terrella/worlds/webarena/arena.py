@@ -33,6 +33,7 @@ from terrella.browser.guard import Allow
 from terrella.core.config import record_from_json
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.files import read_json
+from terrella.worlds.webarena.databases import query_rows
 from terrella.worlds.webarena.install import Report, bare_environment, install
 
 SCRIPTS = Path(__file__).parent / "sites"
@@ -226,11 +227,9 @@ class Arena:
     def query_snapshot(
         self, site: str, query: str, values: Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
-        """Rows of a site as it was built, through a read-only connection."""
+        """Rows of a site as it was built."""
         file = self.snapshot(next(known for known in SITES if known.name == site))
-        database = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-        with contextlib.closing(database):
-            return list(database.execute(query, dict(values)))
+        return query_rows(file, query, values)
 
     # --- for a browser ----------------------------------------------------------------------------
 

@@ -10,10 +10,8 @@ ends with `stop ANSWER`. Then `_finish`, which matters most, runs the task's che
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +38,7 @@ from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.webarena.addresses import allowed, require_addresses
 from terrella.worlds.webarena.arena import SITES, Arena, default_folder
+from terrella.worlds.webarena.databases import query_rows
 from terrella.worlds.webarena.evaluators import Ending, Judge, evaluate
 from terrella.worlds.webarena.judges import EndpointJudge
 from terrella.worlds.webarena.oracle import next_action
@@ -334,15 +333,13 @@ class WebArena(World):
         return evaluate(self.task, ending)
 
     def _query_rows(self, site: str, query: str) -> list[tuple[Any, ...]]:
-        """Query a mini-arena database through a read-only connection."""
+        """Query a database of the mini-arena."""
         if self.arena is None:
             raise WorldError(
                 self.name, "has no databases to query", "use db_query only with the mini-arena"
             )
         file = self.arena.live(next(known for known in SITES if known.name == site))
-        database = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=10)
-        with contextlib.closing(database):
-            return list(database.execute(query))
+        return query_rows(file, query)
 
     def outcome(self, transitions: Sequence[Transition]) -> Verdict:
         """The checks' verdict; an episode without `stop` has failed."""

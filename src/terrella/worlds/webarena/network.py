@@ -16,9 +16,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from terrella.browser.events import NetworkEvent
+from terrella.worlds.webarena.patterns import fits
 from terrella.worlds.webarena.values import kind_of, same_scalar
 
 MAX_ANSWER_LENGTH = 100_000
+FENCE = "```"
 
 Resolve = Callable[[str], str]
 """Fills in the placeholders of an address."""
@@ -71,8 +73,10 @@ def _read_answer(answer: str) -> Any:
     """The JSON of an answer, alone or in one code fence; None for any other text."""
     if len(answer) > MAX_ANSWER_LENGTH:
         return None
-    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", answer.strip(), re.DOTALL)
-    return _json(fenced[1] if fenced else answer)
+    text = answer.strip()
+    if len(text) >= 2 * len(FENCE) and text.startswith(FENCE) and text.endswith(FENCE):
+        text = text[len(FENCE) : -len(FENCE)].removeprefix("json").strip()
+    return _json(text)
 
 
 def _is_word(given: Any, wanted: str) -> bool:
@@ -159,7 +163,7 @@ def _same_url(
     wanted = resolve(url)
     query = _query(event.url, evaluator)
     if wanted.startswith("^"):
-        if not re.search(wanted, event.url) and not re.search(wanted, event.url.split("?")[0]):
+        if not fits(wanted, event.url) and not fits(wanted, event.url.split("?")[0]):
             return False
         return _query_fits(evaluator["expected"].get("query_params", {}), query, exact=False)
     expected, actual = urlsplit(wanted), urlsplit(event.url)
@@ -175,10 +179,10 @@ def _query(url: str, evaluator: Mapping[str, Any]) -> dict[str, list[str]]:
     if evaluator.get("decode_base64_query"):
         text = _decoded(url) or text
     ignored = set(evaluator.get("ignored_query_params", ()))
-    patterns = [re.compile(text) for text in evaluator.get("ignored_query_params_patterns", ())]
+    patterns = evaluator.get("ignored_query_params_patterns", ())
     query = {}
     for name, values in parse_qs(text, keep_blank_values=True).items():
-        if name not in ignored and not any(pattern.search(name) for pattern in patterns):
+        if name not in ignored and not any(fits(pattern, name) for pattern in patterns):
             query[name] = values
     return query
 
@@ -248,8 +252,8 @@ def _holds(key: str, value: Any, body: Any) -> bool:
 
 
 def _is_match(pattern: str, name: str) -> bool:
-    return pattern.startswith("^") and re.search(pattern, name) is not None
+    return pattern.startswith("^") and fits(pattern, name)
 
 
 def _text_fits(wanted: str, text: str) -> bool:
-    return re.search(wanted, text) is not None if wanted.startswith("^") else wanted == text
+    return fits(wanted, text) if wanted.startswith("^") else wanted == text

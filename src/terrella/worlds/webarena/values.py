@@ -17,6 +17,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 from terrella.verify.text import common_lines
+from terrella.worlds.webarena.patterns import fits
 
 MAX_LENGTH = 2_000
 """A longer text is not a value of any kind but `string`."""
@@ -366,7 +367,7 @@ def same_scalar(wanted: Any, given: Any, schema: Mapping[str, Any]) -> bool:
     read, same = KINDS[kind]
     if is_pattern(wanted):
         shown = _string_or_none(given)
-        return shown is not None and re.fullmatch(wanted, shown, re.IGNORECASE) is not None
+        return shown is not None and fits(wanted, shown, whole=True, any_case=True)
     reference = read(wanted)
     try:
         answer = read(given)

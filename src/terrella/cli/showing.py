@@ -108,6 +108,8 @@ def pull(
 ) -> None:
     """Download a run from a hub, pinned to a commit; files that could run code are refused.
 
+    Pages stay there: `terrella view FOLDER` makes them from the run's own files.
+
     Args:
         repo: owner/name.
         folder: a new folder.

@@ -2,8 +2,8 @@
 
 Only known kinds of files are pushed (safetensors, JSON, Parquet, pages, pictures), with a card made
 from the run's own manifest; checkpoints and models in between stay here. A pulled run is pinned to
-a commit, and a repository with files of any other kind, with names that could leave the folder or
-with code behind a model is refused.
+a commit and comes without pages. A repository with files of any other kind, with names that could
+leave the folder or with code behind a model is refused.
     push(Path("runs/lake"), "me/lake")
     pull("me/lake", Path("runs/lake"), revision="abc123")
 """
@@ -42,6 +42,9 @@ ALLOWED = (
     "*.jinja",
     "*.sha256",
 )
+PAGES = ("*.html", "*certificate.png")
+"""Not downloaded: no hash says that they show what the run's files hold, and a page may hold code.
+`terrella view` makes a page of one's own."""
 SCRATCH_FOLDERS = ("start", "warm", "served", "engine", "view")
 """Models that a run began with, logs and pages, which nobody else needs."""
 BESIDE = (".gitattributes", ".gitignore", "LICENSE", "LICENSE.txt", "NOTICE")
@@ -120,7 +123,7 @@ def _models_in_between(run: Path) -> set[Path]:
 
 
 def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None = None) -> str:
-    """Download a run into a new folder; return the commit that it is pinned to."""
+    """Download a run, without its pages, into a new folder; return the commit it is pinned to."""
     _check_name(repo)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(str(folder), "is not empty", "choose a new folder")
@@ -128,11 +131,15 @@ def pull(repo: str, folder: Path, *, kind: Kind = "model", revision: str | None 
     with _asking(repo):
         info = hub.HfApi().repo_info(repo, repo_type=kind, revision=revision)
     _refuse_others(repo, [file.rfilename for file in info.siblings or ()])
-    allowed = list(ALLOWED)
     with locked(folder):
         with _asking(repo):
             hub.snapshot_download(
-                repo, repo_type=kind, revision=info.sha, local_dir=folder, allow_patterns=allowed
+                repo,
+                repo_type=kind,
+                revision=info.sha,
+                local_dir=folder,
+                allow_patterns=list(ALLOWED),
+                ignore_patterns=list(PAGES),
             )
         _verify(folder)
         write_json(folder / "pulled.json", {"repo": repo, "commit": str(info.sha)})

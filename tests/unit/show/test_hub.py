@@ -109,6 +109,16 @@ def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
     assert again == first
 
 
+def test_pages_of_others_are_not_downloaded(hub, tmp_path):
+    push(store(tmp_path / "store"), "me/eps")
+    page = b"<h1>CERTIFIED for 99 steps</h1><script>run()</script>"
+    for name in ("certificate/certificate.html", "certificate/certificate.png", "view/view.html"):
+        hub.repos["me/eps"]["files"][name] = page
+    pull("me/eps", tmp_path / "again", kind="dataset")
+    taken = {path.suffix for path in (tmp_path / "again").rglob("*") if path.is_file()}
+    assert not taken & {".html", ".png"} and ".parquet" in taken
+
+
 @pytest.mark.parametrize("run", ["run", "lake-rlvr"])
 def test_checkpoints_and_models_in_between_are_not_pushed(hub, tmp_path, run):
     config = {"class": "terrella.pipelines.rlvr:Rlvr", "ask": "action", "world": {"class": "a:B"}}

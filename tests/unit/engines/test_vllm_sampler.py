@@ -18,6 +18,7 @@ from terrella.core.protocols import Sampler
 from terrella.core.tokens import Sampled, TokenRequest, TrainExample
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig
 from terrella.engines.engine import make_engine
+from terrella.engines.vllm import sampler as vllm_sampler
 from terrella.engines.vllm import server as vllm_server
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer
@@ -33,6 +34,12 @@ CHOICE = {
 class FakeServer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        self.send_response(self.server.health)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append((self.path, dict(self.headers), body))
@@ -45,6 +52,9 @@ class FakeServer(http.server.BaseHTTPRequestHandler):
             self.server.aborted.append(self.connection.recv(1) == b"")
             self.close_connection = True
             return None
+        if status == "late":
+            status = 200
+            time.sleep(0.5)
         data = json.dumps(reply).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -62,6 +72,8 @@ def fake():
     server.requests = []
     server.replies = []
     server.aborted = []
+    server.asked = []
+    server.health = 200
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -71,9 +83,8 @@ def fake():
 
 
 def sampler_of(fake, **options):
-    return VllmSampler(
-        f"http://127.0.0.1:{fake.server_address[1]}", "secret", seconds=5.0, **options
-    )
+    options = {"seconds": 5.0, **options}
+    return VllmSampler(f"http://127.0.0.1:{fake.server_address[1]}", "secret", **options)
 
 
 def sample(sampler, **changes):
@@ -261,6 +272,36 @@ def test_a_broken_connection_is_tried_again_and_a_refusal_is_not(fake):
     fake.replies = [("hang up", None)] * 3
     with pytest.raises(EngineError, match="still running"):
         sample(sampler_of(fake))
+
+
+def test_a_slow_request_is_waited_for_while_the_server_answers(fake, monkeypatch):
+    monkeypatch.setattr(vllm_sampler, "ASK_SECONDS", 0.1)
+    fake.replies = [("late", {"choices": [CHOICE]})]
+    assert sample(sampler_of(fake)).token_ids == (5, 6, 2)
+    assert len(fake.asked) >= 2 and len(fake.requests) == 1  # it was not sent again
+    fake.replies = [("wait", {})]
+    with pytest.raises(EngineError, match=r"in 0\.3 s, and the server still answers") as late:
+        sample(sampler_of(fake, seconds=0.3))
+    assert "vllm.request_seconds" in late.value.remedy and len(fake.requests) == 2
+    _wait_for(lambda: fake.aborted == [True])
+
+
+def test_a_server_that_no_longer_answers_is_named_long_before_the_limit(fake, monkeypatch):
+    monkeypatch.setattr(vllm_sampler, "ASK_SECONDS", 0.1)
+    fake.replies, fake.health = [("wait", {})], 503  # so vLLM says that its engine is dead
+    with pytest.raises(EngineError, match="/health does not answer"):
+        sample(sampler_of(fake, seconds=3600.0))
+    assert len(fake.requests) == 1
+
+
+def test_the_limits_of_a_sampler_are_those_of_its_config():
+    config = VllmServer.Config(requests=7, request_seconds=90.0)
+    made = vllm_server.sampler_of(config, "http://127.0.0.1:1", "secret")
+    assert (made._threads._max_workers, made.seconds) == (7, 90.0)
+    assert VllmServer.Config().request_seconds == 3600.0
+    for wrong in ({"requests": 0}, {"request_seconds": 0.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            VllmServer.Config(**wrong)
 
 
 def test_allowed_ids_take_one_request_and_wrong_log_probs_are_refused(fake):

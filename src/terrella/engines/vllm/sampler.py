@@ -16,9 +16,12 @@ import contextlib
 import functools
 import http.client
 import json
+import math
+import selectors
 import socket
 import tempfile
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,8 @@ from terrella.engines.vllm.nccl import NcclTransfer
 
 SERVED_NAME = "policy"
 TRIES = 3
+ASK_SECONDS = 60.0
+"""How long to wait for a reply, or for /health, before asking whether the server still answers."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -51,14 +56,14 @@ class VllmSampler:
         nccl_workers: int = 0,
         sleeps: bool = False,
         context_tokens: int = 0,
-        max_requests: int = 256,
-        seconds: float = 600.0,
+        requests: int = 256,
+        seconds: float = 3600.0,
         sync_folder: Path | None = None,
     ) -> None:
         """How the server was started, and limits. `VllmServer.sampler` knows the former.
 
-        At most `max_requests` are in flight. Weights are sent over NCCL to `nccl_workers` GPUs, or
-        as a file in `sync_folder`, which the server's workers must see.
+        At most `requests` are in flight, and one may take `seconds`. Weights are sent over NCCL to
+        `nccl_workers` GPUs, or as a file in `sync_folder`, which the server's workers must see.
         """
         parts = urllib.parse.urlsplit(url)
         self.host = parts.hostname or "127.0.0.1"
@@ -74,9 +79,11 @@ class VllmSampler:
             once = functools.partial(self._post, tries=1)
             self.nccl = NcclTransfer(once, workers=nccl_workers, dtype=dtype)
         self.seconds = seconds
+        self._asking = threading.Lock()
+        self._asked, self._answers = -math.inf, True  # when /health was asked, and what it said
         self.sync_folder = sync_folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        self._threads = ThreadPoolExecutor(max_requests, thread_name_prefix="vllm")
+        self._threads = ThreadPoolExecutor(requests, thread_name_prefix="vllm")
         self._local = threading.local()  # one kept-alive connection per thread
 
     async def sample(self, request: TokenRequest) -> Sampled:
@@ -162,14 +169,14 @@ class VllmSampler:
                 f"the weight sync did not reach {', '.join(stale[:5])} ({len(stale)} in all)",
             )
 
-    def healthy(self) -> bool:
+    def healthy(self, seconds: float = 5.0) -> bool:
         """True once the server answers."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=5.0)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
-            return False  # not listening yet
+            return False  # not listening yet, or no longer
         finally:
             connection.close()
 
@@ -193,7 +200,8 @@ class VllmSampler:
     ) -> Any:
         """Post a request and return the reply; retry if the connection breaks.
 
-        All requests of this class may be repeated. A call that was cancelled is not.
+        All requests of this class may be repeated. A call that was cancelled is not, nor one that
+        took too long: the server would start again from the first token.
         """
         failure = ""
         for _ in range(tries):
@@ -211,10 +219,16 @@ class VllmSampler:
     def _exchange(self, path: str, body: str, call: _Call) -> Any:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=self.seconds)
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=ASK_SECONDS)
             self._local.connection = connection
         with call.using(connection):
             connection.request("POST", path, body, self._headers)
+            try:
+                self._await_reply(path, connection)
+            except EngineError:
+                self._local.connection = None
+                connection.close()  # vLLM aborts the request
+                raise
             response = connection.getresponse()
             text = response.read()
         if response.status != 200:
@@ -222,6 +236,37 @@ class VllmSampler:
                 "vllm", f"{path}: HTTP {response.status}: {text[:500].decode(errors='replace')}"
             )
         return json.loads(text) if text else {}
+
+    def _await_reply(self, path: str, connection: http.client.HTTPConnection) -> None:
+        """Wait until the reply comes, as long as the server answers and `seconds` are not over.
+
+        A reply comes as a whole: until then a connection to a busy server is as silent as one to a
+        dead server.
+        """
+        deadline = time.monotonic() + self.seconds
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(connection.sock, selectors.EVENT_READ)
+            while not waiting.select(max(0.0, min(ASK_SECONDS, deadline - time.monotonic()))):
+                if not self._still_answers():
+                    raise EngineError(
+                        "vllm",
+                        f"{path}: no reply, and /health does not answer either",
+                        "see how the server's log ends",
+                    )
+                if time.monotonic() >= deadline:
+                    raise EngineError(
+                        "vllm",
+                        f"{path}: no reply in {self.seconds:g} s, and the server still answers",
+                        "raise vllm.request_seconds, or lower vllm.requests: fewer then wait",
+                    )
+
+    def _still_answers(self) -> bool:
+        """Whether /health answers; asked by one of all waiting threads at a time."""
+        with self._asking:
+            if time.monotonic() - self._asked >= ASK_SECONDS:
+                self._answers = self.healthy(ASK_SECONDS)
+                self._asked = time.monotonic()
+            return self._answers
 
 
 class _Call:

@@ -84,6 +84,10 @@ class VllmServer(Configurable):
         temperature, without allowed ids."""
         max_model_len: int = 4096
         max_num_seqs: int = 256
+        requests: int = 256
+        """Requests that each process has in flight; the server queues those beyond max_num_seqs."""
+        request_seconds: float = 3600.0
+        """Time that a request may wait and decode, while the server answers."""
         start_seconds: float = 600.0
         """Time to load and compile; a server that is not healthy by then has failed."""
         worker_extension: Local[str] = "terrella.engines.vllm.worker.WeightFiles"
@@ -92,8 +96,8 @@ class VllmServer(Configurable):
 
         def __post_init__(self) -> None:
             check_share(self, "memory")
-            check_least(self, tensor_parallel=1, max_model_len=1, max_num_seqs=1)
-            check_above_zero(self, "start_seconds")
+            check_least(self, tensor_parallel=1, max_model_len=1, max_num_seqs=1, requests=1)
+            check_above_zero(self, "start_seconds", "request_seconds")
 
         def beside_trainer(self, *, bf16: bool, temperature: float) -> Self:
             """This config with dtype, log-probs and memory that suit a trainer."""
@@ -268,9 +272,7 @@ def wait_until_healthy(
     raise EngineError("vllm", f"not healthy after {seconds:.0f} s", see())
 
 
-def sampler_of(
-    config: VllmServer.Config, url: str, key: str, **options: int | float
-) -> VllmSampler:
+def sampler_of(config: VllmServer.Config, url: str, key: str) -> VllmSampler:
     """A sampler on the server that was started with this config, in any process of its machine."""
     return VllmSampler(
         url,
@@ -280,7 +282,8 @@ def sampler_of(
         nccl_workers=len(config.devices),
         sleeps=config.sleep,
         context_tokens=config.max_model_len,
-        **options,  # type: ignore[arg-type]
+        requests=config.requests,
+        seconds=config.request_seconds,
     )
 
 

@@ -1,10 +1,12 @@
 """The vLLM sampler and server without vLLM: what they send, and what happens when it fails."""
 
 import asyncio
+import contextlib
 import http.server
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig
 from terrella.engines.engine import make_engine
 from terrella.engines.vllm import sampler as vllm_sampler
 from terrella.engines.vllm import server as vllm_server
+from terrella.engines.vllm import weight_file
 from terrella.engines.vllm.sampler import VllmSampler
 from terrella.engines.vllm.server import VllmServer
 from terrella.engines.vllm.worker import KEY_VARIABLE, KeyOnEveryRoute, WeightFiles
@@ -421,6 +424,54 @@ def test_weights_are_sent_as_a_file_and_a_stale_weight_is_named(fake, tmp_path):
     fake.replies = [(200, {"results": [{"stale": ["lm_head.weight"]}]})]
     with pytest.raises(EngineError, match=r"lm_head\.weight"):
         sampler.load_weights([("w", torch.ones(2, 3))])
+
+
+def test_a_sync_without_room_names_the_size_the_folder_and_the_remedy(fake, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    usage = type(shutil.disk_usage("/"))(total=64 * 10**6, used=0, free=64 * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)  # as in a container
+    large = [("w", torch.empty(10**8, device="cpu"))]  # 0.4 GB that are never touched
+    with pytest.raises(ConfigError, match=r"0\.4 GB, and .* has 0\.064 GB left") as small:
+        sampler_of(fake, sync_folder=tmp_path).load_weights(large)
+    assert small.value.where == "vllm.sync_folder" and str(tmp_path) in str(small.value)
+    monkeypatch.setattr(weight_file, "MEMORY_FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="--shm-size=1g"):
+        sampler_of(fake).load_weights(large)
+    assert not fake.requests and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are killed as on Linux")
+def test_a_server_that_starts_removes_the_weights_of_killed_processes_only(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    program = (
+        "import sys, time, torch; from pathlib import Path;"
+        "from terrella.engines.vllm.weight_file import weight_file as file;"
+        "opened = file(Path(sys.argv[1]), [('w', torch.ones(2))], 'auto');"
+        "print(opened.__enter__(), flush=True); time.sleep(60)"
+    )
+    syncs = tmp_path / "syncs"
+    syncs.mkdir()
+    (syncs / "terrella-weights-new").mkdir()  # not locked yet
+    command = [sys.executable, "-c", program, str(syncs)]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        dead, living = (Path(each.stdout.readline().strip()) for each in writers)
+        writers[0].kill()
+        writers[0].wait()
+        assert dead.exists() and living.exists()
+        with contextlib.suppress(EngineError):  # it ends at once
+            served(tmp_path, monkeypatch, "", sync_folder=syncs).__enter__()
+        assert not dead.parent.exists() and living.exists()
+        assert (syncs / "terrella-weights-new").exists()
+    finally:
+        for each in writers:
+            each.kill()
+            each.wait()
+            each.stdout.close()
+    with pytest.raises(ConfigError, match="no folder"):
+        served(tmp_path, monkeypatch, "", sync_folder=tmp_path / "none").start()
+    server = served(tmp_path, monkeypatch, "", sync_folder=syncs)
+    assert server.sampler().sync_folder == syncs
 
 
 def test_weights_over_nccl_go_through_vllms_routes_with_the_key(fake, monkeypatch):

@@ -19,7 +19,6 @@ import json
 import math
 import selectors
 import socket
-import tempfile
 import threading
 import time
 import urllib.parse
@@ -32,12 +31,12 @@ from terrella.core.errors import EngineError
 from terrella.core.tokens import Sampled, TokenRequest
 from terrella.engines.device_memory import free_cached_memory
 from terrella.engines.vllm.nccl import NcclTransfer
+from terrella.engines.vllm.weight_file import weight_file
 
 SERVED_NAME = "policy"
 TRIES = 3
 ASK_SECONDS = 60.0
 """How long to wait for a reply, or for /health, before asking whether the server still answers."""
-SHARED_MEMORY = Path("/dev/shm")
 
 
 class VllmSampler:
@@ -81,7 +80,7 @@ class VllmSampler:
         self.seconds = seconds
         self._asking = threading.Lock()
         self._asked, self._answers = -math.inf, True  # when /health was asked, and what it said
-        self.sync_folder = sync_folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        self.sync_folder = sync_folder
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         self._threads = ThreadPoolExecutor(requests, thread_name_prefix="vllm")
         self._local = threading.local()  # one kept-alive connection per thread
@@ -121,11 +120,7 @@ class VllmSampler:
             if self.nccl is not None:
                 self.nccl.send(weights)
                 return
-            with tempfile.TemporaryDirectory(
-                prefix="terrella-weights-", dir=self.sync_folder
-            ) as folder:
-                path = Path(folder) / "weights.safetensors"
-                _write_weights(path, weights, self.dtype)
+            with weight_file(self.sync_folder, weights, self.dtype) as path:
                 self._load_files(path)
 
     def load_folder(self, folder: Path) -> None:
@@ -337,16 +332,3 @@ def _completion_body(request: TokenRequest) -> dict[str, Any]:
     if request.allowed_ids is not None:
         body["allowed_token_ids"] = list(request.allowed_ids)
     return body
-
-
-def _write_weights(path: Path, weights: Iterable[tuple[str, Any]], dtype: str) -> None:
-    """Write the weights, in the server's dtype if it has 16 bits: the server would cast anyway."""
-    import torch
-    from safetensors.torch import save_file
-
-    half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(dtype)
-    tensors = {
-        name: weight.to(device="cpu", dtype=half or weight.dtype).contiguous()
-        for name, weight in weights
-    }
-    save_file(tensors, path)

@@ -29,6 +29,7 @@ from terrella.core.errors import ConfigError, EngineError, MissingExtraError
 from terrella.core.files import open_unlinked, read_json
 from terrella.engines.vllm.launch import PARENT_VARIABLE
 from terrella.engines.vllm.sampler import SERVED_NAME, VllmSampler
+from terrella.engines.vllm.weight_file import remove_stale
 from terrella.engines.vllm.worker import KEY_VARIABLE
 from terrella.models.foreign_code import refuse_code
 
@@ -90,6 +91,8 @@ class VllmServer(Configurable):
         """Time that a request may wait and decode, while the server answers."""
         start_seconds: float = 600.0
         """Time to load and compile; a server that is not healthy by then has failed."""
+        sync_folder: Local[Path | None] = None
+        """Where weights are written for a server on shared GPUs; none: /dev/shm, in memory."""
         worker_extension: Local[str] = "terrella.engines.vllm.worker.WeightFiles"
         arguments: Local[tuple[str, ...]] = ()
         """Further options of `vllm serve`: `--enforce-eager`."""
@@ -144,6 +147,7 @@ class VllmServer(Configurable):
                 f"{self.config.tensor_parallel}",
                 "name as many GPUs as share the weights",
             )
+        remove_stale(self.config.sync_folder)
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         with open_unlinked(self.log, "wb") as log:
@@ -284,6 +288,7 @@ def sampler_of(config: VllmServer.Config, url: str, key: str) -> VllmSampler:
         context_tokens=config.max_model_len,
         requests=config.requests,
         seconds=config.request_seconds,
+        sync_folder=config.sync_folder,
     )
 
 

@@ -385,7 +385,7 @@ class EngineConfig(Configurable.Config):
     sampler: Local[Literal["auto", "local", "vllm"]] = "auto"
     """local: in this process, for small models; vllm: a server that the engine starts.
 
-    auto is local for small models and vllm for others; on verl it is servers of verl's own.
+    auto is local for small models and vllm for others. On verl both are servers of verl's own.
     """
     vllm: Local[VllmConfig] = field(default_factory=VllmConfig)
     verl: Local[VerlConfig] = field(default_factory=VerlConfig)

@@ -29,7 +29,7 @@ from terrella.pipelines.spa.pipeline import Spa
 from terrella.pipelines.spa.self_play import SelfPlay
 from terrella.pipelines.webrl.language_agent import LanguageAgentConfig
 from terrella.pipelines.webrl.pipeline import WebRl
-from terrella.recipes import find_recipe
+from terrella.recipes import all_recipes, find_recipe
 from terrella.show.progress import make_progress
 from terrella.worlds.counter import Counter
 
@@ -207,15 +207,26 @@ def test_a_model_that_scores_uses_its_learner():
         ({"arguments": ("--enforce-eager",)}, "engine_kwargs"),
     ],
 )
-def test_settings_of_a_server_that_verl_does_not_start_name_its_own(
-    changes, instead, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_settings_of_a_server_that_verl_does_not_start_name_its_own(changes, instead, tmp_path):
     config = EngineConfig(engine="verl", vllm=VllmConfig(**changes))
     error = refused(config, tmp_path)
     assert error.where == f"vllm.{next(iter(changes))}" and instead in error.remedy
-    with pytest.raises(EngineError, match="not installed"):  # such a server is ours
-        make_engine(config.replace(sampler="vllm"), work=tmp_path)
+
+
+def test_verl_runs_the_recipes_that_name_a_server_for_trl(tmp_path):
+    """Their servers are then verl's, and `vllm.memory` and `vllm.sleep` are for TRL."""
+    found = 0
+    for recipe in all_recipes().values():
+        whole = recipe()
+        for config in getattr(whole, "arms", {"": whole}).values():
+            if getattr(config, "sampler", "") != "vllm":
+                continue
+            found += 1
+            own = EngineConfig(engine="verl", sampler="vllm", vllm=config.vllm, verl=config.verl)
+            check_settings(own)
+            split = own.replace(vllm=own.vllm.replace(tensor_parallel=2))
+            assert refused(split, tmp_path).where == "vllm.tensor_parallel"
+    assert found > 3
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def open_learner(
             workers.load(str(model))
 
             def serve(folder: Path) -> Any:
-                if engine.sampler != "auto":
+                if engine.sampler == "local":
                     return samplers.open(folder)
                 return open_servers(engine, folder, pool=pool)
 

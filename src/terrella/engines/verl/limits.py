@@ -20,6 +20,9 @@ INSTEAD = {
 }
 """Settings of a server of ours, and those of verl's servers. dtype, logprobs and max_model_len are
 the same for both."""
+BESIDE_TRAINER = ("memory", "sleep")
+"""How a server of ours shares a GPU with TRL: recipes that name one (sampler=vllm) set it. verl's
+servers have `verl.server_memory`, and always make room for training."""
 SPLIT_MODEL = ("ulysses_sequence_parallel_size", "strategy", "megatron")
 """Words in keys of verl's by which several devices may share a row: verl then counts for itself."""
 
@@ -28,7 +31,7 @@ def check_run(
     config: EngineConfig, *, rlvr: RlvrConfig | None = None, history: History = "sampled"
 ) -> None:
     """Refuse a run from its settings alone."""
-    if config.sampler == "auto":
+    if config.sampler != "local":
         _check_servers(config)
     for where, part in training_parts(config, rlvr):
         if part.top_layers:
@@ -128,9 +131,11 @@ def check_recording(record_every: int) -> None:
 def _check_servers(config: EngineConfig) -> None:
     """Refuse settings of a server that is not started: verl starts its own."""
     for name, default in changed_fields(config.vllm).items():
+        if config.sampler == "vllm" and name in BESIDE_TRAINER:
+            continue
         if name in INSTEAD:
             raise ConfigError(
                 f"vllm.{name}",
-                "with sampler=auto the servers are verl's, which do not read it",
+                f"with sampler={config.sampler} the servers are verl's, which do not read it",
                 f"set {INSTEAD[name]}, and vllm.{name}={default}",
             )

@@ -49,6 +49,12 @@ class VerlEngine:
         self.config = config
         self.work = work
         self.samplers = SamplerFactory(config, work)
+        if config.sampler == "vllm" and config.vllm.memory:
+            logger.warning(
+                "verl's servers use verl.server_memory=%g of a device; vllm.memory=%g is not read",
+                config.verl.server_memory,
+                config.vllm.memory,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +64,11 @@ class VerlEngine:
 
     @contextlib.contextmanager
     def sampler(self, model: Model) -> Iterator[Sampler]:
-        """See `Engine`. sampler=auto starts servers on the cluster, which end with the context."""
-        if self.config.sampler != "auto":
+        """See `Engine`. Servers are started on the cluster, and end with the context.
+
+        Only sampler=local samples in this process. A server of ours would stay beside training.
+        """
+        if self.config.sampler == "local":
             with self.samplers.open(model) as sampler:
                 yield sampler
             return

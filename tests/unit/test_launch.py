@@ -370,6 +370,10 @@ def test_launch_says_what_it_would_start_and_what_it_cannot():
     assert code == 0 and "node.sh train-world-model textworld_model" in shown.replace("\n", " ")
     code, _, error = launched("tiny_counter", "--nodes", "2", "--devices", "8")
     assert code == 2 and "NODE_RANK" in error
+    served = ("tiny_counter", "--nodes", "2", "--on", "slurm", "--dry-run")
+    code, _, error = launched(*served, "--set", "sampler=vllm")
+    assert code == 2 and "serves one machine, not 2" in error
+    assert launched(*served)[0] == 0
     code, _, error = launched("tiny_counter", "--on", "slurn")
     assert code == 2 and "is no scheduler" in error
 

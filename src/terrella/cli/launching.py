@@ -55,7 +55,7 @@ def launch(
             raise ConfigError(f"--{name} {count}", "is too few", f"set --{name} 1 or more")
     config = _config(recipe, out, jobs, assignments)
     # Here, because an error of a launched process comes with torchrun's own report.
-    config.build().check_settings(ranks=devices * nodes)
+    config.build().check_settings(ranks=devices * nodes, machines=nodes)
     scheduler = on if on in SCHEDULERS else None
     if on is not None and scheduler is None:
         if not dry_run:

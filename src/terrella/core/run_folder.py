@@ -390,6 +390,11 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def machine_count() -> int:
+    """How many machines the launcher started them on."""
+    return processes() // int(os.environ.get("LOCAL_WORLD_SIZE", processes()))
+
+
 def wait_for(path: Path, is_ready: Callable[[Path], bool] = Path.exists) -> None:
     """Wait for a file that rank 0 writes. A launcher ends all ranks when one of them fails."""
     while not is_ready(path):

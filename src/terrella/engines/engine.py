@@ -33,12 +33,14 @@ def check_settings(
     history: History = "sampled",
     masks_tokens: bool = False,
     ranks: int = 0,
+    machines: int = 0,
 ) -> None:
     """Refuse settings that the engine cannot run. The engine itself need not be installed.
 
     `rlvr`, `temperature` and `history` are those of the RL that the run will do, if any.
     `masks_tokens` says that the run samples under a mask of allowed ids, which not every engine
-    can. `ranks` is the number of processes that will train; 0 is that of this launch.
+    can. `ranks` is the number of processes that will train, on so many `machines`; 0 is that of
+    this launch.
     """
     if rlvr is not None and rlvr.steps:
         rlvr.check_rollout(temperature=temperature, history=history)
@@ -55,7 +57,7 @@ def check_settings(
     else:
         from terrella.engines.trl import limits as trl_limits
 
-        trl_limits.check_run(config, rlvr=rlvr, ranks=ranks)
+        trl_limits.check_run(config, rlvr=rlvr, ranks=ranks, machines=machines)
 
 
 def make_engine(  # noqa: PLR0913  what a run will do; all but two have defaults

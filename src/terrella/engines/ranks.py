@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from terrella.core.errors import ConfigError
-from terrella.core.run_folder import processes
+from terrella.core.run_folder import machine_count, processes
 from terrella.engines.vllm.server import VllmServer
 
 COLLECTIVE_LIMIT = timedelta(hours=1)
@@ -39,19 +39,24 @@ def share_address(server: VllmServer | None) -> Iterator[dict[str, str]]:
 
     All ranks enter and leave together: no rank samples when the server is given other weights.
     """
-    ranks = processes()
-    if ranks == 1:
+    if processes() == 1:
         yield {}
         return
-    if int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks))) != ranks:
-        raise ConfigError(
-            "sampler",
-            "a vLLM server beside the trainer listens on loopback: it serves one machine",
-            "train on one machine, or set engine=verl",
-        )
+    check_one_machine(machine_count())
     own = {"url": server.url, "key": server.key} if server else {}
     yield json.loads(_broadcast(json.dumps(own).encode()))
     barrier()
+
+
+def check_one_machine(machines: int) -> None:
+    """Refuse a server for the ranks of several machines."""
+    if machines > 1:
+        raise ConfigError(
+            "sampler",
+            f"a vLLM server beside the trainer listens on loopback: it serves one machine, not "
+            f"{machines}",
+            "train on one machine, or set engine=verl",
+        )
 
 
 def barrier() -> None:

@@ -74,10 +74,11 @@ class Pipeline(Configurable, Generic[Result], abc.ABC):
         """Whether a manifest is this config's result, for pipelines whose runs can be extended."""
         return True
 
-    def check_settings(self, *, ranks: int = 0) -> None:
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         """Refuse settings that cannot run. `--dry-run` asks this, too, so nothing is opened.
 
-        `ranks` is the number of processes that will train; 0 is that of this launch.
+        `ranks` is the number of processes that will train, on so many `machines`; 0 is that of this
+        launch.
         """
 
     def preflight(self) -> None:
@@ -142,9 +143,9 @@ class ModelPipeline(Pipeline[Result]):
         """Whether a model is trained or sampled here, and not by an endpoint."""
         return True
 
-    def check_settings(self, *, ranks: int = 0) -> None:
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         if self.needs_engine:
-            check_settings(self.config, ranks=ranks, **self._episodes())
+            check_settings(self.config, ranks=ranks, machines=machines, **self._episodes())
 
     def preflight(self) -> None:
         super().preflight()

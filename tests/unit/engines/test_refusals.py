@@ -23,6 +23,8 @@ from terrella.engines.configs import (
     VllmConfig,
 )
 from terrella.engines.engine import check_settings, make_engine
+from terrella.engines.sampling import SamplerFactory
+from terrella.engines.trl import trl_engine
 from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.spa.pipeline import Spa
@@ -101,6 +103,28 @@ def test_trl_knows_its_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert refused(EngineConfig(), tmp_path, rlvr=PLAIN).where == "groups"
     make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(steps=0))  # no RL
+
+
+def test_a_server_beside_the_trainer_serves_one_machine(tmp_path, monkeypatch):
+    """Before SFT and the first evaluation: every rank would fail when RL begins."""
+    served = EngineConfig(sampler="vllm")
+    check_settings(served, rlvr=PLAIN, ranks=16)
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    error = refused(served, tmp_path, rlvr=PLAIN)
+    assert error.where == "sampler" and "not 2" in error.what
+    folder = tmp_path / "model"
+    monkeypatch.setattr(SamplerFactory, "uses_server", lambda self, model: model == folder)
+    monkeypatch.setattr(trl_engine, "require_vllm", lambda: None)
+    with pytest.raises(ConfigError, match="it serves one machine"):
+        make_engine(EngineConfig(), work=tmp_path, rlvr=PLAIN, model=folder)  # a large one
+    for fine in (RlvrConfig(steps=0), None):
+        make_engine(served, work=tmp_path, rlvr=fine)
+    make_engine(EngineConfig(), work=tmp_path, rlvr=PLAIN)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ConfigError, match="it serves one machine"):
+        check_settings(served, rlvr=PLAIN, ranks=16, machines=2)
+    check_settings(served.replace(engine="verl"), rlvr=PLAIN, ranks=16, machines=2)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,16 @@ check_run(EngineConfig(), rlvr=RlvrConfig(groups=3))  # ConfigError with two pro
 from __future__ import annotations
 
 from terrella.core.errors import ConfigError
-from terrella.core.run_folder import processes
+from terrella.core.run_folder import machine_count, processes
 from terrella.engines.configs import EngineConfig, LearnerConfig, MemoryConfig, RlvrConfig
+from terrella.engines.ranks import check_one_machine
 from terrella.engines.training_parts import training_parts
 
 
-def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None, ranks: int = 0) -> None:
-    """Refuse a run from its settings alone; `ranks` as in `engines.engine.check_settings`."""
+def check_run(
+    config: EngineConfig, *, rlvr: RlvrConfig | None = None, ranks: int = 0, machines: int = 0
+) -> None:
+    """Refuse a run from its settings alone; counts are those of `engines.engine.check_settings`."""
     for where, part in training_parts(config, rlvr):
         _check_attention(part, where)
         if not isinstance(part, LearnerConfig) and part.report_to:
@@ -21,6 +24,8 @@ def check_run(config: EngineConfig, *, rlvr: RlvrConfig | None = None, ranks: in
             trackers(part.report_to)
     if rlvr is not None and rlvr.steps:
         rlvr.check(processes=ranks or processes())
+        if config.sampler == "vllm":
+            check_one_machine(machines or machine_count())
 
 
 def _check_attention(part: MemoryConfig, where: str) -> None:

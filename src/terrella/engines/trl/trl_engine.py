@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Self
 
 from terrella.core.protocols import Learner, Progress, Sampler
-from terrella.core.run_folder import rank
+from terrella.core.run_folder import machine_count, rank
 from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.device_memory import free_memory
 from terrella.engines.interface import Examples, Model, RlvrRun
+from terrella.engines.ranks import check_one_machine
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.vllm.server import require_vllm
 from terrella.rollout.source import EpisodeSource
@@ -41,9 +42,11 @@ class TrlEngine:
             vllm = config.vllm.beside_trainer(bf16=trained.bf16, temperature=temperature)
             config = config.replace(vllm=vllm)
         self.samplers = SamplerFactory(config, work)
-        rl_model = model if rlvr is not None else None
-        if config.sampler == "vllm" or (rl_model and self.samplers.uses_server(rl_model)):
+        serves_rl = rlvr is not None and bool(model and self.samplers.uses_server(model))
+        if config.sampler == "vllm" or serves_rl:
             require_vllm()
+        if serves_rl and rlvr is not None and rlvr.steps:
+            check_one_machine(machine_count())
 
     def __enter__(self) -> Self:
         return self

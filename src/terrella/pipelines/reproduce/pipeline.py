@@ -141,11 +141,11 @@ class Reproduce(Configurable):
             refuse_links(self.config.out)
             return self._run_jobs(log, processes)
 
-    def check_settings(self, *, ranks: int = 0) -> None:
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         """Refuse an arm that cannot run now, and not when its turn comes. Jobs share the ranks."""
         for name, arm in self.config.arms.items():
             try:
-                arm.build().check_settings(ranks=ranks // self.config.at_once)
+                arm.build().check_settings(ranks=ranks // self.config.at_once, machines=machines)
             except ConfigError as error:
                 where = f"{error.where} of the arm {name}"
                 raise ConfigError(where, error.what, error.remedy) from error

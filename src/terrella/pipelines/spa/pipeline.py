@@ -148,8 +148,8 @@ class Spa(ModelPipeline[SpaResult]):
     result_type = SpaResult
     ignored: ClassVar[tuple[str, ...]] = ("out", "base_cache")
 
-    def check_settings(self, *, ranks: int = 0) -> None:
-        super().check_settings(ranks=ranks)
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
+        super().check_settings(ranks=ranks, machines=machines)
         if self.config.form == "shown" and self.config.model in BUNDLED:
             raise refused_chat_model()
         worlds = [each.world for each in self.worlds.values()]

@@ -118,9 +118,9 @@ class VideoModel(ModelPipeline[VideoModelResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "videos.out", "videos.workers")
     masks_tokens = True
 
-    def check_settings(self, *, ranks: int = 0) -> None:
-        super().check_settings(ranks=ranks)
-        TrainTokenizer(self.config.videos).check_settings(ranks=ranks)
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
+        super().check_settings(ranks=ranks, machines=machines)
+        TrainTokenizer(self.config.videos).check_settings(ranks=ranks, machines=machines)
         asked, numbers = len(self.config.action_ranges), self.config.videos.action_numbers
         if asked and numbers and asked != numbers:
             what = f"has {asked} ranges; an action has {numbers} numbers (videos.action_numbers)"

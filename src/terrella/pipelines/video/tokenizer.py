@@ -87,7 +87,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
     ignored: ClassVar[tuple[str, ...]] = ("out", "workers")
     waits = True
 
-    def check_settings(self, *, ranks: int = 0) -> None:
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         rows, columns = self.frame
         for world in self.config.worlds:
             size = getattr(world, "size", None)

@@ -157,8 +157,8 @@ class WebPlan(ModelPipeline[WebPlanResult]):
         names = (self.config.proposer, self.config.page_model, self.config.value)
         return not all(is_address(name) or name in NO_MODEL for name in names)
 
-    def check_settings(self, *, ranks: int = 0) -> None:
-        super().check_settings(ranks=ranks)
+    def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
+        super().check_settings(ranks=ranks, machines=machines)
         if not is_address(self.config.proposer) and self.config.proposer != RANDOM:
             proposer_settings(self.config.proposer)
 

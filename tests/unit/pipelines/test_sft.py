@@ -23,6 +23,7 @@ from terrella.data.parts import encode_part
 from terrella.data.store import EpisodeStore
 from terrella.engines.configs import EngineConfig, SftConfig, TinkerConfig
 from terrella.engines.tinker.tinker_engine import TinkerEngine
+from terrella.engines.trl import learner
 from terrella.pipelines import base
 from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.sft.pipeline import Sft, _validation
@@ -224,3 +225,30 @@ def test_on_a_tinker_endpoint_the_adapter_is_trained_and_no_loss_is_made_up(tmp_
 def test_a_store_is_learnt_by_models_that_can_be_asked(tmp_path):
     with pytest.raises(ConfigError, match="neither a chat template nor the tokens"):
         Sft(Sft.Config(data=tmp_path))._codec(chat_tokenizer(""))
+
+
+def test_a_loss_is_computed_with_the_weights_fixed_that_training_keeps_fixed(tmp_path, monkeypatch):
+    """DDP makes room for the gradients of all others: a large model would not fit."""
+    model = chat_model_folder(tmp_path / "small")
+    path = chats(tmp_path / "a.jsonl", [(f"q{n}", "yes") for n in range(24)])
+    trained, made = [], learner._trainable
+
+    def counted(*arguments):
+        found = made(*arguments)
+        trained.append(sum(each.numel() for each in found.parameters() if each.requires_grad))
+        return found
+
+    monkeypatch.setattr(learner, "_trainable", counted)
+    losses = []
+    for rank in (0, 2):
+        config = Sft.Config(
+            data=path,
+            model=str(model),
+            validation_share=0.3,
+            sft=SftConfig(batch_size=8, lora_rank=rank, lora_alpha=rank),
+            out=tmp_path / f"rank-{rank}",
+        )
+        losses.append(Sft(config).run(SilentProgress()).validation.before.mean)
+    whole, adapters = trained[0], trained[2]
+    assert trained == [whole, whole, adapters, adapters] and adapters < whole / 4
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -8,7 +8,7 @@ that says how many rows were read, held out and left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from terrella.core.world import World
 from terrella.data.chat_rows import Columns, chat_files, columns_read, count_rows
 from terrella.data.example_file import ExampleFile
 from terrella.data.store import EpisodeStore
-from terrella.engines.configs import LearnerConfig, SftConfig
+from terrella.engines.configs import LearnerConfig, MemoryConfig, SftConfig
 from terrella.engines.engine import load_tokenizer, max_positions, start_model
 from terrella.engines.interface import Model
 from terrella.pipelines.base import ModelPipeline
@@ -224,8 +224,10 @@ class Sft(ModelPipeline[SftResult]):
         held_out = ExampleFile(run / "examples" / VALIDATION)[: self.config.evaluate_on]
         if not held_out or self.config.engine == "tinker":  # it has no learner
             return []
-        sft = self.config.sft
-        config = LearnerConfig(pack_tokens=sft.pack_tokens, bf16=sft.bf16, attention=sft.attention)
+        # What stays fixed in training stays fixed here: DDP copies the gradients of all the rest.
+        # New adapters change no log-probability.
+        settings = {each.name: getattr(self.config.sft, each.name) for each in fields(MemoryConfig)}
+        config = LearnerConfig(**settings)
         found: list[float] = []
         run.progress.phase(f"held-out loss {name}", len(held_out))
         run.progress.advance(0)

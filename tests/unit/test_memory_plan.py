@@ -12,6 +12,7 @@ pytest.importorskip("trl", reason="needs the extra: pip install 'terrella[train]
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 
 from terrella.codecs.choose import codec_for
+from terrella.core.config_override import override
 from terrella.core.episode import EpisodeRun
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
@@ -168,6 +169,39 @@ def test_a_server_that_stays_awake_is_beside_the_learners():
     (awake,), (wide,) = servers(), servers(bf16=False)
     assert awake.total == pytest.approx(12e9) and servers(sleeps=True) == []
     assert wide.weights == 2 * awake.weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "beside"),
+    [
+        ((), "self_play.sft", True),
+        (("validation.instances=0",), "self_play.sft", True),  # it has played
+        (("validation.instances=0", "self_play.actions=random"), "self_play.sft", False),
+        (("vllm.sleep=true",), "self_play.sft", False),
+        (("format_examples=8",), "format_sft", False),
+    ],
+)
+def test_a_server_that_has_sampled_is_beside_the_sft_that_follows(changes, path, beside):
+    """The engine ends its server with the run."""
+    arm = override(find_recipe("spa_smollm2_lake")().arms["spa"], ["sampler=vllm", *changes])
+    (phase,) = [each for each in phases(arm) if each.name == path]
+    (made,) = plan_phase(replace(phase, model=SMALL), parse_hardware("24GB"), "ddp")
+    assert ("vLLM server" in [each.name for each in made.roles]) == beside
+
+
+@pytest.mark.parametrize(
+    ("recipe", "once", "more"),
+    [
+        ("bytesized32_tiny", {"sft_rounds": 1}, {"sft_rounds": 2}),
+        ("pages_7b_webarena", {"score_before": False}, {"score_before": True}),
+    ],
+)
+def test_sampling_before_a_round_of_sft_counts_too(recipe, once, more):
+    whole = find_recipe(recipe)()
+    config = next(iter(getattr(whole, "arms", {"": whole}).values())).replace(sampler="vllm")
+    for changes in (once, more):
+        (sft,) = [each for each in phases(config.replace(**changes)) if each.name == "sft"]
+        assert (sft.server is not None) == (changes is more)
 
 
 @pytest.mark.slow

@@ -104,18 +104,26 @@ def _phase(
         )
     # SFT on records: a state and some of its actions stay together. A teacher's replies are alone.
     alone = getattr(config, "teacher", None) is not None
-    # A server that samples between the turns of learners stays on the device.
-    turns = isinstance(settings, LearnerConfig) and getattr(config, "learners", None) is not None
+    beside = _is_served_before(config, path, settings)
     return Phase(
         name=path,
         model=model,
         settings=settings,
         example=example,
         members=1 if alone else getattr(config, "actions", 1),
-        rows=_evaluated_rows(config) if turns else 0,
-        server=_server(config, model) if turns else None,
+        rows=_evaluated_rows(config) if beside else 0,
+        server=_server(config, model) if beside else None,
         engine=getattr(config, "engine", "trl"),
     )
+
+
+def _is_served_before(config: Any, path: str, settings: Settings) -> bool:
+    """Whether the model was sampled before this part begins: a server stays until the run ends."""
+    if isinstance(settings, LearnerConfig):
+        return getattr(config, "learners", None) is not None
+    if path == "self_play.sft":
+        return bool(config.validation.instances) or config.self_play.actions == "model"
+    return getattr(config, "sft_rounds", 1) > 1 or getattr(config, "score_before", False)
 
 
 def _evaluation(config: Any, model: ModelSpec, example: ExampleShape) -> Phase:

@@ -115,6 +115,37 @@ def test_page_models():
     assert missing("page_models.md", *quotes) == []
 
 
+def test_video():
+    """What RLVR loses with today's reward, and horizons that do not tell the tasks apart."""
+    found = result("video_contact")
+    before, after = (
+        found["arm contact seed 0"]["means"][when]["value"] for when in ("before", "after")
+    )
+    change = spread(found["arm contact seed 0"]["after_minus_before"]["value"])
+    moved = f"{before:.3f} -> {after:.3f}"
+    assert missing("verifiers.md", f"{moved} ({change}") == []
+    assert missing("recipes.md", moved) == []
+    fitted = [found[f"policies contact fitted push seed {seed}"]["pearson"] for seed in range(3)]
+    values = [each["value"] for each in fitted]
+    assert (
+        missing("start_robots.md", f"it is {min(values):.2f} to {max(values):.2f} on `push`") == []
+    )
+    assert found["policies contact model push seed 0"]["pearson"]["low"] < 0
+    horizons = {
+        task: [
+            run["safe_horizon"] for run in result("video_policies")["runs"] if run["task"] == task
+        ]
+        for task in ("reach", "push")
+    }
+    assert set(horizons["reach"]) == {0}
+    least, *others = horizons["push"]
+    quotes = [
+        "is 0 steps for `reach` in each seed",
+        f"and {least}, {others[0]} and {others[1]} of 16",
+    ]
+    assert missing("video.md", *quotes) == []
+
+
 def quoted_parts(found):
     """Success and gain of each combination of learnt parts and oracles."""
     for claim in found["claims"]:

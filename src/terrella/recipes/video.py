@@ -28,7 +28,7 @@ LPIPS = FrameDistance.Config(perceptual="lpips")
     hardware="1 CPU core",
     time="30 min",
     expect="PSNR 24.4 dB, LPIPS 0.060 (nothing moves: 23.0, 0.081), with the earlier reward "
-    "1 - (MAE + LPIPS) / 2; not measured with today's",
+    "1 - (MAE + LPIPS) / 2; today's falls in RLVR (films of contact, seed 0: 0.070 -> 0.053)",
 )
 def video_table() -> VideoModel.Config:
     """A 0.8M-parameter model of a pushed block, seven frames ahead.

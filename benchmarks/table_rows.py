@@ -174,11 +174,12 @@ def calibrated_earlier(model):
     return not model["has_lengths"] or other_share or not model.get("shuffled", False)
 
 
-def gate(record, world):
+def gate(record, world, certificate=None):
     """Learners that were trained behind the gate of one world model repeat the learner alone.
 
     A refused certificate closes the gate. What is trained behind it is trained for real, so such
     a seed says nothing about success; its real steps count.
+    `certificate`: of the same world in results/trust_certificates.json, with every section.
     """
     seeds = record["seeds"].values()
     held = [row for row in seeds if row.get("certified")]
@@ -189,7 +190,7 @@ def gate(record, world):
     factors = mean_row([row["factor"] for row in seeds])
     certified = f"certified {len(set(models))} of {len(set(map(model_of, seeds)))}"
     shown = f"{spread(claim, sign='+', digits=4)}, {learners(held)}" if held else "no learner"
-    what_counts = record.get("not_counted", "all counted")
+    what_counts = record.get("not_counted", "all counted, a certificate of risk and horizon")
     return [
         (
             f"the gate on {world}: success not {-claim['threshold']:g} below that of real training",
@@ -197,9 +198,28 @@ def gate(record, world):
         ),
         (
             f"the gate on {world}: times fewer real steps, {what_counts}",
-            f"{spread(factors)}, {learners(seeds)}, {certified}",
+            f"{spread(factors)}, {learners(seeds)}, {certified}{with_all_of(certificate, seeds)}",
         ),
     ]
+
+
+def with_all_of(certificate, seeds):
+    """The factor with the certificate that `terrella certify` makes, which ranks policies, too."""
+    if certificate is None:
+        return ""
+    models = common.read_results("trust_certificates")["models"]
+    steps = sum(models[certificate]["real_steps"].values())
+    factors = [
+        row["factor"]
+        * row["real_steps_gated"]
+        / (row["real_steps_gated"] - row["paid"]["certificate"] + steps)
+        for row in seeds
+    ]
+    paid = [row["paid"]["certificate"] for row in seeds]
+    return (
+        f"; with all sections of a certificate ({steps:,} steps in place of {min(paid):,} to "
+        f"{max(paid):,}) {spread(mean_row(factors), digits=1)}"
+    )
 
 
 def learners(seeds):
@@ -638,12 +658,9 @@ def judge(record):
 
 
 GATES = {
-    name: partial(gate, world=world)
-    for name, world in (
-        ("trust_gate", "frozen_lake"),
-        ("trust_gate_sokoban", "sokoban"),
-        ("trust_gate_elevator", "the elevator"),
-    )
+    "trust_gate": partial(gate, world="frozen_lake", certificate="lake"),
+    "trust_gate_sokoban": partial(gate, world="sokoban"),
+    "trust_gate_elevator": partial(gate, world="the elevator"),
 }
 REPRODUCTIONS = (
     "spa_frozen_lake",

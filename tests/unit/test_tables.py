@@ -234,6 +234,18 @@ def test_learners_of_earlier_files_share_the_one_model_that_they_do_not_name():
     assert all(cell.endswith("5 seeds, 1 model, certified 1 of 1") for _, cell in cells)
 
 
+def test_the_gate_says_what_a_whole_certificate_would_cost():
+    """What it counts has neither a ranking of policies nor a search for exploits."""
+    paid = {"real_steps_gated": 25_000, "paid": {"certificate": 5_000}}
+    seeds = {str(n): behind_the_gate(0.9, model=n) | paid for n in range(3)}
+    record = {"seeds": seeds, "n": 1000}
+    whole = common.read_results("trust_certificates")["models"]["lake"]["real_steps"]
+    factor = 100_000 / (20_000 + sum(whole.values()))
+    _, (label, cell) = table_rows.gate(record, "the lake", certificate="lake")
+    assert label.endswith("a certificate of risk and horizon")
+    assert f"in place of 5,000 to 5,000) {factor:.1f} [" in cell
+
+
 def test_text_games_decide_the_claims_of_their_recipe_by_what_changes():
     for name in table_rows.SAID:
         record = common.read_results(name)

@@ -1,4 +1,4 @@
-"""Results that do not name the commit that made them.
+"""Results that do not name the commit that made them, or name a script that moved.
 
 without_commit()  ->  ["spa_sokoban", "engine: sizes", ...]
 """
@@ -20,6 +20,12 @@ def without_commit():
         else:
             found.append(path.stem)
     return found
+
+
+def naming_moved_scripts():
+    """Files whose commands are of a script that was in `results/` when they were written."""
+    paths = sorted(common.RESULTS.glob("*.json"))
+    return [path.stem for path in paths if "results/measure_" in path.read_text("utf-8")]
 
 
 def has_provenance(part):

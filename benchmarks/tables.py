@@ -11,7 +11,7 @@ import sys
 
 import common
 from first_claims import first_claim_lines
-from provenance import without_commit
+from provenance import naming_moved_scripts, without_commit
 from recompute_all import NO_INSTANCES, recompute_all
 from table_rows import PARTS, SECTIONS
 
@@ -24,10 +24,13 @@ MARKS = (
 
 INTRODUCTION = """\
 Written by `python benchmarks/tables.py` from [`results/`](../results/), where every figure stands
-with the command that made it. A claim `holds`, `fails` (the opposite is shown) or is `undecided`.
-It is tested with seeds as the unit: instances are paired inside a seed, a one-sided t-test at 0.025
-is corrected (Holm) for all claims of its table, and "not below" means not more than the stated
-margin below. Intervals are 95%: of arms and claims over seeds, of other figures as their file says.
+with the command that made it. {moved} of these files name `results/measure_NAME.py`, which is
+`benchmarks/NAME.py` today and may take other options.
+
+A claim `holds`, `fails` (the opposite is shown) or is `undecided`. It is tested with seeds as the
+unit: instances are paired inside a seed, a one-sided t-test at 0.025 is corrected (Holm) for all
+claims of its table, and "not below" means not more than the stated margin below. Intervals are 95%:
+of arms and claims over seeds, of other figures as their file says.
 
 Fewer than three seeds decide nothing, and seeds that share a base or a model count as one.
 
@@ -53,7 +56,7 @@ def readme_table():
 
 
 def page():
-    lines = ["# Numbers", "", INTRODUCTION]
+    lines = ["# Numbers", "", INTRODUCTION.format(moved=len(naming_moved_scripts()))]
     for section in SECTIONS:
         lines += ["", f"## {section}", "", *table(section_rows(section))]
     lines += ["", "## What is not computed again", "", *gaps()]

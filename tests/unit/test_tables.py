@@ -32,6 +32,18 @@ import teaching
 import trust_coverage
 
 
+def test_the_page_of_numbers_says_which_commands_are_of_scripts_that_moved():
+    named = {
+        script
+        for path in common.RESULTS.glob("*.json")
+        for script in re.findall(r"results/measure_(\w+)\.py", path.read_text("utf-8"))
+    }
+    assert named
+    assert [name for name in named if not (ROOT / f"benchmarks/{name}.py").exists()] == []
+    told = f"{len(provenance.naming_moved_scripts())} of these files name `results/measure_NAME.py`"
+    assert told in (ROOT / "docs/numbers.md").read_text("utf-8")
+
+
 def test_every_number_that_has_rows_is_the_one_that_they_give():
     command = [sys.executable, "benchmarks/tables.py", "--recompute"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

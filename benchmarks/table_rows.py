@@ -341,6 +341,18 @@ def miniwob(record):
     ]
 
 
+def browsers(record):
+    kill = record["browser_kills"]
+    return [
+        (
+            f"a browser killed every {kill['settings']['every']:g} s on average, {kill['kills']} "
+            "times, with several episodes in it",
+            f"of {kill['attempts']} attempts {kill['masked']} masked, {kill['as_without_kills']} "
+            f"end as without kills, {kill['scored_differently']} scored differently",
+        )
+    ]
+
+
 def pages(record):
     rows = []
     for part, result in record.items():
@@ -695,6 +707,7 @@ PARTS = {
     "video_policies": ladder,
     "video_contact": contact,
     "web_arena": arena,
+    "webrl_browsers": browsers,
     "web_miniwob": miniwob,
     "web_pages": pages,
     "web_mpc": look_ahead,
@@ -726,7 +739,14 @@ SECTIONS = {
         "textworld_unseen_games",
     ),
     "Video": ("video_model", "video_listens", "video_policies", "video_contact"),
-    "Web": ("web_arena", "web_miniwob", "web_pages", "web_mpc", "web_plan_parts"),
+    "Web": (
+        "web_arena",
+        "web_miniwob",
+        "webrl_browsers",
+        "web_pages",
+        "web_mpc",
+        "web_plan_parts",
+    ),
     "WebRL": (
         "webrl_sokoban",
         "webrl_miniwob",

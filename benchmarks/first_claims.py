@@ -148,7 +148,8 @@ def web_policy():
     parts = common.read_results("web_plan_parts")
     claim = parts[SMALL_POLICY]["claims"][0]
     setting = (
-        f"MiniWoB++, held-out seeds of its families, small policy and page model, n = {claim['n']}"
+        "MiniWoB++, held-out seeds of its families, small policy and page model, "
+        f"n = {claim['n']}, the same for all seeds"
     )
     return FirstClaim("looking one step ahead above not looking", outcome(claim), setting)
 

@@ -383,14 +383,25 @@ SMALL_POLICY = "the small policy proposes, depths 0 1"
 
 def plan_parts(record):
     """A planning web agent with learnt parts and oracles: what looking ahead gains in each arm."""
-    rows = []
+    rows, played = [], common.read_rows("web_plan_parts")
     for part, found in record.items():
         gains = {claim["arm"]: claim for claim in found["claims"]}
         for arm, depths in found["arms"].items():
-            scores = ", ".join(f"{depth} {spread(row, digits=2)}" for depth, row in depths.items())
+            runs = played[part][arm].values()
+            scores = ", ".join(
+                f"{depth} {depth_cell(depth, row, runs)}" for depth, row in depths.items()
+            )
             said = f"; gain {outcome(gains[arm])}, n = {gains[arm]['n']}" if arm in gains else ""
             rows.append((f"web agent ({part}), {arm}: success", scores + said))
     return rows
+
+
+def depth_cell(depth, row, runs):
+    """Seeds that agree on every instance are one run, and have no interval."""
+    number = depth.removeprefix("depth ")
+    if len(runs) > 1 and len({tuple(run[number]) for run in runs}) == 1:
+        return f"{row['mean']:.2f} ({len(runs)} seeds, 1 different)"
+    return spread(row, digits=2)
 
 
 def viewer(record):

@@ -258,6 +258,13 @@ def test_the_gate_says_what_a_whole_certificate_would_cost():
     assert f"in place of 5,000 to 5,000) {factor:.1f} [" in cell
 
 
+def test_seeds_that_agree_on_every_instance_show_no_interval():
+    row = {"mean": 0.5, "low": 0.5, "high": 0.5}
+    same, other = {"0": [0, 1], "1": [0, 1]}, {"0": [0, 1], "1": [1, 0]}
+    assert table_rows.depth_cell("depth 1", row, [same, same]) == "0.50 (2 seeds, 1 different)"
+    assert table_rows.depth_cell("depth 1", row, [same, other]) == "0.50 [0.50, 0.50]"
+
+
 def test_text_games_decide_the_claims_of_their_recipe_by_what_changes():
     for name in table_rows.SAID:
         record = common.read_results(name)

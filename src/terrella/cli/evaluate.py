@@ -11,15 +11,15 @@ from rich.table import Table
 from tyro.conf import EnumChoicesFromValues, Positional, arg
 
 from terrella.cli.app import Assignments, app, console, with_overrides
+from terrella.cli.endpoint import endpoint_config
 from terrella.cli.memory_plan import dry_run_config
 from terrella.core.errors import ConfigError
 from terrella.core.types import Split
 
 if TYPE_CHECKING:
     from terrella.core.world import World
+    from terrella.policies.endpoint import Endpoint
 
-TRIES = 5
-"""Of a request to an endpoint, in all."""
 FILE_COLUMNS = 160
 """Width of a table that goes to a file."""
 EPISODES_AT_ONCE, REQUESTS_AT_ONCE = 64, 16
@@ -89,21 +89,51 @@ def evaluate(
         assignments: config overrides, such as sampler=vllm, world.max_steps=20 or form=worldmodel.
         dry_run: print the resolved config and stop.
     """
-    from terrella.pipelines.evaluate.models import is_address, trained_role
-    from terrella.pipelines.evaluate.talk import agent_settings, prediction_settings
-
     for_agents = _given(samples=samples, max_actions=max_actions, temperature=temperature)
     for_world_models = _given(horizon=horizon, policy=policy)
     for_endpoints = _given(key_variable=key_variable, price_in=price_in, price_out=price_out)
+    limit = _given(turn_tokens=turn_tokens)
     if inside or against:
         from terrella.cli.evaluate_policies import evaluate_policies
 
-        others = {**for_agents, **for_world_models, **for_endpoints}
-        others |= _given(turn_tokens=turn_tokens, concurrency=concurrency)
-        _refuse_unread(others, "policies on pixels")
+        others = {**for_agents, **for_world_models, **for_endpoints, **limit}
+        _refuse_unread({**others, **_given(concurrency=concurrency)}, "policies on pixels")
         options = {"instances": instances, "seed": seed, "out": out}
         evaluate_policies(model, inside, against or worlds, options, assignments, dry_run=dry_run)
         return
+    role = _role(model, worlds, role, for_agents, for_world_models, for_endpoints)
+    common: dict[str, Any] = {
+        "model": model,
+        "endpoint": _endpoint(model, model_name, key_variable),
+        "worlds": _worlds(model, worlds, assignments),
+        "instances": instances,
+        "split": split,
+        "seed": seed,
+        "concurrency": _concurrency(model) if concurrency is None else concurrency,
+        "prompt_price": price_in or 0.0,
+        "reply_price": price_out or 0.0,
+        "out": out or _folder(model_name or model, worlds, role),
+    }
+    if role == "agent":
+        config = _agent_config(common, {**limit, **for_agents})
+    else:
+        config = _world_model_config(common, {**limit, **for_world_models})
+    rest = [each for each in assignments if not each.startswith("world.")]
+    config = with_overrides(config, rest).settled()
+    dry_run_config(config) if dry_run else _run(config)
+
+
+def _role(
+    model: str,
+    worlds: Sequence[str],
+    role: Literal["agent", "world-model"] | None,
+    for_agents: Mapping[str, object],
+    for_world_models: Mapping[str, object],
+    for_endpoints: Mapping[str, object],
+) -> Literal["agent", "world-model"]:
+    """Whether the model acts or predicts; refuses options that this evaluation does not read."""
+    from terrella.pipelines.evaluate.models import is_address, trained_role
+
     if not worlds:
         raise ConfigError("evaluate", "no world named", "terrella evaluate MODEL WORLD...")
     role = role or trained_role(model)
@@ -113,49 +143,27 @@ def evaluate(
         _refuse_unread(for_agents, "a world model; add --as agent")
     if not is_address(model):
         _refuse_unread(for_endpoints, "a model that is loaded here")
-    if concurrency is None:
-        concurrency = REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE
-    common: dict[str, Any] = {
-        "model": model,
-        "endpoint": _endpoint(model, model_name, key_variable),
-        "worlds": _worlds(model, worlds, assignments),
-        "instances": instances,
-        "split": split,
-        "seed": seed,
-        "concurrency": concurrency,
-        "prompt_price": price_in or 0.0,
-        "reply_price": price_out or 0.0,
-        "out": out or _folder(model_name or model, worlds, role),
-    }
-    if role == "agent":
-        from terrella.pipelines.evaluate.agents import AgentEvaluation
+    return role
 
-        config: Any = AgentEvaluation.Config(
-            **common,
-            **{
-                **agent_settings(model, common["worlds"]),
-                **_given(turn_tokens=turn_tokens),
-                **for_agents,
-            },
-        )
-    else:
-        from terrella.cli.worlds import policy_config
-        from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
 
-        config = WorldModelEvaluation.Config(
-            **common,
-            **{
-                **prediction_settings(model),
-                **_given(turn_tokens=turn_tokens, horizon=horizon),
-            },
-            policy=policy_config(policy or "random"),
-        )
-    rest = [each for each in assignments if not each.startswith("world.")]
-    config = with_overrides(config, rest).settled()
-    if dry_run:
-        dry_run_config(config)
-        return
-    _run(config)
+def _agent_config(common: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """The evaluation of an agent; options that were given come before what its run says."""
+    from terrella.pipelines.evaluate.agents import AgentEvaluation
+    from terrella.pipelines.evaluate.talk import agent_settings
+
+    settings = agent_settings(common["model"], common["worlds"])
+    return AgentEvaluation.Config(**common, **{**settings, **given})
+
+
+def _world_model_config(common: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """The evaluation of a world model; options that were given come before what its run says."""
+    from terrella.cli.worlds import policy_config
+    from terrella.pipelines.evaluate.talk import prediction_settings
+    from terrella.pipelines.evaluate.world_models import WorldModelEvaluation
+
+    policy = policy_config(given.get("policy", "random"))
+    settings = {**prediction_settings(common["model"]), **given, "policy": policy}
+    return WorldModelEvaluation.Config(**common, **settings)
 
 
 def _given(**options: float | str | None) -> dict[str, Any]:
@@ -197,23 +205,20 @@ def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     console.print(table)
 
 
-def _endpoint(model: str, name: str, key_variable: str | None) -> Any:
-    """The endpoint's config for an address; None for a model that is loaded here."""
-    from terrella.pipelines.evaluate.models import is_address, weights_of
+def _concurrency(model: str) -> int:
+    from terrella.pipelines.evaluate.models import is_address
 
-    if not is_address(model):
-        if name:
-            raise ConfigError("--model-name", "is for endpoints", f"{model} is no http(s) address")
-        weights_of(model)  # refuses a mistyped name before anything is loaded
-        return None
-    if not name:
-        raise ConfigError(
-            model, "which model of this endpoint?", f"add --model-name; {model}/models lists them"
-        )
-    from terrella.policies.endpoint import Endpoint
+    return REQUESTS_AT_ONCE if is_address(model) else EPISODES_AT_ONCE
 
-    key = _given(key_variable=key_variable)
-    return Endpoint.Config(url=model, model=name, retries=TRIES, **key)
+
+def _endpoint(model: str, name: str, key_variable: str | None) -> Endpoint.Config | None:
+    """The endpoint of an address; refuses a mistyped name before anything is loaded."""
+    from terrella.pipelines.evaluate.models import weights_of
+
+    endpoint = endpoint_config(model, name, key_variable, option="--model-name")
+    if endpoint is None:
+        weights_of(model)
+    return endpoint
 
 
 def _worlds(

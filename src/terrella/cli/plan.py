@@ -8,6 +8,7 @@ from typing import Any
 from tyro.conf import Positional
 
 from terrella.cli.app import Assignments, app, print_config, with_overrides, world_of
+from terrella.cli.endpoint import endpoint_config
 from terrella.core.errors import ConfigError
 
 
@@ -101,28 +102,13 @@ def _web_plan(
         page_model=model,
         proposer=proposer,
         value=value,
-        proposer_endpoint=_endpoint(proposer, proposer_name, key_variable),
-        value_endpoint=_endpoint(value, value_name, key_variable),
+        proposer_endpoint=endpoint_config(
+            proposer, proposer_name, key_variable, option="--proposer-name"
+        ),
+        value_endpoint=endpoint_config(value, value_name, key_variable, option="--value-name"),
         planner=planner_for(value),
         out=out or Path("runs") / f"plan-{short}",
     )
-
-
-def _endpoint(address: str, name: str, key_variable: str) -> Any:
-    """The settings of an address; None for a model that is loaded here."""
-    from terrella.pipelines.evaluate.models import is_address
-
-    if not is_address(address):
-        if name:
-            raise ConfigError(name, "a name is for endpoints", f"{address} is no http(s) address")
-        return None
-    if not name:
-        raise ConfigError(
-            address, "which model of this endpoint?", "add --proposer-name or --value-name"
-        )
-    from terrella.policies.endpoint import Endpoint
-
-    return Endpoint.Config(url=address, model=name, key_variable=key_variable, retries=5)
 
 
 def _run_web(config: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Column, Table
@@ -22,6 +24,9 @@ from terrella.cli.kinds import command_of, rlvr_kinds, world_model_kinds
 from terrella.cli.memory_plan import dry_run_config, only_with_dry_run
 from terrella.core.errors import ConfigError
 from terrella.core.known_names import near_names
+
+if TYPE_CHECKING:
+    from terrella.pipelines.reproduce.pipeline import Reproduce
 
 
 @app.command(name="recipes")
@@ -188,19 +193,12 @@ def reproduce(
         only: run this job alone, such as spa-0, in this process.
         table: run nothing; write and show the table of the jobs that are finished.
     """
-    from terrella.cli.app import named_parts
-    from terrella.engines.launcher import Launch
-    from terrella.models.names import is_pretrained
     from terrella.pipelines.base import run_pipeline
     from terrella.pipelines.reproduce.pipeline import Reproduce
     from terrella.pipelines.reproduce.report import show_table
 
-    config = recipe_config(recipe, (Reproduce.Config,), "reproduce", None, ())
-    config = config.quick() if quick else config
-    seeds = config.seeds if seeds is None else seeds
-    looks = config.looks if looks is None else looks
-    config = config.replace(seeds=seeds, at_once=jobs, looks=looks, out=out or config.out)
-    config = config.with_overrides(assignments, named_parts())
+    options = {"seeds": seeds, "looks": looks, "out": out}
+    config = _comparison(recipe, options, assignments, quick=quick).replace(at_once=jobs)
     only_with_dry_run(on, dry_run)
     job = None if only is None else Reproduce(config).find_job(only)
     if job is None and not table and config.shortfall:
@@ -210,21 +208,54 @@ def reproduce(
     if dry_run:
         dry_run_config(job or config, on)
         return
-    if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: small models lose by sharing
+    _one_thread_for_small_models(config)
     if job is not None:
         run_pipeline(job)
         return
     comparison = Reproduce(config)
-    processes = None
-    if not table and (devices > 1 or os.environ.get("NODES", "1") != "1"):
-        launch = Launch.from_environment(max(devices, 1))
+    if table:
+        found = comparison.collect()
+    else:
         words = ["reproduce", recipe, *["--quick"] * quick, "--out", str(config.out)]
         words += [word for each in assignments for word in ("--set", each)]
         words += ["--seeds", str(config.seeds), "--looks", str(config.looks)]
-        processes = comparison.processes(launch, words)
-    found = comparison.collect() if table else comparison.run(console.print, processes=processes)
+        processes = _processes(comparison, devices, words)
+        found = comparison.run(console.print, processes=processes)
     if results:
         comparison.write_results(results, found, " ".join(["terrella", *sys.argv[1:]]))
-    verdicts = show_table(found)
-    sys.exit(1 if "fails" in verdicts else 3 if "undecided" in verdicts else 0)
+    sys.exit(_exit_code(show_table(found)))
+
+
+def _comparison(
+    recipe: str, options: Mapping[str, Any], assignments: Sequence[str], *, quick: bool
+) -> Reproduce.Config:
+    """The recipe's comparison with the options that were given and the overrides of its arms."""
+    from terrella.cli.app import named_parts
+    from terrella.pipelines.reproduce.pipeline import Reproduce
+
+    config: Reproduce.Config = recipe_config(recipe, (Reproduce.Config,), "reproduce", None, ())
+    config = config.quick() if quick else config
+    given = {name: value for name, value in options.items() if value is not None}
+    config = config.replace(**given)
+    return config.with_overrides(assignments, named_parts())
+
+
+def _one_thread_for_small_models(config: Reproduce.Config) -> None:
+    """Set the number of threads before torch is imported: small models lose by sharing."""
+    from terrella.models.names import is_pretrained
+
+    if not any(is_pretrained(getattr(arm, "model", "")) for arm in config.arms.values()):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _processes(comparison: Reproduce, devices: int, words: list[str]) -> Any:
+    """The processes of jobs that share devices or nodes; None where the jobs run by themselves."""
+    from terrella.engines.launcher import Launch
+
+    if devices <= 1 and os.environ.get("NODES", "1") == "1":
+        return None
+    return comparison.processes(Launch.from_environment(max(devices, 1)), words)
+
+
+def _exit_code(verdicts: Collection[str]) -> int:
+    return 1 if "fails" in verdicts else 3 if "undecided" in verdicts else 0

@@ -166,27 +166,7 @@ class Sections:
             "open": _lengths(episodes, anywhere),
             "from_reset": _lengths(episodes, at_reset),
         }
-        groups = [
-            group
-            for name in lengths
-            for group in np.split(carried(tracks[name], lengths[name]), len(played))
-        ]
-        return [
-            {
-                "depth": index + 1,
-                "episodes": len(played[0].episodes),
-                "bound": accuracy_bound([group[:, index].tolist() for group in groups]),
-                "reached": {
-                    name: [
-                        int((of_policy > index).sum())
-                        for of_policy in np.split(np.array(lengths[name]), len(played))
-                    ]
-                    for name in lengths
-                },
-                **{name: mean_row(values[index]) for name, values in tracks.items()},
-            }
-            for index in range(depth)
-        ]
+        return _horizon_rows(tracks, lengths, policies=len(played))
 
     def safe_horizon(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Depth to which the open loop keeps to the acceptable error, by its lower bound.
@@ -296,3 +276,30 @@ def _return_row(values: Sequence[float]) -> dict[str, Any]:
         "high": high if math.isfinite(high) else None,
         "n": len(values),
     }
+
+
+def _horizon_rows(
+    tracks: Mapping[str, Sequence[Sequence[float]]],
+    lengths: Mapping[str, Sequence[int]],
+    *,
+    policies: int,
+) -> list[dict[str, Any]]:
+    """A row per depth: its lower bound, the episodes that reach it, the accuracy of each track."""
+    groups = [
+        group
+        for name in lengths
+        for group in np.split(carried(tracks[name], lengths[name]), policies)
+    ]
+    by_policy = {name: np.split(np.array(lengths[name]), policies) for name in lengths}
+    return [
+        {
+            "depth": index + 1,
+            "episodes": len(lengths["open"]) // policies,
+            "bound": accuracy_bound([group[:, index].tolist() for group in groups]),
+            "reached": {
+                name: [int((steps > index).sum()) for steps in by_policy[name]] for name in lengths
+            },
+            **{name: mean_row(values[index]) for name, values in tracks.items()},
+        }
+        for index in range(len(tracks["open"]))
+    ]

@@ -30,6 +30,8 @@ from terrella.core.fetch import fetch
 from terrella.core.seeds import POLICY_STREAM, stream
 
 MAX_RESPONSE_BYTES = 4_000_000
+MAX_TOKENS = 10**9
+"""Of one reply. A larger count is no count, and could not be added up as a float."""
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
 LONGEST_BACKOFF = 60.0
@@ -104,7 +106,7 @@ class Usage:
     """Written tokens, those of thoughts included."""
     reasoning_tokens: int = 0
     unreported: int = 0
-    """Replies without a count of tokens: the sums are too low by these."""
+    """Replies without a plausible count of tokens: the sums are too low by these."""
 
     def __add__(self, other: Usage) -> Usage:
         names = [each.name for each in fields(self)]
@@ -271,7 +273,7 @@ def _retry_after(value: str | None) -> float | None:
         pass  # not a number, so a date
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):  # OverflowError: digits that fit no date
         return None
 
 
@@ -303,17 +305,21 @@ def read_reply(completion: Any) -> ChatReply:
 
 
 def _usage(reported: Any) -> Usage:
-    if not isinstance(reported, Mapping) or "completion_tokens" not in reported:
+    written = _count(reported, "completion_tokens")
+    if written is None:
         return Usage(requests=1, unreported=1)
+    read = _count(reported, "prompt_tokens")
     details = reported.get("completion_tokens_details")
     return Usage(
         requests=1,
-        prompt_tokens=_count(reported, "prompt_tokens"),
-        completion_tokens=_count(reported, "completion_tokens"),
-        reasoning_tokens=_count(details, "reasoning_tokens"),
+        prompt_tokens=read or 0,
+        completion_tokens=written,
+        reasoning_tokens=_count(details, "reasoning_tokens") or 0,
+        unreported=int(read is None),
     )
 
 
-def _count(reported: Any, name: str) -> int:
+def _count(reported: Any, name: str) -> int | None:
+    """A number of tokens; None if it is absent or cannot be one."""
     value = reported.get(name) if isinstance(reported, Mapping) else None
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else None

@@ -161,6 +161,17 @@ def test_tokens_are_counted_and_priced():
     assert total.cost(price_in=3.0, price_out=10.0) == pytest.approx(0.005)
 
 
+@pytest.mark.parametrize(
+    "count", [pytest.param(10**4290, id="huge"), 10**9 + 1, -1, 2.5, "7", None]
+)
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_a_count_that_cannot_be_one_is_unreported(name, count):
+    reported = {"prompt_tokens": 1, "completion_tokens": 2, name: count}
+    usage = read_reply({"choices": [{"message": {"content": "a"}}], "usage": reported}).usage
+    assert usage.unreported == 1 and max(usage.prompt_tokens, usage.completion_tokens) <= 2
+    assert usage.cost(price_in=1.0, price_out=1.0) < 1
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -200,6 +211,18 @@ def test_a_wait_beyond_the_patience_is_an_error_that_says_so():
         with pytest.raises(PolicyError, match=r"429 \(asks to wait 3600 s\): quota"):
             policy.chat(ASK, seed=0)
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["Mon, 99 Jan 99999999999999999999 00:00:00 GMT", "Mon, 01 Jan 2024 00:00:00 +" + "9" * 22],
+)
+def test_a_date_that_is_none_is_an_error_of_the_endpoint(date):
+    with ChatServer(lambda *_: (429, b"quota", {"Retry-After": date})) as server:
+        policy = Endpoint.Config(url=server.url, retries=2, backoff=0.01).build()
+        with pytest.raises(PolicyError, match="429: quota"):
+            policy.chat(ASK, seed=0)
+    assert len(server.requests) == 2
 
 
 def test_a_server_that_drips_is_given_up_after_the_time_limit():

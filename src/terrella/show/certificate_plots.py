@@ -7,8 +7,9 @@ styles differ as well.
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,18 @@ Panel = Callable[[Any, Mapping[str, Any]], None]
 
 def draw(sections: Mapping[str, Any], path: Path) -> Path:
     """Save all sections as one picture; return its path."""
-    figure(sections).savefig(path, dpi=110)
+    with plain_labels():
+        figure(sections).savefig(path, dpi=110)
     return path
+
+
+@contextlib.contextmanager
+def plain_labels() -> Iterator[None]:
+    """Draw and save with labels as they are written: dollars in a run's name are no formula."""
+    import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):
+        yield
 
 
 def require_plots() -> Any:

@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from terrella.core.files import write_atomic
+from terrella.show.certificate_plots import plain_labels
 from terrella.show.report_data import ReportData
 from terrella.show.report_sections import Section, new_figure, sections
-from terrella.show.tables import markdown_table, text_table
+from terrella.show.tables import markdown_table, markdown_text, text_table
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;"
@@ -36,14 +38,15 @@ PDF_COLUMNS = 118
 def write_report(data: ReportData, folder: Path, *, title: str = "Report") -> list[Path]:
     """Write the report in three formats; the pictures of the Markdown file lie beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = sections(data)
-    pictures = {part.title: _png(part.picture) for part in parts if part.picture is not None}
     markdown, page, pdf = (folder / f"report.{suffix}" for suffix in ("md", "html", "pdf"))
-    for name, picture in pictures.items():
-        (folder / _file_name(name)).write_bytes(picture)
-    markdown.write_text(_markdown(title, parts), "utf-8")
-    page.write_text(_html(title, parts, pictures), "utf-8")
-    _write_pdf(title, parts, pdf)
+    with plain_labels():
+        parts = sections(data)
+        pictures = {part.title: _png(part.picture) for part in parts if part.picture is not None}
+        for name, picture in pictures.items():
+            write_atomic(folder / _file_name(name), picture)
+        write_atomic(markdown, _markdown(title, parts).encode())
+        write_atomic(page, _html(title, parts, pictures).encode())
+        write_atomic(pdf, _pdf(title, parts))
     return [markdown, page, pdf]
 
 
@@ -58,11 +61,12 @@ def _file_name(title: str) -> str:
 
 
 def _markdown(title: str, parts: Sequence[Section]) -> str:
-    lines = [f"# {title}", ""]
+    lines = [f"# {markdown_text(title)}", ""]
     for part in parts:
-        lines += [f"## {part.title}", "", *(f"{note}\n" for note in part.notes)]
+        name = markdown_text(part.title)
+        lines += [f"## {name}", "", *(f"{markdown_text(note)}\n" for note in part.notes)]
         if part.picture is not None:
-            lines += [f"![{part.title}]({_file_name(part.title)})", ""]
+            lines += [f"![{name}]({_file_name(part.title)})", ""]
         lines += [*markdown_table(part.header, part.rows), ""]
     return "\n".join(lines)
 
@@ -98,8 +102,8 @@ def _html_table(part: Section) -> str:
     return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
-def _write_pdf(title: str, parts: Sequence[Section], path: Path) -> None:
-    """Write pages of text with the tables, then the pictures, one per page."""
+def _pdf(title: str, parts: Sequence[Section]) -> bytes:
+    """Pages of text with the tables, then the pictures, one per page."""
     from matplotlib.backends.backend_pdf import PdfPages
 
     lines = [title, "=" * len(title), ""]
@@ -108,13 +112,15 @@ def _write_pdf(title: str, parts: Sequence[Section], path: Path) -> None:
         for note in part.notes:
             lines += textwrap.wrap(note, PDF_COLUMNS)
         lines += ["", *text_table(part.header, part.rows, columns=PDF_COLUMNS), ""]
-    with PdfPages(path, metadata={"CreationDate": None}) as pages:
+    file = io.BytesIO()
+    with PdfPages(file, metadata={"CreationDate": None}) as pages:
         for start in range(0, len(lines), PDF_LINES):
             page = new_figure(8.27, 11.69)
             text = "\n".join(lines[start : start + PDF_LINES])
-            style = {"va": "top", "family": "monospace", "fontsize": 7, "parse_math": False}
+            style = {"va": "top", "family": "monospace", "fontsize": 7}
             page.text(0.06, 0.96, text, **style)
             pages.savefig(page)
         for part in parts:
             if part.picture is not None:
                 pages.savefig(part.picture)
+    return file.getvalue()

@@ -7,11 +7,14 @@ Used by reports, cards and the viewer.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Rows = Sequence[Sequence[str]]
+_MARKS = re.compile(r"[\\`]|!(?=\[)|\](?=[(\[:])")
+"""What begins an escape, code, a picture or the target of a link. Other brackets are only shown."""
 
 
 def interval_text(metric: Mapping[str, Any]) -> str:
@@ -24,15 +27,20 @@ def interval_text(metric: Mapping[str, Any]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> list[str]:
-    """Return the lines of a table, or nothing without rows; bars inside cells are escaped."""
+    """Return the lines of a table, or nothing without rows; cells are text, as it is written."""
     if not rows:
         return []
     return [_markdown_line(line) for line in (header, ["---"] * len(header), *rows)]
 
 
 def _markdown_line(cells: Sequence[str]) -> str:
-    escaped = (str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
-    return "| " + " | ".join(escaped) + " |"
+    return "| " + " | ".join(markdown_text(str(cell)).replace("|", "\\|") for cell in cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    """A text on one line of Markdown. What a run says makes no tag, link, picture or code there."""
+    line = " ".join(text.splitlines()).replace("&", "&amp;").replace("<", "&lt;")
+    return _MARKS.sub(r"\\\g<0>", line)
 
 
 def text_table(header: Sequence[str], rows: Rows, *, columns: int) -> list[str]:

@@ -1,10 +1,12 @@
 """The numbers of a report are those of the results and of the runs."""
 
+import html
 import json
 import re
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 from tests.support.manifests import write_manifest
 
 from terrella.core.integrity import write_sealed
@@ -116,6 +118,52 @@ def table_of(arms=(0.5, 0.7), verdict="holds"):
         "reference_scores": known,
         "paper": {"pass@1": "43.5"},
     }
+
+
+LIVE = (
+    "</td><script>run()</script><img src=x onerror=run()> ![b](http://there/beacon) `a` "
+    "[c](javascript:run()) \\[d\\](http://there) \\![e](http://there) [f][g] <http://there>"
+)
+
+
+def test_a_report_holds_no_markup_of_its_runs(tmp_path):
+    """In headings, notes, cells and the names of columns."""
+    table = table_of(verdict=LIVE)
+    table["arms"][f"{LIVE}\n\n[g]: http://there"] = table["arms"]["spa"]
+    table["paper"] = {"pass@1": LIVE}
+    metrics = {f"pass@1 {LIVE}": 0.5}
+    write_manifest(tmp_path / "run[h](http:", {"class": "a.b:C"}, metrics)
+    (tmp_path / "made").mkdir()
+    write_sealed(tmp_path / "made/table.json", table)
+    runs = (tmp_path / "made", tmp_path / "run[h](http:")
+    Report(Report.Config(runs=runs, out=tmp_path / "out", title=LIVE)).write()
+    text = (tmp_path / "out/report.md").read_text()
+    shown = MarkdownIt("commonmark").enable("table").render(text)
+    assert not re.search(r"<(script|img|a|code)\b", shown)
+    assert shown.count(html.escape("<script>run()</script>")) >= 5
+    assert "![b](http://there/beacon) `a` [c](javascript:run())" in shown  # as it was written
+    assert "<script>run()" not in (tmp_path / "out/report.html").read_text()
+
+
+def test_dollars_in_a_name_are_no_formula(tmp_path):
+    name = r"st$\frac$"
+    config = {"class": "terrella.pipelines.collect.pipeline:Collect"}
+    counts = {"episodes": 4, "transitions": 9, "successes": 2, "masked": {}}
+    (tmp_path / name).mkdir()
+    manifest = {"format": "terrella-episodes", "config": config, "counts": counts, "parts": []}
+    write_sealed(tmp_path / name / "manifest.json", {**manifest, "schema": 2})
+    Report(Report.Config(runs=(tmp_path / name,), out=tmp_path / "out")).write()
+    assert (tmp_path / "out/episodes.png").stat().st_size > 5_000
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "run").mkdir()
+    write_sealed(tmp_path / "run/table.json", table_of())
+    (tmp_path / "out").mkdir()
+    for suffix in ("md", "html", "pdf"):
+        (tmp_path / f"out/report.{suffix}").symlink_to(tmp_path / "profile")
+    Report(Report.Config(runs=(tmp_path / "run",), out=tmp_path / "out")).write()
+    assert not (tmp_path / "profile").exists()
 
 
 def test_two_processes_do_not_write_one_report(tmp_path):

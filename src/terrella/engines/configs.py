@@ -187,7 +187,7 @@ class RlvrConfig(MemoryConfig):
             raise ConfigError(
                 "group_size",
                 f"{self.algorithm} compares the episodes of a task, and there is only one",
-                "set group_size=2 or more, or algorithm=ppo",
+                "set group_size=2 or more",
             )
         if self.groups % processes:
             raise ConfigError(

@@ -25,6 +25,7 @@ from terrella.engines.configs import (
 from terrella.engines.engine import check_settings, make_engine
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.trl import trl_engine
+from terrella.engines.trl.arguments import training_arguments
 from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.spa.pipeline import Spa
@@ -103,6 +104,17 @@ def test_trl_knows_its_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert refused(EngineConfig(), tmp_path, rlvr=PLAIN).where == "groups"
     make_engine(EngineConfig(), work=tmp_path, rlvr=RlvrConfig(steps=0))  # no RL
+
+
+@pytest.mark.parametrize("rlvr", [{"algorithm": "ppo"}, {"world_loss": 0.1}])
+def test_trl_plays_each_task_twice_also_where_nothing_is_compared(rlvr, tmp_path):
+    """TRL's own config refuses one, but only after the warm-up."""
+    once = RlvrConfig(group_size=1, critic="separate", **rlvr)
+    with pytest.raises(ValueError, match="at least 2 generations"):
+        training_arguments(once, tmp_path, seed=0)
+    assert refused(EngineConfig(), tmp_path, rlvr=once).where == "rlvr.group_size"
+    check_settings(EngineConfig(), rlvr=once.replace(group_size=2))
+    check_settings(EngineConfig(engine="verl"), rlvr=once)
 
 
 def test_a_server_beside_the_trainer_serves_one_machine(tmp_path, monkeypatch):

@@ -24,8 +24,19 @@ def check_run(
             trackers(part.report_to)
     if rlvr is not None and rlvr.steps:
         rlvr.check(processes=ranks or processes())
+        _check_group_size(rlvr)
         if config.sampler == "vllm":
             check_one_machine(machines or machine_count())
+
+
+def _check_group_size(rlvr: RlvrConfig) -> None:
+    if rlvr.group_size < 2:
+        raise ConfigError(
+            "rlvr.group_size",
+            f"{rlvr.group_size}, and TRL's trainer plays each task at least twice, whatever the "
+            "algorithm",
+            "set group_size=2 or more, or use engine=verl",
+        )
 
 
 def _check_attention(part: MemoryConfig, where: str) -> None:

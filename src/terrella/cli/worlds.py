@@ -155,6 +155,7 @@ def wrap(env: Positional[str], /, *, name: str = "") -> None:
     done = write(env, Path.cwd(), name)
     console.print(
         f"wrote {done.path.name}: {done.starts}\n"
+        f"the env took {done.resets:,} resets and {done.steps:,} steps\n"
         f"now: terrella check {done.module}\n"
         f"then: terrella train-world-model {done.module}.{done.module}_model "
         f"--out runs/{done.module}" + (f"\nwarning: {done.warning}" if done.warning else ""),

@@ -106,6 +106,26 @@ class Wrapped:
     starts: str
     warning: str
     """Why a model of it can hardly be certified; usually nothing."""
+    resets: int
+    """Of the env, for all of this."""
+    steps: int
+
+
+class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Counts what the env is asked for: its steps may be expensive."""
+
+    resets = 0
+    steps = 0
+
+    def reset(self, **more: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the env, and count it."""
+        self.resets += 1
+        return self.env.reset(**more)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step of the env, and count it."""
+        self.steps += 1
+        return self.env.step(action)
 
 
 def wrap(env_id: str, folder: Path, name: str = "") -> Wrapped:
@@ -129,7 +149,14 @@ def wrap(env_id: str, folder: Path, name: str = "") -> Wrapped:
         env.close()
         twin.close()
     path.write_text(text, "utf-8")
-    return Wrapped(path=path, module=module, starts=starts, warning=warning)
+    return Wrapped(
+        path=path,
+        module=module,
+        starts=starts,
+        warning=warning,
+        resets=env.resets + twin.resets,
+        steps=env.steps + twin.steps,
+    )
 
 
 def _free_name(env_id: str, name: str) -> str:
@@ -153,7 +180,7 @@ def module_name(env_id: str) -> str:
     return re.sub(r"\W", "_", words).lower()
 
 
-def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
+def make_env(env_id: str) -> Counted:
     """The env, without a time limit of its own; `module:Env-v0` imports the module first."""
     module = env_id.rpartition(":")[0]
     try:
@@ -163,7 +190,7 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
                 f"no module {module} in this folder or installed",
                 "run this in the folder of the module, or install its package",
             )
-        return gymnasium.make(env_id.rpartition(":")[2], max_episode_steps=-1)
+        return Counted(gymnasium.make(env_id.rpartition(":")[2], max_episode_steps=-1))
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(env_id, str(error), "install what it names") from error
     except ModuleNotFoundError as error:

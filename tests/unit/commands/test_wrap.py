@@ -1,5 +1,6 @@
 """`terrella wrap`: an env that Terrella has never seen becomes a world that passes `check`."""
 
+import functools
 import subprocess
 import sys
 from dataclasses import replace
@@ -37,6 +38,28 @@ def wrapped(env_id, folder, monkeypatch):
     name = f"wrapped_{module_name(env_id)}"
     done = wrap(env_id, folder, name)
     return done, world_config(name)
+
+
+def test_what_a_wrap_costs_is_counted(tmp_path, monkeypatch):
+    """Steps of an env may be expensive, and only the env sees them all."""
+    kind = type(gymnasium.make("CliffWalking-v1").unwrapped)
+    asked = {"reset": 0, "step": 0}
+
+    def count(name):
+        asked_of = getattr(kind, name)
+
+        @functools.wraps(asked_of)
+        def counted(*given, **more):
+            asked[name] += 1
+            return asked_of(*given, **more)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    count("reset")
+    count("step")
+    done = wrap("CliffWalking-v1", tmp_path, "cliff")
+    assert {"reset": done.resets, "step": done.steps} == asked
+    assert asked["step"] > 1000
 
 
 def test_an_env_with_one_initial_state_passes_every_check(tmp_path, monkeypatch):

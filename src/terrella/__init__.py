@@ -25,7 +25,6 @@ _HOMES = {
         "State",
         "Status",
         "Stop",
-        "Tally",
         "Text",
         "Transition",
         "Tree",

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from tests.support.listed_shards import ListedShards
+
 from terrella.data.recorded import Recording, recorded_episode
-from terrella.data.shards import ListedShards
 from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer
 from terrella.models.configs import FrameTokenizerConfig

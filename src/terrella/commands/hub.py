@@ -55,7 +55,7 @@ REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 Kind = Literal["model", "dataset"]
 
 
-def push(folder: Path, repo: str, *, private: bool = True, message: str = "") -> str:
+def push(folder: Path, repo: str, *, private: bool = True) -> str:
     """Upload a run with its card; return the URL of the commit.
 
     The token is `HF_TOKEN`, or that of your login.
@@ -71,7 +71,7 @@ def push(folder: Path, repo: str, *, private: bool = True, message: str = "") ->
             repo_id=repo,
             repo_type=kind,
             folder_path=staged,
-            commit_message=message or f"terrella: {run.name}",
+            commit_message=f"terrella: {run.name}",
         )
     return str(commit.commit_url)
 

@@ -152,7 +152,7 @@ class Verdict:
 
     A reply that cannot be parsed is wrong (0), and so is one that makes the verifier fail. A
     failure with another cause is masked: its value is None, so that no mean can count it as a zero.
-    `core.judge` tells the two apart; `Tally` counts masked verdicts by cause.
+    `core.judge` tells the two apart.
     """
 
     value: float | None
@@ -200,11 +200,6 @@ class Stop(enum.StrEnum):
     WORLD_TIMEOUT = "world_timeout"
     WORLD_ERROR = "world_error"
     POLICY_ERROR = "policy_error"
-
-    @property
-    def is_truncated(self) -> bool:
-        """A limit ended it: steps or tokens ran out."""
-        return self in (Stop.OUT_OF_STEPS, Stop.OUT_OF_TOKENS)
 
     @property
     def is_broken(self) -> bool:
@@ -328,26 +323,3 @@ class Prediction:
     risk: float
     success: bool = False
     """Whether the step ended the episode with success."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts verdicts by status; the mean leaves masked ones out."""
-
-    counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
-    total: float = 0.0
-
-    def add(self, verdict: Verdict) -> None:
-        self.counts[verdict.status] += 1
-        self.total += verdict.value or 0.0
-
-    @property
-    def masked(self) -> int:
-        """Number of masked verdicts."""
-        return sum(self.counts[status] for status in MASKED)
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over the verdicts that are not masked; None if there are none."""
-        counted = sum(self.counts.values()) - self.masked
-        return self.total / counted if counted else None

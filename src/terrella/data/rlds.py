@@ -31,7 +31,6 @@ def read_rlds(
     image: str = "observation/image",
     actions: Sequence[str] = ("action",),
     size: tuple[int, int] | None = None,
-    name: str = "",
     first: int = 0,
 ) -> Iterator[Episode]:
     """Yield every episode of a shard, or of all shards in a folder, from number `first` on.
@@ -47,7 +46,7 @@ def read_rlds(
             columns = read_example(record, place)
             with reading(place, REMEDY):
                 recording = _recording(columns, image, actions, size)
-                recording = replace(recording, source=name or f"rlds/{source.name}", number=number)
+                recording = replace(recording, source=f"rlds/{source.name}", number=number)
                 episode = recorded_episode(recording)
             yield episode
             number += 1

@@ -59,20 +59,6 @@ class Shards(abc.ABC):
             yield from self.load(shard)
 
 
-class ListedShards(Shards):
-    """Episodes that are in memory already, as one shard."""
-
-    def __init__(self, episodes: Sequence[Episode]) -> None:
-        self.listed = [
-            episode for episode in episodes if episode.transitions and not episode.stop.is_broken
-        ]
-        lengths = [len(episode.transitions) for episode in self.listed]
-        self.lengths = [np.array(lengths, np.int64)] if lengths else []
-
-    def load(self, shard: int) -> list[Episode]:
-        return self.listed
-
-
 @dataclass(frozen=True)
 class _Place:
     """Where a shard is: the row group that its episodes begin in."""

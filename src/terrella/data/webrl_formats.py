@@ -127,20 +127,6 @@ def training_steps(trace: Trace) -> list[TrainingStep]:
     return converted
 
 
-def outcome_model_example(trace: Trace) -> dict[str, Any]:
-    """A training example of the outcome model, with its label.
-
-    The prompt is the intent, one line per action, and the last page.
-    """
-    steps = trace.steps
-    prompt = _question(steps[0].target, [step.response for step in steps], steps[-1].html)
-    label = "YES" if trace.score > 0.5 else "NO"
-    return {
-        "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": label}],
-        "system": OUTCOME_MODEL_SYSTEM,
-    }
-
-
 def _question(intent: str, responses: Sequence[str], page: str) -> str:
     actions = ["; ".join(response.split("\n")).strip() for response in responses]
     return (
@@ -297,11 +283,6 @@ def read_tasks(path: Path) -> list[TaskInfo]:
             "the file must have one object with an intent per task",
         )
     return [_record(TaskInfo, row, path) for row in rows]
-
-
-def write_tasks(path: Path, tasks: Sequence[TaskInfo]) -> None:
-    rows = [asdict(task) for task in tasks]
-    write_atomic(path, json.dumps(rows, ensure_ascii=False, indent=1).encode())
 
 
 def _read(path: Path) -> Any:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from terrella.core.episode import play
 from terrella.core.errors import EngineError
-from terrella.core.judge import judge
 from terrella.core.protocols import Policy
 from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.stats import mean_interval
-from terrella.core.types import Episode, Split, Tally, Transition
+from terrella.core.types import Episode, Split
 from terrella.core.world import StateWorld, World
 from terrella.policies.basic import Expert, Random
 from terrella.rollout.tasks import distinct_instances
@@ -159,12 +158,3 @@ def exact_random(
             return None
         world.solver.clear()
     return sum(values) / len(values)
-
-
-def no_change(world: World, transitions: Iterable[Transition]) -> Tally:
-    """Score of predicting no change, by the world's own verifier."""
-    tally = Tally()
-    for step in transitions:
-        before = step.observation
-        tally.add(judge(world.verifier, reply=before, truth=step.next_observation, before=before))
-    return tally

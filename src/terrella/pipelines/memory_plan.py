@@ -17,7 +17,7 @@ from terrella.core.config_override import override
 from terrella.core.errors import ConfigError
 from terrella.engines.configs import LearnerConfig, RlvrConfig, SftConfig
 from terrella.engines.hardware import Hardware
-from terrella.engines.memory.plan import Plan, Sharding, make_plan
+from terrella.engines.memory.plan import Plan, make_plan
 from terrella.engines.memory.show import verdict
 from terrella.engines.training_parts import used_settings
 from terrella.pipelines.phases import phases
@@ -44,14 +44,12 @@ class Remedy:
     """Times as many devices."""
 
 
-def plan_config(
-    config: Configurable.Config, hardware: Hardware, sharding: Sharding | None = None
-) -> Plan:
-    """The plan of a config; without a sharding, DDP if it fits, else FSDP2."""
+def plan_config(config: Configurable.Config, hardware: Hardware) -> Plan:
+    """The plan of a config: DDP if it fits, else FSDP2."""
     share = hardware.shared_by(getattr(config, "at_once", 1))
     found = phases(config)
-    plan = make_plan(found, share, sharding or "ddp")
-    if sharding is None and not plan.fits and share.processes > 1:
+    plan = make_plan(found, share, "ddp")
+    if not plan.fits and share.processes > 1:
         plan = make_plan(found, share, "fsdp2")
     return plan
 

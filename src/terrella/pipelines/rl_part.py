@@ -28,7 +28,7 @@ class RlPart:
     """None for a step whose verdicts were all masked."""
 
 
-def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
+def rl_finetune(
     run: RunFolder,
     engine: Engine,
     start: Path,
@@ -37,15 +37,12 @@ def rl_finetune(  # noqa: PLR0913  a run, its start, its tasks and its settings
     *,
     seed: int,
     evaluate_on: int,
-    phase: str = "rlvr",
 ) -> RlPart:
     """RLVR from the model in `start` to `rl/model` in the run's folder; done once."""
     trained = run / "rl" / "model"
 
     def train() -> list[float | None]:
-        result = engine.rlvr(
-            start, source, config, trained, seed=seed, progress=run.progress, phase=phase
-        )
+        result = engine.rlvr(start, source, config, trained, seed=seed, progress=run.progress)
         if run.is_main:
             write_json_lines(run / "curve.jsonl", result.curve)
         return step_values(result.curve, "reward")

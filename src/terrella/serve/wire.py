@@ -41,6 +41,8 @@ MAX_HISTORY = 1000
 MAX_FRAME_DATA = 2**26
 """Characters of base64."""
 MAX_SIDE = 10_000
+ALTERNATIVES = 3
+"""Most results of a step that are sent beside the most likely one."""
 MAX_DEPTH = 10**6
 
 
@@ -189,13 +191,13 @@ def _read_history(rows: Any, limits: ServeSettings.Config) -> tuple[Transition, 
 
 
 def prediction_json(
-    distribution: PredictiveDistribution, *, trust: Mapping[str, Any], alternatives: int = 3
+    distribution: PredictiveDistribution, *, trust: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the most likely result with its trust, then some alternatives.
 
     `observation` is null if no sample could be read.
     """
-    results = [_result_json(result) for result in distribution.predictions[: alternatives + 1]]
+    results = [_result_json(result) for result in distribution.predictions[: 1 + ALTERNATIVES]]
     empty: dict[str, Any] = {
         "observation": None,
         "reward": None,

@@ -325,20 +325,20 @@ def carried(by_depth: Sequence[Sequence[float]], lengths: Sequence[int]) -> NDAr
     return table
 
 
-def accuracy_bound(groups: Sequence[Sequence[float]], *, confidence: float = CONFIDENCE) -> float:
-    """Lower bound of the mean accuracy of the worst group, for each of them at this confidence.
+def accuracy_bound(groups: Sequence[Sequence[float]]) -> float:
+    """Lower bound of the mean accuracy of the worst group, each at the confidence `CONFIDENCE`.
 
     It needs no assumption but that the episodes of a group are independent.
     """
     return min(
-        1.0 - mean_upper_bound([1.0 - value for value in values], confidence=confidence)
+        1.0 - mean_upper_bound([1.0 - value for value in values], confidence=CONFIDENCE)
         for values in groups
     )
 
 
-def least_reached(error: float, *, confidence: float = CONFIDENCE) -> int:
+def least_reached(error: float) -> int:
     """Fewest episodes that can show an error by their own steps, if none of them is wrong."""
-    return math.ceil(round(math.log(1.0 - confidence) / math.log(1.0 - error), 9))
+    return math.ceil(round(math.log(1.0 - CONFIDENCE) / math.log(1.0 - error), 9))
 
 
 def safe_horizon(bounds: Sequence[float], reached: Sequence[int], *, error: float) -> int:

@@ -98,20 +98,20 @@ def calibration_rows(count: int, policies: int = 1) -> slice:
     return slice(int(instances * FIT_SHARE) * policies, count)
 
 
-def least_calibration(level: float, *, confidence: float = CONFIDENCE) -> int:
-    """Minimum number of calibration steps that can show a level at this confidence."""
-    return math.ceil(round(math.log(1.0 - confidence) / math.log(level), 9))
+def least_calibration(level: float) -> int:
+    """Minimum number of calibration steps that can show a level at the confidence `CONFIDENCE`."""
+    return math.ceil(round(math.log(1.0 - CONFIDENCE) / math.log(level), 9))
 
 
-def conformal_rank(n: int, level: float, *, confidence: float = CONFIDENCE) -> int | None:
-    """Which of n sorted scores covers new steps at `level` with this confidence; None if none does.
+def conformal_rank(n: int, level: float) -> int | None:
+    """Which of n sorted scores covers new steps at `level`, by `CONFIDENCE`; None if none does.
 
     The coverage of the k-th of n scores is at least `level` unless k or more of them lie below the
     true quantile, a binomial event. Split conformal's usual rank holds on average only: half of all
     calibrations fall short of it.
     """
     for rank in range(math.ceil(n * level), n + 1):
-        if 1.0 - binomial_cdf(rank - 1, n, level) <= 1.0 - confidence:
+        if 1.0 - binomial_cdf(rank - 1, n, level) <= 1.0 - CONFIDENCE:
             return rank
     return None
 
@@ -174,10 +174,8 @@ def _fit_logistic(features: Array, targets: Array) -> Array:
     return weights
 
 
-def trusted_below(
-    risks: Array, wrong: Array, *, error: float, confidence: float = CONFIDENCE
-) -> float | None:
-    """Largest risk at or below which the error is under `error` at this confidence.
+def trusted_below(risks: Array, wrong: Array, *, error: float) -> float | None:
+    """Largest risk at or below which the error is under `error`, by `CONFIDENCE`.
 
     Thresholds are tried in increasing order, starting with the safest quarter of the steps (more if
     that is too few to show anything, see `FIRST_ERROR`), and the first failure ends the search.
@@ -187,13 +185,13 @@ def trusted_below(
     """
     order = np.argsort(risks)
     ordered, mistakes = risks[order], np.cumsum(wrong[order])
-    fewest = least_trusted(error, found=FIRST_ERROR * error, confidence=confidence)
+    fewest = least_trusted(error, found=FIRST_ERROR * error)
     first = min(len(order), max(fewest, len(order) // 4))
     tried = {*range(first, len(order), max(1, len(order) // 50)), len(order)}
     ends = np.searchsorted(ordered, ordered, side="right")
     best = None
     for count in sorted({int(ends[each - 1]) for each in tried if each}):
-        if count < first or mean_p_value(mistakes[count - 1], count, error) > 1.0 - confidence:
+        if count < first or mean_p_value(mistakes[count - 1], count, error) > 1.0 - CONFIDENCE:
             break
         best = float(ordered[count - 1])
     return best
@@ -254,11 +252,11 @@ def trusted_for_all(
     return SharedThreshold(value, tuple(failed), tuple(map(len, groups)))
 
 
-def _shows(wrong: Array, error: float, *, confidence: float = CONFIDENCE) -> bool:
+def _shows(wrong: Array, error: float) -> bool:
     """Whether these steps show that such steps are wrong less often than `error`."""
-    if len(wrong) < least_trusted(error, confidence=confidence):
+    if len(wrong) < least_trusted(error):
         return False
-    return mean_p_value(float(wrong.sum()), len(wrong), error) <= 1.0 - confidence
+    return mean_p_value(float(wrong.sum()), len(wrong), error) <= 1.0 - CONFIDENCE
 
 
 def _not_shown(name: str, wrong: Array, error: float, where: str = "") -> str:
@@ -276,9 +274,9 @@ def _not_shown(name: str, wrong: Array, error: float, where: str = "") -> str:
     return f"{tested}, and it takes {needed} such steps: certify on more instances"
 
 
-def least_trusted(error: float, *, found: float = 0.0, confidence: float = CONFIDENCE) -> int:
+def least_trusted(error: float, *, found: float = 0.0) -> int:
     """Fewest steps that show an error of at most `error`, if they have the error `found`."""
-    return math.ceil(round(-math.log(1.0 - confidence) / kl_divergence(found, error), 9))
+    return math.ceil(round(-math.log(1.0 - CONFIDENCE) / kl_divergence(found, error), 9))
 
 
 class RiskEstimator:

@@ -77,12 +77,6 @@ class CertifiedModel:
         """One distribution with its risk per query."""
         return self.risk_estimator.assess(queries)
 
-    async def assess_async(
-        self, queries: Sequence[Query]
-    ) -> list[tuple[PredictiveDistribution, float]]:
-        """As `assess`, without blocking the caller's event loop."""
-        return self.rate(queries, await self.predict_async(queries))
-
     def rate(
         self, queries: Sequence[Query], distributions: list[PredictiveDistribution]
     ) -> list[tuple[PredictiveDistribution, float]]:

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from tests.support.listed_shards import ListedShards
 
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.types import Split
@@ -11,7 +12,7 @@ from terrella.data import parts, recorded_store
 from terrella.data.recorded import Recording, recorded_episode
 from terrella.data.recorded_store import fill_store
 from terrella.data.shard_draws import ShardDraws
-from terrella.data.shards import ListedShards, StoredShards
+from terrella.data.shards import StoredShards
 from terrella.data.store import EpisodeStore
 
 COUNT = 60

@@ -55,17 +55,6 @@ def test_a_long_page_is_cut_to_fit():
     )
 
 
-def test_an_outcome_model_example_has_one_line_per_action():
-    example = formats.outcome_model_example(trace(score=0.0))
-    prompt, label = example["conversations"]
-    assert label["value"] == "NO" and example["system"].endswith("YES or NO.")
-    assert prompt["value"] == (
-        "The User Intent:\nBuy tea\n\nAction History:\n"
-        '# Element: x; do(action="Click", element="7")\n'
-        'exit(message="done")\n\nThe Current Screenshot:\n<a>1</a>'
-    )
-
-
 def test_traces_steps_and_tasks_survive_the_disk(tmp_path):
     page = replace(trace(0.5).steps[1], html="<p>a\u2028b\x85c</p>")  # not ends of lines
     written = replace(trace(0.5), steps=(trace().steps[0], page))
@@ -76,7 +65,8 @@ def test_traces_steps_and_tasks_survive_the_disk(tmp_path):
     formats.write_steps(tmp_path / "steps.json", [formats.training_steps(trace())])
     assert formats.read_steps(tmp_path / "steps.json") == [formats.training_steps(trace())]
     tasks = [formats.TaskInfo(intent="Buy tea", sites=("shopping",), start_url="__SHOPPING__")]
-    formats.write_tasks(tmp_path / "tasks.json", tasks)
+    rows = [{"intent": "Buy tea", "sites": ["shopping"], "start_url": "__SHOPPING__"}]
+    (tmp_path / "tasks.json").write_text(json.dumps(rows))
     assert formats.read_tasks(tmp_path / "tasks.json") == tasks
 
 
@@ -122,5 +112,8 @@ def test_a_trace_is_an_attempt_and_a_trace_again(score):
     ]
     steps = train_steps(made, 1.0)
     assert steps[1].input.past_actions == made.actions[:1] and steps[0].taken == -1
-    question = formats.outcome_question(made, made.last)
-    assert question == formats.outcome_model_example(trace(score))["conversations"][0]["value"]
+    assert formats.outcome_question(made, made.last) == (
+        "The User Intent:\nBuy tea\n\nAction History:\n"
+        '# Element: x; do(action="Click", element="7")\n'
+        'exit(message="done")\n\nThe Current Screenshot:\n<a>1</a>'
+    )

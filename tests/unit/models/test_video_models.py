@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from tests.support.listed_shards import ListedShards
+
 from terrella.core.errors import ConfigError, EngineError, StoreError
 from terrella.data.recorded import Recording, recorded_episode
-from terrella.data.shards import ListedShards
 from terrella.engines.frames.configs import TokenizerTrainConfig
 from terrella.engines.frames.pixel_trainer import clone, fit_classifier
 from terrella.engines.frames.tokenizer_trainer import TokenizerTrainer

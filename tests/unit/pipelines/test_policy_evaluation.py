@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.listed_shards import ListedShards
 from tests.support.little_videos import film_episode, little_codec
 
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.run_folder import Manifest
-from terrella.data.shards import ListedShards
 from terrella.models.configs import FrameTokenizerConfig
 from terrella.pipelines.evaluate import policies
 from terrella.pipelines.evaluate.policies import (

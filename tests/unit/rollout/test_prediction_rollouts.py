@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import tests.support.quiet_trl  # noqa: F401
+from tests.support.listed_shards import ListedShards
 from tests.support.little_videos import film_episode, little_codec
 
 from terrella.algos.episode_batch import Score, TokenCounts, turn_advantages
 from terrella.core.errors import ConfigError
 from terrella.core.judge import mean_verdict
 from terrella.core.types import Status, Text, Verdict
-from terrella.data.shards import ListedShards
 from terrella.engines.configs import RlvrConfig
 from terrella.engines.local.local_sampler import LocalSampler
 from terrella.engines.trl.packs import pack_episodes, token_logprobs

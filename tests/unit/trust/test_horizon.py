@@ -416,4 +416,3 @@ def test_the_bound_is_that_of_the_worst_policy_at_the_stated_confidence():
     assert accuracy_bound([[1.0] * 100]) == pytest.approx(0.05 ** (1 / 100))
     good, poor = [1.0] * 100, [1.0] * 80 + [0.0] * 20
     assert accuracy_bound([good, poor]) == accuracy_bound([poor]) < 0.8
-    assert accuracy_bound([good], confidence=0.9) == pytest.approx(0.1 ** (1 / 100))

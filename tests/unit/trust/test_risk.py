@@ -321,7 +321,6 @@ def test_faultless_steps_that_show_an_error_rate():
         assert (1 - error) ** least_trusted(error) <= 0.05
         assert (1 - error) ** (least_trusted(error) - 1) > 0.05
     assert least_trusted(0.8) == 2 and least_trusted(0.1) == 29 and least_trusted(0.03) == 99
-    assert least_trusted(0.03, confidence=0.99) == 152
 
 
 def at(*places, count=60, size=1.0):

@@ -16,7 +16,7 @@ import pytest
 from terrella.core.config import dump, rebuild
 from terrella.core.errors import ConfigError, VerifierError
 from terrella.core.judge import judge
-from terrella.core.types import Frames, State, Status, Tally, Text, Tree
+from terrella.core.types import Frames, State, Status, Text, Tree
 from terrella.verify.isolated import Isolated
 from terrella.verify.state import StateDiff
 from terrella.verify.text import Exact
@@ -138,11 +138,11 @@ def test_printing_and_reading_cannot_reach_the_protocol(isolated, word, capfd):
     assert capfd.readouterr().out == ""  # what a verifier prints goes to the error stream
 
 
-def test_a_tally_counts_masked_verdicts_and_averages_the_others(isolated, capfd):
-    tally = Tally()
-    for word in ("fine", "stumble", "sleep", "fine", "wrong", "vanish", "fine"):
-        tally.add(ask(isolated, word))
-    assert tally.masked == 3 and tally.counts[Status.TIMEOUT] == 1 and tally.mean == 0.75
+def test_what_the_verifier_breaks_is_masked_and_the_others_count(isolated, capfd):
+    words = ("fine", "stumble", "sleep", "fine", "wrong", "vanish", "fine")
+    verdicts = [ask(isolated, word) for word in words]
+    assert [verdict.value for verdict in verdicts] == [1.0, None, None, 1.0, 0.0, None, 1.0]
+    assert verdicts[2].status is Status.TIMEOUT
 
 
 def test_nothing_is_left_after_close(hostile):

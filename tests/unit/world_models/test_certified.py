@@ -92,7 +92,6 @@ def test_a_model_without_an_async_path_predicts_the_same_from_an_event_loop():
     model = certified_model_of(TrueModel(Counter.Config().build()))
     queries = [counter_query()]
     assert asyncio.run(model.predict_async(queries)) == model.predict(queries)
-    assert asyncio.run(model.assess_async(queries)) == model.assess(queries)
     assert model.assess(queries)[0][1] == 1.0  # not certified: full risk
 
 

@@ -96,13 +96,6 @@ class WebTask:
     oracle: tuple[str, ...] = ()
     """Mini-arena: a script that solves the task (see `oracle.py`)."""
 
-    @property
-    def needs_judge(self) -> bool:
-        """Whether a check needs an opinion."""
-        return "fuzzy_match" in self.answers or any(
-            "fuzzy_match" in page.required for page in self.pages
-        )
-
 
 def fill_placeholders(text: str, addresses: Mapping[str, str]) -> str:
     """Replace the placeholders of a text by addresses, longest placeholder first."""

@@ -7,7 +7,7 @@ A reply is one action in one of the languages of `web_language.py`. A page that 
 its end, never the question after it; where not even the past actions fit, the oldest are left out.
 Special tokens in pages are spelt with a space.
     codec = WebCodecConfig(form="compact", language="named").make(tokenizer)
-    codec.prompt(shown), codec.reply("click 4", shown.text)
+    codec.prompt(shown), codec.reply(codec.written("click 4", page))
 """
 
 from __future__ import annotations

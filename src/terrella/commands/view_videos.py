@@ -2,7 +2,8 @@
 
 Each clip is predicted frame by frame from its first frame with the recorded actions, so later steps
 of a page are deeper in imagination.
-    for number, episode, extras in predicted_clips(read_run(Path("runs/video")), limit=60): ...
+    run = read_run(Path("runs/video"))
+    for number, episode, extras in predicted_clips(run, 60, videos=None): ...
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The conversation is kept as it was spoken: the model sees its own replies again,
 answers a reply when all its actions are done. This is what a rollout does with token ids. A
 request that fails again and again masks its episode, with the reason. An episode that outgrows the
 endpoint's context is judged as it stands, like one that outgrows `episode_tokens`.
-    agent = EndpointAgent(Endpoint.Config(url=..., model=...).build(), rollout_config, threads=16)
-    row = await agent.play(asked, seed=0)
+    with ChatThreads(endpoint, 16) as threads, EndpointAgent(threads, config, form=None) as agent:
+        row = await agent.play(asked, seed=0)
 """
 
 from __future__ import annotations

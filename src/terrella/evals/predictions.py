@@ -4,7 +4,7 @@ A policy plays test instances; the model is asked, greedily, for the observation
 steps. In imagination it starts at the first observation and continues from its own predictions,
 with the same actions. Any chat model can be asked, here or behind an endpoint.
     predictor = TokenPredictor(sampler, codec, turn_tokens=256)
-    row = await predict_instance(predictor, verifier, asked_steps, horizon=5)
+    row = await predict_instance(predictor, verifier, "3f2a", tasks, steps=4, horizon=5)
 """
 
 from __future__ import annotations

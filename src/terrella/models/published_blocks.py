@@ -3,7 +3,7 @@
 Encoder and decoder are those of diffusers' VAE (residual blocks, one attention in the middle), with
 cross-attention to a context frame in the conditional ones. Names of submodules are the names in the
 published files. Written from their description; nothing is imported from their packages.
-    features = Encoder(config, attends=True).features(images)
+    features = Encoder((64, 128), layers=2, groups=32, latent=64, attends=True).features(images)
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 request is one turn, so worlds stay alive meanwhile, and a turn is never written by two versions.
     sampler = VersionedSampler(inner)
     sampled = await sampler.sample(request)       # sampled.version is 0
-    await sampler.pause(); load_weights(); sampler.go_on()
+    await sampler.pause(); load_new_weights(); sampler.go_on()
 """
 
 from __future__ import annotations

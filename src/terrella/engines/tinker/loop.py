@@ -2,7 +2,7 @@
 
 Worlds, verifiers, filters, credit and losses run in this process and are those of the other
 engines; the endpoint samples tokens and moves an adapter.
-    loop = RlvrLoop(trainer, rollout, tasks, config, saved, seed=0)
+    loop = RlvrLoop(trainer, rollout, tasks, config, saved, seed=0, budget=budget)
     loop.run(show)
 """
 

@@ -1,6 +1,7 @@
 """SFT at an endpoint: mean cross-entropy over the masked tokens of a batch, as on TRL.
 
-losses = fit_examples(trainer, examples, SftConfig(), progress, seed=0)
+fit_examples(trainer, examples, SftConfig(), saved, seed=0, show=show)
+losses = saved.curve
 """
 
 from __future__ import annotations

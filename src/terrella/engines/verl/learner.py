@@ -2,7 +2,8 @@
 
 The command holds the data and decides on each step; the workers hold the sharded model and its
 optimizer. Folders must be on storage that all nodes share.
-    with open_learner(config, model, LearnerConfig(), head="token", work=work, seed=0) as learner:
+    opened = open_learner(engine, samplers, model, config, head="token", work=work, seed=0)
+    with opened as learner:
         learner.forward_backward(examples, "cross_entropy")
 """
 

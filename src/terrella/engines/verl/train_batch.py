@@ -3,7 +3,8 @@
 Pure functions: tensors and plain records in, tensors out. B rows (episodes) of T completion tokens
 are padded; a row that only fills up a batch has an empty mask and is in no group.
     groups_PG = group_indices(uids, real)
-    batch = make_train_batch(columns, episode_facts(records, mask_BT), groups_PG, settings, longest)
+    facts = episode_facts(records, mask_BT)
+    batch = make_train_batch(columns, facts, groups_PG, settings, longest=longest)
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The risk section: do prediction sets hold what happens, and below which risk to imagine?
 
-section = risk_section(model, calibration, held_out, world.verifier, step_error=0.03)
+section = risk_section(
+    model, calibration, held_out, verifier, step_error=0.03, policies=["expert", "random"]
+)
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Rows are tokenised once, by the codec that the model is sampled with, and writte
 example that is too long is left out and counted; none is cut. Held-out rows are chosen by a hash of
 what is asked. A row may ask several questions, as an episode does of a world model; those that the
 train part also asks are dropped, so that the same question is never in both parts.
-    counts = RowWriter(run / "examples", limit=2048, share=0.05).write(rows)
+    writer = RowWriter(run / "examples", limit=2048, share=0.05)
+    counts = writer.write(rows, RowCounts(source_sha256=sha256, left_out={}), show)
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A model is known by its file or folder. Learners have the verbs of `core.protocols.Learner`; their
 data are steps of attempts, so the same updates (`updates.py`) train a pointer network and a
 language model. `engines/pointer/agent.py` and `language_agent.py` implement this.
-    with agent.actor(phase.previous.actor_path) as actor:
-        update_actor(actor, steps, columns, config, rng)
-        actor.save(phase.actor_path)
+    with agent.actor(phase.previous.actor) as actor:
+        update_actor(actor, steps, columns, "webrl_paper", config, rng)
+        actor.save(phase.actor)
 """
 
 from __future__ import annotations

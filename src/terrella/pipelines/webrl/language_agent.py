@@ -3,8 +3,8 @@
 A step becomes a training example: the prompt that the actor saw (written again from the same
 situation by the same codec) and the tokens that it wrote. The critic reads the same prompts with
 two value heads. The judge answers YES or NO in the published form.
-    agent = LanguageAgent(engine, rollout, codec, settings, start, work)
-    with agent.actor(phase.previous.actor_path) as actor: ...
+    agent = LanguageAgent(engine, rollout, config, codec, start=start, work=work, seed=0)
+    with agent.actor(phase.previous.actor) as actor: ...
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ It is trained on attempts whose verdicts are known, calibrated on others (a scal
 logits), and measured on a third set. Between `abstain_low` and `abstain_high` it abstains, and the
 attempt is not trained on. A page can claim its own success: `injections.py` counts how often that
 changes a verdict.
-    result = OutcomeModel(config).fit(agent, actor, families, folder, seed=0)
+    result = OutcomeModel(config).fit(agent, actor, families, folder, seed=0, patience=5)
     result.accuracy
 """
 

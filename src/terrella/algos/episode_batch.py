@@ -22,6 +22,7 @@ from terrella.algos.credit import per_turn, to_go, turn_rewards
 from terrella.algos.estimators import ESTIMATORS
 from terrella.algos.filters import group_spread, most_uncertain, top_p_spread
 from terrella.algos.losses import token_scales
+from terrella.core.errors import EngineError
 
 
 class Rules(Protocol):
@@ -57,7 +58,17 @@ class EpisodeFacts:
 
     @property
     def reward(self) -> float:
-        return math.nan if self.masked else sum(self.rewards)
+        """The sum of the rewards; nan if masked, and only then."""
+        if self.masked:
+            return math.nan
+        total = sum(self.rewards)
+        if not math.isfinite(total):
+            raise EngineError(
+                "rewards",
+                f"an episode that is not masked has the reward {total}",
+                "mend the world or the reward: only a masked verdict may be left out",
+            )
+        return total
 
 
 MISSING = EpisodeFacts(model_mask=(), turn_ends=(), rewards=(), world_rewards=(), masked=True)

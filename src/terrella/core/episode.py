@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from terrella.core.protocols import Policy, TurnPolicy
 from terrella.core.seeds import POLICY_STREAM, stream
+from terrella.core.step_values import check_step
 from terrella.core.types import (
     Episode,
     Moment,
@@ -93,8 +94,9 @@ class EpisodeRun:
         )
 
     def advance(self, action: str) -> Transition:
-        """Carry out one action and record it."""
+        """Carry out one action and record it. A reward that is no finite number is an error."""
         after, reward, terminated, truncated, info = self.world.step(action)
+        check_step(self.world.name, reward, terminated, truncated)
         # The episode was ended while the world was still stepping: this step is not recorded.
         if self.over:
             raise ValueError("the episode was ended during this step")

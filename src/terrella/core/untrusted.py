@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import lzma
+import math
 import re
 import struct
 import tarfile
@@ -129,8 +130,7 @@ def parse_json(data: bytes | str, where: str, remedy: str = DAMAGED, *, finite: 
         encoded = data.encode() if isinstance(data, str) else data
         if _is_too_deep(encoded):
             raise StoreError(where, f"is nested deeper than {MAX_DEPTH}", remedy)
-        constant = _refuse_constant if finite else None
-        return json.loads(encoded.decode("utf-8"), parse_constant=constant)
+        return (_FINITE if finite else _ANY).decode(encoded.decode("utf-8"))
 
 
 def read_json(path: Path, remedy: str = DAMAGED, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -188,6 +188,17 @@ def _is_too_deep(data: bytes) -> bool:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):  # 1e999 is JSON, and infinity as a float
+        raise ValueError(f"{text[:50]} is too large")
+    return value
+
+
+_FINITE = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)
+_ANY = json.JSONDecoder()
 
 
 # --- archives -------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ def episodes_to_table(episodes: Sequence[Episode], first: int) -> pa.Table:
     columns = {"episode": pa.array(owner + first, pa.int64()), "step": _step_numbers(episodes)}
     columns |= _observation_columns(BEFORE_FIELDS, _observations_before(episodes))
     columns |= _step_columns(steps)
+    _check_rewards(columns["reward"], "use plain, finite values")
     after = [None if step is None else step.next_observation for step in steps]
     columns |= _observation_columns(NEXT_FIELDS, after)
     for name, column in _episode_columns(episodes).items():
@@ -221,11 +222,20 @@ def _has_escapes(column: pa.Array | pa.ChunkedArray) -> bool:
     )
 
 
+def _check_rewards(column: pa.Array | pa.ChunkedArray, remedy: str) -> None:
+    """NaN and infinity would spread through returns, statistics and training texts."""
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.is_finite(column), min_count=0).as_py():
+        raise StoreError("reward", "is not a finite number in some step", remedy)
+
+
 # --- rows -> episodes -----------------------------------------------------------------------------
 
 
 def table_to_episodes(table: pa.Table) -> list[Episode]:
     """Inverse of `episodes_to_table`; the rows must be whole episodes."""
+    _check_rewards(table["reward"], "collect the episodes again")
     step_numbers = table["step"].to_numpy()
     starts = np.flatnonzero(step_numbers <= 0)
     ends = [*starts[1:].tolist(), table.num_rows]

@@ -20,6 +20,7 @@ import gymnasium
 from terrella.core.errors import MissingExtraError, StoreError, WorldError
 from terrella.core.fetch import fetch
 from terrella.core.spaces import Names, Observations
+from terrella.core.step_values import check_step
 from terrella.core.types import Observation
 from terrella.core.untrusted import MAX_JSON_BYTES, parse_json, reading
 from terrella.serve.settings import ServeSettings
@@ -91,7 +92,9 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
             raise WorldError("server", f"sent an invalid observation: {error.message}") from error
 
     def _request(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        reply = parse_json(self._ask(json.dumps({"type": kind, "data": data})), "server")
+        reply = parse_json(
+            self._ask(json.dumps({"type": kind, "data": data})), "server", ANOTHER_SERVER
+        )
         with reading("server", ANOTHER_SERVER):
             if reply.get("type") == "error":
                 raise WorldError("server", str(reply["data"].get("message")))
@@ -131,13 +134,9 @@ class RemoteEnv(gymnasium.Env[Observation, str]):
         reply = self._request("step", {"action": action})
         with reading("server", ANOTHER_SERVER):
             info = {**reply["metadata"], "actions": reply["observation"]["actions"]}
-            return (
-                self._observation(reply["observation"]),
-                float(reply["reward"]),
-                info["terminated"],
-                info["truncated"],
-                info,
-            )
+            ends = info["terminated"], info["truncated"]
+            check_step("server", reply["reward"], *ends)
+            return self._observation(reply["observation"]), float(reply["reward"]), *ends, info
 
     def close(self) -> None:
         """End the session."""

@@ -21,7 +21,7 @@ from terrella.algos.episode_batch import (
     token_counts,
     turn_advantages,
 )
-from terrella.core.errors import ConfigError
+from terrella.core.errors import ConfigError, EngineError
 from terrella.engines.configs import RlvrConfig
 
 
@@ -48,6 +48,13 @@ def episode(*rewards: float, masked: bool = False) -> EpisodeFacts:
         world_rewards=rewards,
         masked=masked,
     )
+
+
+@pytest.mark.parametrize("rewards", [(1.0, math.nan), (math.inf,), (1e308, 1e308)])
+def test_a_reward_that_is_not_finite_does_not_pass_for_a_masked_one(rewards: Any) -> None:
+    with pytest.raises(EngineError, match="an episode that is not masked has the reward"):
+        _ = episode(*rewards).reward
+    assert math.isnan(episode(*rewards, masked=True).reward)
 
 
 VARIED = [episode(1.0), episode(0.0)]

@@ -1,5 +1,6 @@
 """The episode loop: what breaks is masked with its name, and breaks nothing else."""
 
+import math
 import threading
 from dataclasses import replace
 
@@ -105,6 +106,33 @@ def test_a_world_that_raises_ends_its_episode_masked_and_named():
     episode = play(BreaksAtThree.Config().build(), random_policy, seed=0)
     assert episode.stop is Stop.WORLD_ERROR and len(episode.transitions) == 2
     assert episode.outcome.masked and episode.error == "breaks_at_three raised KeyError: 'lost'"
+
+
+@pytest.mark.parametrize(
+    "reward", [math.nan, -math.inf, pytest.param(10**400, id="huge"), "1", None]
+)
+def test_a_reward_that_is_no_finite_number_masks_the_episode(reward):
+    class Unbounded(Counter):
+        def outcomes(self, state, action):
+            done = super().outcomes(state, action)[0]
+            return [replace(done, reward=reward if self.steps else 0.5)]
+
+    episode = play(Unbounded.Config().build(), expert, seed=0)
+    assert episode.stop is Stop.WORLD_ERROR and episode.outcome.masked
+    assert "unbounded raised WorldError" in episode.error and "gave the reward" in episode.error
+    assert [step.reward for step in episode.transitions] == [0.5]
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_an_end_that_is_not_a_bool_masks_the_episode(name):
+    class Vague(Counter):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            ends = {"terminated": terminated, "truncated": truncated, name: "no"}
+            return observation, reward, *ends.values(), info
+
+    episode = play(Vague.Config().build(), expert, seed=0)
+    assert episode.outcome.masked and f"gave {name}='no'" in episode.error
 
 
 def test_a_world_that_cannot_list_its_actions_is_blamed_not_the_policy():

@@ -50,6 +50,13 @@ def test_our_own_metrics_may_be_nan_but_foreign_numbers_may_not(tmp_path):
         list(read_json_lines(tmp_path / "curve.jsonl"))
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 400 + ".0"])
+def test_a_number_that_becomes_infinite_is_refused(number):
+    with pytest.raises(StoreError, match="is too large"):
+        parse_json(f'{{"reward": {number}}}', "here")
+    assert parse_json("[1e300, -0.5, 3]", "here") == [1e300, -0.5, 3]
+
+
 def test_an_error_of_a_part_gets_the_place_of_the_whole():
     with (
         pytest.raises(StoreError, match="shard, record 3: image: is not one"),

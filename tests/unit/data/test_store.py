@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import threading
 from dataclasses import replace
 from itertools import pairwise
@@ -56,7 +57,7 @@ plain_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | texts, lambda v: st.lists(v, max_size=2)
 )
 infos = st.dictionaries(texts, plain_values, max_size=2)
-floats = st.floats(allow_nan=False)
+floats = st.floats(allow_nan=False, allow_infinity=False)
 verdicts = st.one_of(
     st.builds(
         lambda value, evidence, share: Verdict.of(value, evidence, share=share),
@@ -302,6 +303,21 @@ def test_info_that_is_not_json_is_named():
 def test_a_seed_that_does_not_fit_is_named():
     with pytest.raises(StoreError, match="seed: cannot be stored as int64"):
         encode_part([episode(seed=2**63)], 0, "p")
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_neither_written_nor_read(reward, tmp_path, monkeypatch):
+    made = episode()
+    hostile = replace(
+        made, transitions=(*made.transitions[:-1], replace(made.transitions[-1], reward=reward))
+    )
+    with pytest.raises(StoreError, match="reward: is not a finite number"):
+        encode_part([hostile], 0, "p")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_check_rewards", lambda *_: None)
+        write_store(tmp_path, [made], [hostile])
+    with pytest.raises(StoreError, match="reward: is not a finite number"):
+        list(EpisodeStore.open(tmp_path).episodes())
 
 
 def test_an_episode_that_does_not_begin_at_its_first_observation_is_refused():

@@ -33,8 +33,8 @@ def in_thread(server, port):
 
 
 @contextlib.contextmanager
-def world_server(*, step_seconds=0.0):
-    """Shows each message as an observation."""
+def world_server(*, step_seconds=0.0, reward="1.0", terminated=False):
+    """Shows each message as an observation; `reward` is JSON."""
 
     def schema(connection, request):
         body = json.dumps(SCHEMA).encode()
@@ -45,9 +45,10 @@ def world_server(*, step_seconds=0.0):
         for message in map(json.loads, socket):
             time.sleep(step_seconds if message["type"] == "step" else 0.0)
             observation = {"kind": "text", "text": message["type"], "actions": []}
-            metadata = {"terminated": False, "truncated": False}
-            data = {"observation": observation, "reward": 1.0, "metadata": metadata}
-            socket.send(json.dumps({"type": "observation", "data": data}))
+            metadata = {"terminated": terminated, "truncated": False}
+            data = {"observation": observation, "reward": 12.5, "metadata": metadata}
+            reply = json.dumps({"type": "observation", "data": data})
+            socket.send(reply.replace("12.5", reward if message["type"] == "step" else "null"))
 
     server = serve(session, "127.0.0.1", 0, process_request=schema)
     with in_thread(server, server.socket.getsockname()[1]) as url:
@@ -87,6 +88,25 @@ def test_a_late_reply_is_never_taken_for_the_next_one():
         for ask in (lambda: env.reset(seed=7), lambda: env.step("Down")):
             with pytest.raises(WorldError, match="the session is over"):
                 ask()
+        env.close()
+
+
+@pytest.mark.parametrize("reward", ["1e999", '"nan"', '"-inf"', "9" * 400, "null"])
+def test_a_reward_that_is_no_finite_number_is_refused(reward):
+    with world_server(reward=reward) as url:
+        env = RemoteEnv(url, TOKEN, seconds=5.0)
+        env.reset(seed=1)
+        with pytest.raises(TerrellaError, match=r"server.*(gave the reward|1e999)"):
+            env.step("Up")
+        env.close()
+
+
+def test_an_end_that_is_not_a_bool_is_refused():
+    with world_server(terminated="no") as url:
+        env = RemoteEnv(url, TOKEN, seconds=5.0)
+        env.reset(seed=1)
+        with pytest.raises(WorldError, match="gave terminated='no'"):
+            env.step("Up")
         env.close()
 
 

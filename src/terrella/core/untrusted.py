@@ -124,13 +124,24 @@ def inside(folder: Path, name: str) -> Path:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-def parse_json(data: bytes | str, where: str, remedy: str = DAMAGED, *, finite: bool = True) -> Any:
-    """One JSON value of bounded depth, in UTF-8; NaN and infinity only if not `finite`."""
+def parse_json(
+    data: bytes | str,
+    where: str,
+    remedy: str = DAMAGED,
+    *,
+    finite: bool = True,
+    surrogates: bool = False,
+) -> Any:
+    """One JSON value of bounded depth, in UTF-8.
+
+    It holds NaN and infinity only if not `finite`, and lone surrogates only if `surrogates`.
+    """
+    errors = "surrogatepass" if surrogates else "strict"
     with reading(where, remedy):
-        encoded = data.encode() if isinstance(data, str) else data
+        encoded = data.encode("utf-8", errors) if isinstance(data, str) else data
         if _is_too_deep(encoded):
             raise StoreError(where, f"is nested deeper than {MAX_DEPTH}", remedy)
-        return (_FINITE if finite else _ANY).decode(encoded.decode("utf-8"))
+        return (_FINITE if finite else _ANY).decode(encoded.decode("utf-8", errors))
 
 
 def read_json(path: Path, remedy: str = DAMAGED, max_bytes: int = MAX_JSON_BYTES) -> Any:

@@ -29,6 +29,7 @@ from terrella.core.config import record_from_json
 from terrella.core.errors import StoreError
 from terrella.core.integrity import file_sha256
 from terrella.core.types import Episode
+from terrella.core.untrusted import parse_json, reading
 from terrella.data.schema import SCHEMA, VERSION, episodes_to_table, table_to_episodes
 
 FORMAT = "terrella-episodes"
@@ -171,8 +172,9 @@ def describe_part(source: Path | bytes, spec: str | None = None) -> Part:
             "was collected with another spec",
             "move it away and run again: its episodes will be collected again",
         )
-    counts = record_from_json(EpisodeCounts, about["counts"])
-    first = int(about["first"])
+    with reading_part(name):
+        counts = record_from_json(EpisodeCounts, about["counts"])
+        first = int(about["first"])
     return Part(
         name=part_name(first, first + counts.episodes, digest),
         sha256=digest,
@@ -193,27 +195,28 @@ def check_version(where: str, version: Any) -> None:
 
 
 def _read_footer(file: BinaryIO, name: str) -> dict[str, Any]:
-    with _as_store_error(name):
+    with reading_part(name):
         metadata = pq.read_metadata(file).metadata or {}
     if _FOOTER_KEY not in metadata:
         raise StoreError(
             name, "is not part of an episode store", "open a folder written by `terrella collect`"
         )
-    about = json.loads(metadata[_FOOTER_KEY])
-    check_version(name, about["schema"])
-    return dict(about)
+    with reading_part(name):
+        about = dict(parse_json(metadata[_FOOTER_KEY], name))
+        check_version(name, about["schema"])
+    return about
 
 
 @contextlib.contextmanager
-def _as_store_error(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise StoreError(
-            name,
-            f"cannot be read: {error}",
-            "delete it and collect again: its episodes will be collected again",
-        ) from error
+def reading_part(
+    name: str, remedy: str = "delete it and collect again: its episodes will be collected again"
+) -> Iterator[None]:
+    """Report what Arrow and damaged rows raise as a StoreError that names the part."""
+    with reading(name, remedy):
+        try:
+            yield
+        except pa.ArrowException as error:  # not all of them are of Python's kinds, too
+            raise ValueError(str(error)) from error
 
 
 def part_tables(file: BinaryIO, name: str) -> Iterator[pa.Table]:
@@ -222,16 +225,20 @@ def part_tables(file: BinaryIO, name: str) -> Iterator[pa.Table]:
     The last episode of a group may continue in the next one, so it is carried over.
     """
     _read_footer(file, name)
-    parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    with reading_part(name):
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
     if not parquet.schema_arrow.equals(SCHEMA):
         raise StoreError(name, "has other columns than this version writes", "collect again")
     carried_over = SCHEMA.empty_table()
     for group in range(parquet.num_row_groups):
-        with _as_store_error(name):
+        with reading_part(name):
             rows = pa.concat_tables(
                 [carried_over, parquet.read_row_group(group).replace_schema_metadata()]
             )
-        cut = rows.num_rows - max(rows["step"][-1].as_py(), 0) - 1
+            # The last row says how many rows of its episode came before it.
+            cut = rows.num_rows - max(rows["step"][-1].as_py(), 0) - 1
+            if cut < 0:
+                raise StoreError(name, "begins within an episode", "collect again")
         carried_over = rows.slice(cut)
         if cut:
             yield rows.slice(0, cut)

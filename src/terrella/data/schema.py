@@ -10,7 +10,6 @@ encode: see `escape`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -34,9 +33,11 @@ from terrella.core.types import (
     Verdict,
     canonical_json,
 )
+from terrella.core.untrusted import parse_json
 
 VERSION = 2
 """Increased whenever a column changes its name, type or meaning, or a store its manifest."""
+COLLECT_AGAIN = "collect the episodes again, or get them again from their publisher"
 
 EPISODE_FIELDS = (
     pa.field("world", pa.string()),
@@ -67,6 +68,7 @@ STEP_FIELDS = (
     pa.field("info", pa.string()),  # JSON
 )
 INDEX_FIELDS = (pa.field("episode", pa.int64()), pa.field("step", pa.int32()))
+EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
 SCHEMA = pa.schema([*INDEX_FIELDS, *BEFORE_FIELDS, *STEP_FIELDS, *NEXT_FIELDS, *EPISODE_FIELDS])
 
 _TEXT_KINDS: dict[str, type[Text] | type[State] | type[Tree]] = {
@@ -234,8 +236,8 @@ def _check_rewards(column: pa.Array | pa.ChunkedArray, remedy: str) -> None:
 
 
 def table_to_episodes(table: pa.Table) -> list[Episode]:
-    """Inverse of `episodes_to_table`; the rows must be whole episodes."""
-    _check_rewards(table["reward"], "collect the episodes again")
+    """Inverse of `episodes_to_table`; a StoreError for rows that are not whole episodes."""
+    _check_rows(table)
     step_numbers = table["step"].to_numpy()
     starts = np.flatnonzero(step_numbers <= 0)
     ends = [*starts[1:].tolist(), table.num_rows]
@@ -244,12 +246,32 @@ def table_to_episodes(table: pa.Table) -> list[Episode]:
     before = _observations(table, BEFORE_FIELDS, shared)
     after = _observations(table, NEXT_FIELDS, shared)
     steps = _transitions(table, before, after)
-    owners = table.select([field.name for field in EPISODE_FIELDS]).take(pa.array(starts))
-    columns = [_values(owners[field.name]) for field in EPISODE_FIELDS]
+    owners = table.select(list(EPISODE_COLUMNS)).take(pa.array(starts))
+    columns = [_values(owners[name]) for name in EPISODE_COLUMNS]
     return [
         _episode(row, before[start], tuple(steps[start:end]) if step_numbers[start] == 0 else ())
         for row, start, end in zip(zip(*columns, strict=True), starts.tolist(), ends, strict=True)
     ]
+
+
+def _check_rows(table: pa.Table) -> None:
+    """Refuse rows that `episodes_to_table` never writes; a file may come from anybody."""
+    _check_rewards(table["reward"], COLLECT_AGAIN)
+    for name in ("step", "kind", *EPISODE_COLUMNS):
+        if name != "outcome" and table[name].null_count:  # a masked outcome is null
+            raise StoreError(name, "has no value in some row", COLLECT_AGAIN)
+    steps = table["step"].to_numpy()
+    follows = np.concatenate([[False], (steps[1:] == steps[:-1] + 1) & (steps[:-1] >= 0)])
+    if not ((steps == 0) | (steps == -1) | follows).all():
+        raise StoreError("step", "does not count the steps of whole episodes", COLLECT_AGAIN)
+    changes = np.diff(table["episode"].to_numpy()) != 0
+    if not np.array_equal(changes, steps[1:] <= 0):
+        raise StoreError("episode", "is not one number for each episode", COLLECT_AGAIN)
+    for name in (*(field.name for field in STEP_FIELDS), "next_kind"):
+        if not np.array_equal(table[name].is_valid().to_numpy(), steps >= 0):
+            raise StoreError(
+                name, "has no value in some step, or one without a step", COLLECT_AGAIN
+            )
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
@@ -315,17 +337,24 @@ def _transitions(
                 reward=reward,
                 terminated=terminated,
                 truncated=truncated,
-                info=json.loads(info),
+                info=_record("info", info),
             )
         )
     return steps
 
 
+def _record(name: str, text: str) -> dict[str, Any]:
+    value = parse_json(text, name, COLLECT_AGAIN, surrogates=True)
+    if not isinstance(value, dict):
+        raise StoreError(name, f"holds no JSON object: {text[:200]!r}", COLLECT_AGAIN)
+    return value
+
+
 def _episode(row: Sequence[Any], first: Observation, transitions: tuple[Any, ...]) -> Episode:
-    values = dict(zip((field.name for field in EPISODE_FIELDS), row, strict=True))
+    values = dict(zip(EPISODE_COLUMNS, row, strict=True))
     outcome = Verdict(
         value=values["outcome"],
-        parts=json.loads(values["outcome_parts"]),
+        parts=_record("outcome_parts", values["outcome_parts"]),
         status=Status(values["outcome_status"]),
         evidence=values["outcome_evidence"],
     )

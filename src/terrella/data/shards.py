@@ -10,7 +10,6 @@ shard only the lengths of its episodes are kept in memory; its frames are read w
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from terrella.core.errors import StoreError
 from terrella.core.integrity import check_file
 from terrella.core.types import Episode, Split, Stop
-from terrella.data.parts import Part
+from terrella.data.parts import Part, reading_part
 from terrella.data.schema import SCHEMA, table_to_episodes
 from terrella.data.store import AGAIN, EpisodeStore
 
@@ -83,7 +81,8 @@ class StoredShards(Shards):
                 self._index(store, part)
 
     def _index(self, store: EpisodeStore, part: Part) -> None:
-        with _opened(store.folder / part.name) as file:
+        path = store.folder / part.name
+        with reading_part(str(path), AGAIN), _opened(path) as file:
             first_row = 0
             table = file.read(columns=INDEX_COLUMNS)
             starts, lengths, wanted = _episodes_of(table, self.split)
@@ -98,7 +97,7 @@ class StoredShards(Shards):
     def load(self, shard: int) -> list[Episode]:
         place = self.places[shard]
         rows = self._rows(place, SCHEMA.names)
-        with _as_store_error(place):
+        with reading_part(str(place.store.folder / place.part.name), AGAIN):
             return table_to_episodes(rows)
 
     def actions(self, limit: int, order: Sequence[int]) -> list[str]:
@@ -117,7 +116,7 @@ class StoredShards(Shards):
         if path not in self._checked:
             check_file(path, place.part.sha256, AGAIN)
             self._checked.add(path)
-        with _opened(path) as file, _as_store_error(place):
+        with reading_part(str(path), AGAIN), _opened(path) as file:
             pieces = [file.read_row_group(place.group, columns=list(columns))]
             first = int(np.flatnonzero(pieces[0]["step"].to_numpy() <= 0)[0])
             pieces[0] = pieces[0].slice(first)
@@ -148,13 +147,3 @@ def _episodes_of(
     stops = np.array(firsts["stop"].to_pylist())
     wanted = (steps[starts] == 0) & (splits == split.value) & ~np.isin(stops, BROKEN)
     return starts, lengths, wanted
-
-
-@contextlib.contextmanager
-def _as_store_error(place: _Place) -> Iterator[None]:
-    """Damaged rows are named by their part."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        where = str(place.store.folder / place.part.name)
-        raise StoreError(where, f"cannot be read: {error}", AGAIN) from error

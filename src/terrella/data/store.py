@@ -33,6 +33,7 @@ from terrella.core.integrity import (
 )
 from terrella.core.run_folder import MANIFEST, OLD_SPEC, SPEC
 from terrella.core.types import Episode, Transition
+from terrella.core.untrusted import reading
 from terrella.data.parts import (
     FORMAT,
     PART_NAME,
@@ -44,7 +45,7 @@ from terrella.data.parts import (
     part_name,
     part_tables,
 )
-from terrella.data.schema import VERSION, table_to_episodes
+from terrella.data.schema import COLLECT_AGAIN, VERSION, table_to_episodes
 
 logger = logging.getLogger("terrella")
 AGAIN = "run the same `terrella collect` again: only what is damaged is collected again"
@@ -160,20 +161,23 @@ class EpisodeStore:
         """Yield tables of whole episodes, about one row group at a time."""
         for part in self.parts:
             check_file(self.folder / part.name, part.sha256, AGAIN)
+            episodes = transitions = 0
             with (self.folder / part.name).open("rb") as file:
-                yield from part_tables(file, part.name)
+                for table in part_tables(file, part.name):
+                    steps = table["step"].to_numpy()
+                    episodes += int((steps <= 0).sum())
+                    transitions += int((steps >= 0).sum())
+                    yield table
+            if (episodes, transitions) != (part.counts.episodes, part.counts.transitions):
+                what = f"has {episodes} episodes and {transitions} steps, and its list says "
+                what += f"{part.counts.episodes} and {part.counts.transitions}"
+                raise StoreError(str(self.folder / part.name), what, COLLECT_AGAIN)
 
     def episodes(self) -> Iterator[Episode]:
         """Yield all episodes in order."""
         for table in self.tables():
-            try:
+            with reading(str(self.folder), COLLECT_AGAIN):
                 episodes = table_to_episodes(table)
-            except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(
-                    str(self.folder),
-                    f"a row is damaged: {error}",
-                    "call `verify` to find out which part",
-                ) from error
             yield from episodes
 
     def transitions(self) -> Iterator[Transition]:

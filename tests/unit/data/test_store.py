@@ -454,15 +454,73 @@ def test_nan_is_never_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_row_is_named(tmp_path, monkeypatch):
-    write_store(tmp_path, [episode()])
+def rewritten(folder, change):
+    """A store of two episodes, the rows of whose part `change` rewrites, with the right hashes."""
+    write_store(folder, [episode(), episode()])
+    (path,) = folder.glob("part-*")
+    table = pq.read_table(path)
+    rows = change(table.to_pylist())
+    sink = io.BytesIO()
+    footer = {key: value for key, value in table.schema.metadata.items() if key != b"ARROW:schema"}
+    hostile = pa.Table.from_pylist(rows, table.schema).replace_schema_metadata(footer)
+    pq.write_table(hostile, sink, write_page_checksum=True)
+    store.finish(folder, [store.write_part(folder, sink.getvalue())], {})
+    return EpisodeStore.open(folder)
 
-    def damaged(table):
-        raise ValueError("no such split")
 
-    monkeypatch.setattr(store, "table_to_episodes", damaged)
-    with pytest.raises(StoreError, match="a row is damaged: no such split"):
-        list(EpisodeStore.open(tmp_path).episodes())
+def everywhere(**values):
+    return lambda rows: [row | values for row in rows]
+
+
+DEEP = "[" * 100_000
+REQUIRED = ["seed", "noise_seed", "world", "policy", "instance", "outcome_evidence", "error"]
+REQUIRED += ["reward", "action", "terminated", "truncated"]
+HOSTILE = {
+    "no row": lambda rows: [],
+    "no last row": lambda rows: rows[:-1],
+    "no last episode": lambda rows: rows[:2],
+    "one episode more": lambda rows: [*rows, *(row | {"episode": 2} for row in rows[:2])],
+    "two episodes as one": lambda rows: [
+        row | {"step": n, "episode": 0} for n, row in enumerate(rows)
+    ],
+    "steps as episodes": lambda rows: [
+        row | {"step": 0, "episode": n} for n, row in enumerate(rows)
+    ],
+    **{
+        f"{name}={str(value)[:9]}": everywhere(**{name: value})
+        for name, values in {
+            "info": (DEEP, "[1]", '{"a": NaN}', '{"a": 1e999}', "{", None),
+            "outcome_parts": (DEEP, "[]", '{"a": "b"}', '{"a": 1e999}', None),
+            "step": (None, -5, -1, 0, 1, 2**31 - 1),
+            "episode": (None,),
+            "outcome": (None, 7.0, math.nan),
+            "kind": (None, "frames", "x"),
+            "next_kind": (None, "frames"),
+            "observation": (None,),
+            "next_observation": (None,),
+            "split": (None, "x"),
+            "stop": (None, "x"),
+            "outcome_status": (None, "x", "error"),
+        }.items()
+        for value in values
+    },
+    **{f"no {name}": everywhere(**{name: None}) for name in REQUIRED},
+}
+
+
+@pytest.mark.parametrize("change_of", HOSTILE.values(), ids=HOSTILE)
+def test_rows_that_we_never_write_are_refused_with_the_place(change_of, tmp_path):
+    opened = rewritten(tmp_path, change_of)
+    with pytest.raises(StoreError) as caught:
+        list(opened.episodes())
+    assert (
+        "part-" in str(caught.value) or str(tmp_path) in str(caught.value)
+    ) and caught.value.remedy
+    assert len(str(caught.value)) < 1500
+
+
+def test_rows_that_are_as_we_write_them_are_read(tmp_path):
+    assert list(rewritten(tmp_path, list).episodes()) == [episode(), episode()]
 
 
 def test_parts_of_other_columns_are_refused(tmp_path):

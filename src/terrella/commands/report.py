@@ -16,9 +16,11 @@ from terrella.core.config import Configurable, Local, Recorded
 from terrella.core.errors import ConfigError
 from terrella.core.files import locked
 from terrella.core.metric import Metric
+from terrella.core.untrusted import reading
 from terrella.evals.agent_scores import Outcomes, compare_passes
 from terrella.show.report import write_report
 from terrella.show.report_data import load_report_data, short_names
+from terrella.show.report_sections import ONE_BY_ONE
 
 SHOWN_NAMES = 4
 """Runs that a title names."""
@@ -50,7 +52,8 @@ class Report(Configurable):
     def write(self) -> list[Path]:
         """Write `report.md`, `report.html` and `report.pdf`."""
         data = load_report_data(self.config.runs)
-        data.comparisons = compare_evaluations(data.evaluations)
+        with reading("report", ONE_BY_ONE):
+            data.comparisons = compare_evaluations(data.evaluations)
         with locked(self.config.out):
             return write_report(data, self.config.out, title=self.config.title or self._title())
 

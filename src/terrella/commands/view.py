@@ -26,13 +26,14 @@ from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError, TerrellaError
 from terrella.core.files import locked, subfolder
 from terrella.core.types import Episode
+from terrella.core.untrusted import reading
 from terrella.core.world import StateWorld, World
 from terrella.serve.settings import ServeSettings
 from terrella.serve.wire import RequestError
 from terrella.show.counterfactuals import EndedError, EpisodeAnalyzer
 from terrella.show.page import render_page, write_pages
 from terrella.show.page_data import Extras, PageBuilder, branch_json, page_observation
-from terrella.show.runs import Run, read_run
+from terrella.show.runs import STRANGE, Run, read_run
 from terrella.show.tables import interval_text
 from terrella.world_models.certified import CertifiedModel, load_certified_model
 
@@ -162,7 +163,9 @@ class View(Configurable):
 
     def build_page(self) -> PageBuilder:
         """Collect everything that the page shows."""
-        builder = PageBuilder(self.run.name, about=_about(self.run), curves=_curves(self.run))
+        with reading(str(self.run.folder), STRANGE):
+            about, curves = _about(self.run), _curves(self.run)
+        builder = PageBuilder(self.run.name, about=about, curves=curves)
         certificate = self.certified_model.certificate if self.certified_model else None
         builder.threshold = certificate.threshold if certificate else None
         for batch in _batches(self._episodes(), BATCH_SIZE):

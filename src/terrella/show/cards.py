@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 
 from terrella.core.errors import ConfigError
+from terrella.core.untrusted import reading
 from terrella.show.certificate import metric_tables
-from terrella.show.runs import Run
-from terrella.show.tables import interval_text, markdown_table
+from terrella.show.runs import STRANGE, Run
+from terrella.show.tables import interval_text, markdown_table, markdown_text
 
 USAGE = """```python
 from pathlib import Path
@@ -23,10 +24,11 @@ world = imagine(config, Path("this folder"))
 
 def card(run: Run) -> str:
     """Write the card that fits the kind of the run."""
-    if run.kind == "store":
-        return dataset_card(run)
-    if run.kind in ("rlvr", "world model"):
-        return model_card(run)
+    with reading(str(run.folder), STRANGE):
+        if run.kind == "store":
+            return dataset_card(run)
+        if run.kind in ("rlvr", "world model"):
+            return model_card(run)
     raise ConfigError(
         str(run.folder),
         f"there is no card for a {run.kind}",
@@ -45,7 +47,7 @@ def model_card(run: Run) -> str:
             library_name="transformers",
             pipeline_tag="text-generation",
         ),
-        f"# {run.name}",
+        f"# {markdown_text(run.name)}",
         "",
         f"A {kind.replace('-', ' ')} of `{world}`, trained with verifiable rewards by Terrella.",
         "",
@@ -77,7 +79,7 @@ def _trust(run: Run, kind: str) -> list[str]:
     """Summarise the certificate; a world model without one says so."""
     heading = ["## How far to trust it", ""]
     if run.certificate is not None:
-        verdict = f"**{run.certificate.headline}**"
+        verdict = f"**{markdown_text(run.certificate.headline)}**"
         tables = metric_tables(run.certificate.sections)
         rows = [row for _, table in tables for row in table]
         return [*heading, verdict, "", *markdown_table(("", ""), rows), ""]
@@ -97,7 +99,7 @@ def dataset_card(run: Run) -> str:
     files = [{"config_name": "default", "data_files": "part-*.parquet"}]
     lines = [
         *_front_matter(tags=["terrella", "episodes", world], configs=files),
-        f"# {run.name}",
+        f"# {markdown_text(run.name)}",
         "",
         f"Episodes of `{world}`: one row per transition. "
         "A null outcome was masked: leave it out of every mean.",
@@ -114,7 +116,7 @@ def dataset_card(run: Run) -> str:
 def _world_name(run: Run) -> str:
     if run.world is not None:
         return run.world.owner.name
-    return str(run.config.get("world", {}).get("class", "unknown"))
+    return str(run.config.get("world", {}).get("class", "unknown")).replace("`", "'")
 
 
 def _front_matter(**fields: object) -> list[str]:

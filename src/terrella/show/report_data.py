@@ -20,7 +20,8 @@ import numpy as np
 from terrella.core.config import leaves
 from terrella.core.errors import ConfigError
 from terrella.core.metric import Metric
-from terrella.show.runs import Run, read_json, read_run
+from terrella.core.untrusted import reading
+from terrella.show.runs import STRANGE, Run, read_json, read_run
 from terrella.trust.certificate import Certificate
 
 IGNORED_KEYS = ("seed", "base_cache")
@@ -109,10 +110,11 @@ def load_report_data(paths: Iterable[Path]) -> ReportData:
     data = ReportData()
     trained = defaultdict[str, NamedRuns](list)
     for path, name in short_names(paths).items():
-        if path.is_file():
-            _add_results(data, path, name)
-        else:
-            _add_run(data, read_run(path), name, trained)
+        with reading(str(path), STRANGE):
+            if path.is_file():
+                _add_results(data, path, name)
+            else:
+                _add_run(data, read_run(path), name, trained)
     for named_runs in trained.values():
         _refuse_equal_seeds(named_runs)
         taken = {group.name for group in data.groups}

@@ -44,6 +44,7 @@ KIND_BY_CLASS: dict[str, Kind] = {
 """The kind of a run by the class that its config builds."""
 MEASURED_ONLY = ("PageModel", "TextGameModel", "VideoModel")
 """What `train-world-model` also makes, and `certify` does not take."""
+STRANGE = "its manifest holds strange values: get it from its author again, or leave it out"
 TABLE_AGAIN = "run the same `terrella reproduce` again: the table is written again"
 
 
@@ -203,7 +204,9 @@ def read_run(folder: Path) -> Run:
     if not folder.is_dir():
         raise ConfigError(str(folder), "there is no such folder", "check the path")
     if (folder / "table.json").exists():
-        return Run(folder, "reproduction", read_sealed(folder / "table.json", TABLE_AGAIN))
+        table = read_sealed(folder / "table.json", TABLE_AGAIN)
+        _refuse_strange(folder, table)
+        return Run(folder, "reproduction", table)
     if not (folder / MANIFEST).exists():
         if (folder / SPEC).exists():
             raise ConfigError(
@@ -213,6 +216,7 @@ def read_run(folder: Path) -> Run:
     manifest = read_json(folder / MANIFEST)
     is_store = isinstance(manifest, dict) and "parts" in manifest
     manifest = read_store_manifest(folder) if is_store else asdict(read_manifest(folder))
+    _refuse_strange(folder, manifest)
     class_name = str(manifest.get("config", {}).get("class", "")).rpartition(":")[2]
     if not class_name:
         raise ConfigError(
@@ -220,6 +224,13 @@ def read_run(folder: Path) -> Run:
         )
     kind = "store" if "parts" in manifest else KIND_BY_CLASS.get(class_name, "run")
     return Run(folder, kind, manifest)
+
+
+def _refuse_strange(folder: Path, manifest: Any) -> None:
+    """Everything that shows a run takes its config and its metrics for tables."""
+    inner = [manifest.get(key, {}) for key in ("config", "metrics")]
+    if not all(isinstance(each, Mapping) for each in inner):
+        raise StoreError(str(folder), "its config or its metrics are no table", STRANGE)
 
 
 def require_world_model(folder: Path) -> None:

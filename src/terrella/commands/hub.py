@@ -23,12 +23,12 @@ from terrella.core.errors import ConfigError, MissingExtraError, StoreError
 from terrella.core.files import SCRATCH, locked, write_json
 from terrella.core.integrity import LISTING
 from terrella.core.run_folder import TOKENS, check_model, check_result, is_work_folder
-from terrella.core.untrusted import inside
+from terrella.core.untrusted import inside, reading
 from terrella.data.store import EpisodeStore
 from terrella.models.foreign_code import refuse_code
 from terrella.pipelines.evaluate.models import FINAL_FOLDERS
 from terrella.show.cards import card
-from terrella.show.runs import read_run
+from terrella.show.runs import STRANGE, read_run
 
 ALLOWED = (
     "*.safetensors",
@@ -177,8 +177,9 @@ def _verify(folder: Path) -> None:
     for config in folder.rglob("*config.json"):
         refuse_code(config.parent)
     run = read_run(folder)
-    for name in run.manifest.get("files", {}):
-        path = folder / name
+    with reading(str(folder), STRANGE):
+        listed = [inside(folder, name) for name in run.manifest.get("files", {})]
+    for path in listed:
         if path.exists():  # checkpoints and models in between are not pushed
             check_model(path.parent) if path.name == LISTING else check_result(path)
     if run.kind == "store":

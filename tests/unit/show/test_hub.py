@@ -16,6 +16,7 @@ from tests.support.manifests import write_manifest
 from terrella.commands.hub import pull, push
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import locked
+from terrella.core.integrity import write_sealed
 from terrella.core.run_folder import check_spec
 from terrella.core.types import Text
 from terrella.data.parts import encode_part
@@ -107,6 +108,15 @@ def test_a_store_goes_up_and_comes_down_unchanged(hub, tmp_path):
         list(EpisodeStore.open(tmp_path / name).episodes()) for name in ("again", "store")
     )
     assert again == first
+
+
+@pytest.mark.parametrize("files", [[3], 3, {"../../x": "0"}])
+def test_a_strange_list_of_files_is_refused(hub, tmp_path, files):
+    table = tmp_path / "table.json"
+    write_sealed(table, {"arms": {}, "files": files})
+    hub.repos["me/table"] = {"files": {"table.json": table.read_bytes()}, "asked": {}}
+    with pytest.raises(StoreError, match=r"strange values|a file outside of it"):
+        pull("me/table", tmp_path / "again")
 
 
 def test_pages_of_others_are_not_downloaded(hub, tmp_path):

@@ -57,6 +57,17 @@ def main(folder: Path) -> list[str]:
         # Seen: it starts: what the warm-up took is free again. It wakes at each of ten syncs: so is
         # what torch kept of the last step.
         "tight": run(folder / "tight", "vllm.sleep=true", "vllm.memory=0.92", gpus="0"),
+        # Seen: nvidia-smi shows a copy on each GPU; the mismatch says that both have new weights.
+        "copies": run(folder / "copies", "vllm.devices=1,2", "vllm.data_parallel=2", gpus="0"),
+        # Seen: both copies' memory falls while the ranks train, and comes back at each sync.
+        "asleep": run(
+            folder / "asleep",
+            "vllm.data_parallel=2",
+            "vllm.sleep=true",
+            "vllm.memory=0.3",
+            gpus="0,1",
+            launch=two,
+        ),
         # Seen: both ranks' requests in vllm.log; parameters are DTensors on both GPUs. While they
         # train, nvidia-smi shows what `terrella launch --dry-run --on 2x80GB` plans, and no more
         # with a tenth of `rlvr.pack_tokens`: no rank holds a whole gradient from pack to pack.

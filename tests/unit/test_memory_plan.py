@@ -204,12 +204,28 @@ def test_sampling_before_a_round_of_sft_counts_too(recipe, once, more):
         assert (sft.server is not None) == (changes is more)
 
 
+def test_a_server_holds_the_rows_that_its_copies_share():
+    """Rows of 8 processes are on one device of TRL's, unless it has more copies."""
+
+    def cache(**changes):
+        served = replace(rl_phase(), rows=8, server=Served(**changes))
+        made = plan_phase(served, parse_hardware("8x24GB"), "ddp")[0]
+        (server,) = [each for each in made.roles if each.name == "vLLM server"]
+        return server.kv_cache
+
+    one, on_all = cache(data_parallel=1), cache(data_parallel=8)
+    assert one == 8 * on_all > 0 and cache() == on_all
+    assert cache(data_parallel=4) == 2 * on_all
+
+
 @pytest.mark.slow
 def test_webrl_at_8b_needs_a_server_that_sleeps_or_has_16_bits():
     config, hardware = find_recipe("webrl_llama_8b_webarena_lite")(), parse_hardware("8xH100")
     assert config.vllm.sleep and config.vllm.dtype == "bfloat16"
     asleep = plan_config(config, hardware)
-    wide = config.replace(vllm=config.vllm.replace(sleep=False, dtype="float32"))
+    # Eight copies: one alone would hold the episodes of all ranks, in 32 bits.
+    changes = {"sleep": False, "dtype": "float32", "data_parallel": 8}
+    wide = config.replace(vllm=config.vllm.replace(**changes))
     awake = plan_config(wide, hardware)
     assert asleep.fits and not awake.fits
     for part in ("agent.training", "agent.critic", "agent.judge"):

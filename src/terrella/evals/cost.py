@@ -119,11 +119,11 @@ def count_tokens(work: Workload) -> Tokens:
 
 def step_seconds(work: Workload, tokens: Tokens, model: Model, machine: Machine) -> Seconds:
     """Devices share the tokens evenly; each training process steps its own environments."""
-    train = machine.train.at(model.parameters) * machine.devices
-    decode = machine.decode.at(model.parameters) * machine.devices
+    rate, samplers = machine.train.at(model.parameters), machine.samplers or machine.devices
+    decode = machine.decode.at(model.parameters) * samplers
     processes = 1 if machine.shared_memory else machine.devices
-    read, write = tokens.read / train * FORWARD_SHARE, tokens.generated / decode
-    learn = tokens.trained / train
+    read = tokens.read / (rate * samplers) * FORWARD_SHARE
+    write, learn = tokens.generated / decode, tokens.trained / (rate * machine.devices)
     return Seconds(
         read=read,
         decode=write,

@@ -108,6 +108,9 @@ class Machine:
     decode: Rate
     train: Rate
     devices: int = 1
+    samplers: int = 0
+    """Devices that sample: those of the server on TRL, `vllm.tensor_parallel` x
+    `vllm.data_parallel`. 0: all of them, as in-process and on verl."""
     shared_memory: bool = False
     """The devices are cores of one process and share one copy of the model."""
     overhead: float = 1.0
@@ -120,9 +123,9 @@ class Machine:
     restart_seconds: float = 300.0
     """Time from a failure to the next step: queueing, loading, compiling. Assumed."""
 
-    def on(self, devices: int) -> Machine:
+    def on(self, devices: int, *, samplers: int = 0) -> Machine:
         """The same machine with this number of devices."""
-        return dataclasses.replace(self, devices=devices)
+        return dataclasses.replace(self, devices=devices, samplers=samplers)
 
 
 MODELS = {

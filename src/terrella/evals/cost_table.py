@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from terrella.core.errors import ConfigError
 from terrella.engines.hardware import DEVICES
@@ -31,7 +32,8 @@ SIZES: tuple[tuple[str, Machine, str, str, int], ...] = (
     ("laptop, 2 cores", CPU_CORE.on(2), "16GB", "tiny-5m", 16),
     ("laptop, 2 cores", CPU_CORE.on(2), "16GB", "smollm2", 4),
     ("1 H100", H100.on(1), "H100", "1.5b", 64),
-    ("8 H100", H100.on(8), "8xH100", "7b", 128),
+    ("8 H100, a server on one", H100.on(8, samplers=1), "8xH100", "7b", 128),
+    ("8 H100, servers on all", H100.on(8), "8xH100", "7b", 128),
     ("64 H100", H100.on(64), "8x8xH100", "7b", 512),
     ("1,024 H100", H100.on(1_024), "128x8xH100", "7b", 8_192),
     ("1,024 H100", H100.on(1_024), "128x8xH100", "32b", 8_192),
@@ -56,17 +58,17 @@ def size_rows() -> list[tuple[str, ...]]:
     for name, machine, hardware, model, groups in SIZES:
         work = replace(PREDICTION_WORK, groups=groups)
         cost = estimate(work, MODELS[model], machine)
-        memory = memory_cell(work, MODELS[model], hardware)
+        memory = memory_cell(work, MODELS[model], hardware, machine.samplers)
         rows.append((name, model, str(groups), *_cells(cost, groups, memory)))
     return rows
 
 
-def memory_cell(work: Workload, model: Model, on: str) -> str:
+def memory_cell(work: Workload, model: Model, on: str, samplers: int = 0) -> str:
     """The fullest phase of RL on one device: trainer + sampler or server, and the sharding."""
     from terrella.engines.configs import RlvrConfig
     from terrella.engines.hardware import parse_hardware
     from terrella.engines.memory.model_spec import model_spec
-    from terrella.engines.memory.plan import Phase, Served, make_plan
+    from terrella.engines.memory.plan import Phase, make_plan
     from terrella.engines.memory.steps import ExampleShape
 
     hardware, large = parse_hardware(on), model.parameters > 1e9
@@ -84,7 +86,7 @@ def memory_cell(work: Workload, model: Model, on: str) -> str:
         example=ExampleShape(prompt=work.prompt_tokens, completion=work.completion_tokens),
         members=work.group_size,
         rows=work.episodes,
-        server=Served(share=SERVER_SHARE, tensor_parallel=_split(model)) if large else None,
+        server=_server(model, samplers) if large else None,
     )
     plan = make_plan([phase], hardware, "ddp")
     if not plan.fits and hardware.processes > 1:
@@ -93,6 +95,15 @@ def memory_cell(work: Workload, model: Model, on: str) -> str:
     cell = f"{size(trainer)} + {size(sum(others))} = {size(plan.worst.total)}"
     how = f", {plan.sharding.upper()}" if hardware.processes > 1 else ""
     return f"{cell}{how}{'' if plan.fits else ' **too much**'}"
+
+
+def _server(model: Model, samplers: int) -> Any:
+    """The server beside the trainer, on so many devices; 0: on all of them."""
+    from terrella.engines.memory.plan import Served
+
+    split = _split(model)
+    copies = samplers // split
+    return Served(share=SERVER_SHARE, tensor_parallel=split, data_parallel=copies)
 
 
 def _split(model: Model) -> int:

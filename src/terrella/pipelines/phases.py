@@ -157,6 +157,7 @@ def _server(config: Any, model: ModelSpec) -> Served | None:
         share=vllm.memory or OWN_SHARE,
         bf16=vllm.dtype != "float32",
         tensor_parallel=vllm.tensor_parallel,
+        data_parallel=vllm.data_parallel,
         # A server on GPUs of its own takes nothing from the trainer's.
         sleeps=vllm.sleep or bool(vllm.devices),
     )

@@ -344,6 +344,25 @@ def test_devices_memory_and_sleep_reach_the_server(tmp_path, monkeypatch):
         served(tmp_path, monkeypatch, "", devices=(2, 3)).start()
 
 
+def test_copies_of_the_weights_take_gpus_of_their_own_or_shared_ones(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    four = {"devices": (4, 5, 6, 7), "tensor_parallel": 2, "data_parallel": 2}
+    own = served(tmp_path, monkeypatch, "", **four)
+    assert {"--tensor-parallel-size=2", "--data-parallel-size=2"} <= set(own._command(1))
+    assert own.sampler().nccl.workers == 4  # vLLM numbers the workers of all copies through
+    with pytest.raises(ConfigError, match="2 GPUs, but tensor_parallel x data_parallel is 4"):
+        served(tmp_path, monkeypatch, "", **{**four, "devices": (6, 7)}).start()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="is 4, and this process sees 2 GPUs"):
+        served(tmp_path, monkeypatch, "", data_parallel=4).start()
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"num_experts": 8}}))
+    with pytest.raises(ConfigError, match="mixture of experts"):
+        served(tmp_path, monkeypatch, "", data_parallel=2).start()
+    with pytest.raises(ConfigError, match="data_parallel"):
+        VllmServer.Config(data_parallel=0)
+
+
 def test_a_server_sleeps_until_new_weights_come(fake, tmp_path):
     (tmp_path / "model.safetensors").touch()
     fake.replies = [(200, {})] * 2 + [(200, {"results": [{"stale": []}]})] + [(200, {})] * 2

@@ -113,6 +113,16 @@ def test_a_rate_goes_through_its_points_and_falls():
     assert all(CPU_CORE.train.at(a) > CPU_CORE.train.at(b) for a, b in itertools.pairwise(sizes))
 
 
+def test_a_server_on_one_device_reads_and_decodes_for_all():
+    model = MODELS["7b"]
+    one, all_of_them = (
+        estimate(WORK, model, each).seconds for each in (H100.on(8, samplers=1), H100.on(8))
+    )
+    assert one.decode == pytest.approx(8 * all_of_them.decode)
+    assert one.read == pytest.approx(8 * all_of_them.read)
+    assert one.train == all_of_them.train
+
+
 def test_the_published_failure_rate_of_llama_3_comes_out():
     failures = expect_failures(MODELS["32b"], H100.on(16_384))
     assert 24 / failures.per_day == pytest.approx(54 * 24 / 419)

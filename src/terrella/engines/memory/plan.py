@@ -69,6 +69,8 @@ class Served:
     share: float = 0.0
     """Of a device's memory that it takes, whatever it needs."""
     tensor_parallel: int = 1
+    data_parallel: int = 0
+    """Copies of the weights, each on `tensor_parallel` devices; 0: as many as the devices hold."""
     sleeps: bool = False
     """It gives its memory back while the trainer works."""
     bf16: bool = True
@@ -289,7 +291,8 @@ def _server(phase: Phase, hardware: Hardware, server: Served) -> Role:
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * width * config.num_hidden_layers * config.num_key_value_heads * head
     length = phase.example.prompt + phase.example.completion
-    rows = math.ceil(phase.rows / hardware.processes) * server.tensor_parallel
+    copies = server.data_parallel or max(1, hardware.processes // server.tensor_parallel)
+    rows = math.ceil(phase.rows / copies)
     cache = token * length * min(rows, SERVED_ROWS) / server.tensor_parallel
     taken = max(cache, server.share * hardware.memory - weights - SERVER_BYTES)
     return Role(name="vLLM server", weights=weights, activations=SERVER_BYTES, kv_cache=taken)

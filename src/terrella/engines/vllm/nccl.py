@@ -21,7 +21,10 @@ class NcclTransfer:
     """One NCCL group of the trainer's main process (rank 0) and the server's workers."""
 
     def __init__(self, post: Callable[[str, Any], Any], *, workers: int, dtype: str) -> None:
-        """`post` sends a request with the key; `workers` is the server's number of GPUs."""
+        """`post` sends a request with the key; `workers` is the server's number of GPUs.
+
+        vLLM numbers the workers of all copies of the weights through.
+        """
         self.post = post
         self.workers = workers
         self.dtype = dtype

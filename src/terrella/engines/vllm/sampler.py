@@ -157,6 +157,7 @@ class VllmSampler:
         reply = self._post(
             "/collective_rpc", {"method": "load_weight_file", "kwargs": {"path": str(path)}}
         )
+        # Of several copies of the weights the first one answers; all of them have loaded the same.
         stale = sorted({name for result in reply["results"] for name in result["stale"]})
         if stale:
             raise EngineError(

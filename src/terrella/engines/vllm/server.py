@@ -42,6 +42,8 @@ WHOLE_PROMPTS = ("--no-enable-chunked-prefill",)
 the request's generator, which a CPU's cannot do."""
 LAUNCH = ("-m", "terrella.engines.vllm.launch")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names under which models' configs count experts."""
 LAUNCHERS = (
     "RANK",
     "WORLD_SIZE",
@@ -76,6 +78,8 @@ class VllmServer(Configurable):
         """GPUs of the server's own, as numbered by the machine; empty shares the trainer's."""
         tensor_parallel: int = 1
         """GPUs that share the weights."""
+        data_parallel: int = 1
+        """Copies of the weights, which share the requests; on a node of eight GPUs up to 8."""
         memory: float = 0.0
         """Share of a device's memory; 0: vLLM's default, or `SHARED_MEMORY` beside a trainer."""
         sleep: bool = False
@@ -85,8 +89,9 @@ class VllmServer(Configurable):
         temperature, without allowed ids."""
         max_model_len: int = 4096
         max_num_seqs: int = 256
+        """Requests that each copy decodes at once."""
         requests: int = 256
-        """Requests that each process has in flight; the server queues those beyond max_num_seqs."""
+        """Requests that each process has in flight; the server queues those beyond its own."""
         request_seconds: float = 3600.0
         """Time that a request may wait and decode, while the server answers."""
         start_seconds: float = 600.0
@@ -99,8 +104,14 @@ class VllmServer(Configurable):
 
         def __post_init__(self) -> None:
             check_share(self, "memory")
-            check_least(self, tensor_parallel=1, max_model_len=1, max_num_seqs=1, requests=1)
+            check_least(self, tensor_parallel=1, data_parallel=1)
+            check_least(self, max_model_len=1, max_num_seqs=1, requests=1)
             check_above_zero(self, "start_seconds", "request_seconds")
+
+        @property
+        def gpus(self) -> int:
+            """How many the server takes."""
+            return self.tensor_parallel * self.data_parallel
 
         def beside_trainer(self, *, bf16: bool, temperature: float) -> Self:
             """This config with dtype, log-probs and memory that suit a trainer."""
@@ -140,13 +151,7 @@ class VllmServer(Configurable):
         require_vllm()
         if self.folder.is_dir():
             refuse_code(self.folder)
-        if len(self.config.devices) not in (0, self.config.tensor_parallel):
-            raise ConfigError(
-                "vllm.devices",
-                f"{len(self.config.devices)} GPUs, but tensor_parallel is "
-                f"{self.config.tensor_parallel}",
-                "name as many GPUs as share the weights",
-            )
+        self._check_devices()
         remove_stale(self.config.sync_folder)
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
@@ -157,6 +162,31 @@ class VllmServer(Configurable):
                 stderr=log,
                 env=self._environment(),
                 start_new_session=True,
+            )
+
+    def _check_devices(self) -> None:
+        import torch
+
+        config, seen = self.config, torch.cuda.device_count()
+        if len(config.devices) not in (0, config.gpus):
+            raise ConfigError(
+                "vllm.devices",
+                f"{len(config.devices)} GPUs, but tensor_parallel x data_parallel is {config.gpus}",
+                "name as many GPUs as the copies of the weights take",
+            )
+        if not config.devices and torch.cuda.is_available() and config.gpus > seen:
+            raise ConfigError(
+                "vllm.data_parallel",
+                f"tensor_parallel x data_parallel is {config.gpus}, and this process sees {seen} "
+                "GPUs",
+                "lower it, or make more GPUs visible",
+            )
+        if config.data_parallel > 1 and _has_experts(self.folder):
+            raise ConfigError(
+                "vllm.data_parallel",
+                "copies of a mixture of experts share their experts and decode in step; this was "
+                "not tried with new weights",
+                "use vllm.tensor_parallel",
             )
 
     def __exit__(
@@ -203,6 +233,7 @@ class VllmServer(Configurable):
             f"--max-model-len={config.max_model_len}",
             f"--max-num-seqs={config.max_num_seqs}",
             f"--tensor-parallel-size={config.tensor_parallel}",
+            f"--data-parallel-size={config.data_parallel}",
             *([f"--gpu-memory-utilization={config.memory}"] if config.memory else []),
             "--enable-prefix-caching",
             *([] if torch.cuda.is_available() else WHOLE_PROMPTS),
@@ -300,6 +331,16 @@ def stored_dtype(folder: Path) -> str | None:
     config = read_json(described)
     name = config.get("dtype", config.get("torch_dtype"))
     return name if name in get_args(Dtype) else None
+
+
+def _has_experts(folder: Path) -> bool:
+    """Whether a model folder describes a mixture of experts."""
+    described = folder / "config.json"
+    if not described.is_file():
+        return False  # a name on the hub
+    config = read_json(described)
+    parts = (config, config.get("text_config") or {})
+    return any((part.get(name) or 0) > 1 for part in parts for name in EXPERTS)
 
 
 def _free_port() -> int:

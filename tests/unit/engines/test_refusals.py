@@ -13,6 +13,7 @@ from terrella.cli.memory_plan import dry_run_config
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.config_override import override
 from terrella.core.errors import ConfigError, EngineError
+from terrella.engines import launcher
 from terrella.engines.configs import (
     EngineConfig,
     LearnerConfig,
@@ -26,6 +27,7 @@ from terrella.engines.engine import check_settings, make_engine
 from terrella.engines.sampling import SamplerFactory
 from terrella.engines.trl import trl_engine
 from terrella.engines.trl.arguments import training_arguments
+from terrella.engines.vllm import placement
 from terrella.pipelines.evaluate.agents import AgentEvaluation
 from terrella.pipelines.rlvr import Rlvr
 from terrella.pipelines.spa.pipeline import Spa
@@ -263,6 +265,40 @@ def test_verl_runs_the_recipes_that_name_a_server_for_trl(tmp_path):
             split = own.replace(vllm=own.vllm.replace(tensor_parallel=2))
             assert refused(split, tmp_path).where == "vllm.tensor_parallel"
     assert found > 3
+
+
+@pytest.mark.parametrize("seen", ["", "0,1,2,3,4,5,6,7"])
+def test_a_server_on_gpus_on_which_ranks_train_is_refused(seen, monkeypatch, tmp_path):
+    if seen:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    else:  # as on a laptop that plans for a node
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(placement, "visible_gpus", tuple)
+    config = EngineConfig(sampler="vllm", vllm=VllmConfig(devices=(6, 7), data_parallel=2))
+    rlvr = RlvrConfig(groups=24)
+    with pytest.raises(ConfigError, match="GPU 6, 7: a rank trains there") as error:
+        check_settings(config, rlvr=rlvr, ranks=8)
+    assert error.value.where == "vllm.devices"
+    check_settings(config, rlvr=rlvr, ranks=6)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match="GPU 6, 7"):  # learners, which settings do not name
+        make_engine(config, work=tmp_path, learners=LearnerConfig())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    monkeypatch.setattr(placement, "visible_gpus", launcher.visible_gpus)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check_settings(config, rlvr=rlvr)
+    make_engine(config.replace(vllm=VllmConfig(devices=(2,))), work=tmp_path)  # nothing is trained
+
+
+def test_a_server_that_would_sleep_while_it_samples_is_refused(monkeypatch, tmp_path):
+    asleep = EngineConfig(sampler="vllm", vllm=VllmConfig(sleep=True))
+    with pytest.raises(ConfigError, match="never sleeps") as error:
+        check_settings(asleep, rlvr=RlvrConfig(schedule="async"))
+    assert error.value.where == "vllm.sleep"
+    check_settings(asleep, rlvr=RlvrConfig())
+    check_settings(asleep, rlvr=RlvrConfig(schedule="async", steps=0))
+    check_settings(asleep.replace(sampler="local"), rlvr=RlvrConfig(schedule="async"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from terrella.core.run_folder import machine_count, processes
 from terrella.engines.configs import EngineConfig, LearnerConfig, MemoryConfig, RlvrConfig
 from terrella.engines.ranks import check_one_machine
 from terrella.engines.training_parts import training_parts
+from terrella.engines.vllm.placement import check_placement
 
 
 def check_run(
@@ -27,6 +28,7 @@ def check_run(
         _check_group_size(rlvr)
         if config.sampler == "vllm":
             check_one_machine(machines or machine_count())
+            check_placement(config.vllm, ranks=ranks or processes(), schedule=rlvr.schedule)
 
 
 def _check_group_size(rlvr: RlvrConfig) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from terrella.core.protocols import Learner, Progress, Sampler
-from terrella.core.run_folder import machine_count, rank
+from terrella.core.run_folder import machine_count, processes, rank
 from terrella.core.tokens import Head
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import EngineConfig, LearnerConfig, RlvrConfig, SftConfig
@@ -20,6 +20,7 @@ from terrella.engines.device_memory import free_memory
 from terrella.engines.interface import Examples, Model, RlvrRun
 from terrella.engines.ranks import check_one_machine
 from terrella.engines.sampling import SamplerFactory
+from terrella.engines.vllm.placement import check_placement
 from terrella.engines.vllm.server import require_vllm
 from terrella.rollout.source import EpisodeSource
 
@@ -45,6 +46,9 @@ class TrlEngine:
         serves_rl = rlvr is not None and bool(model and self.samplers.uses_server(model))
         if config.sampler == "vllm" or serves_rl:
             require_vllm()
+            if learners is not None or (rlvr is not None and rlvr.steps):
+                schedule = "sync" if rlvr is None else rlvr.schedule
+                check_placement(config.vllm, ranks=processes(), schedule=schedule)
         if serves_rl and rlvr is not None and rlvr.steps:
             check_one_machine(machine_count())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import math
 import socket
 import threading
 import urllib.error
@@ -38,16 +39,19 @@ def download(
     *,
     seconds: float,
     max_bytes: int,
+    piece_seconds: float = math.inf,
     proxies: bool = True,
 ) -> None:
-    """Write the body of a reply to `target`; the whole request has `seconds`.
+    """Write the body of a reply to `target`; the whole request has `seconds`, each piece less.
 
     `proxies` are those of the environment. Raises OSError (a time-out, and an HTTPError that keeps
     the beginning of its body), HTTPException, or ValueError for a body above `max_bytes`.
     """
     with _watching(seconds) as watch:
         try:
-            with _opener(watch, proxies).open(request, timeout=seconds) as reply:
+            with _opener(watch, proxies).open(
+                request, timeout=min(seconds, piece_seconds)
+            ) as reply:
                 size = 0
                 while piece := reply.read1(PIECE_BYTES):
                     size += len(piece)

@@ -10,17 +10,19 @@ Rows go in as token ids, log-probabilities come out as lists. Errors of the endp
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib.util
 import os
-import shutil
-import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from terrella.core.errors import ConfigError, EngineError, MissingExtraError
+from terrella.core.fetch import download, fetch
 from terrella.core.tokens import Sampled, TokenRequest
+from terrella.core.untrusted import MAX_UNPACKED_BYTES
 from terrella.engines.tinker.rows import Columns, Row
 
 KEY = "TINKER_API_KEY"
@@ -29,6 +31,9 @@ LOSS = "importance_sampling"
 of -sum(advantage * logprob), so any loss of log-probs can be trained with it."""
 SEEDS = 2**31 - 1
 SECONDS = 30.0
+MAX_HEALTH_BYTES = 2**20
+DOWNLOAD_SECONDS, PIECE_SECONDS = 6 * 3600.0, 600.0
+"""For the archive of an adapter, and for each piece of it."""
 BETA1, EPS = 0.9, 1e-8
 """Of Adam; `TinkerConfig.beta2` is the other."""
 
@@ -51,8 +56,9 @@ class Endpoint:
 
     def _check_health(self) -> None:
         try:
-            urllib.request.urlopen(f"{self.url}/api/v1/healthz", timeout=SECONDS).close()
-        except (OSError, ValueError) as error:
+            request = urllib.request.Request(f"{self.url}/api/v1/healthz")
+            fetch(request, seconds=SECONDS, max_bytes=MAX_HEALTH_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise EngineError(
                 "tinker", f"{self.url} does not answer: {error}", "check tinker.url"
             ) from error
@@ -87,13 +93,19 @@ class Endpoint:
     def download(self, path: str, file: Path) -> None:
         """Write the archive of an adapter saved with `Adapter.save_for_sampling`."""
         link = self._link(path)
-        request = urllib.request.Request(link)
-        if link.startswith(self.url):
-            request.add_header("X-API-Key", os.environ[KEY])
         try:
-            with urllib.request.urlopen(request, timeout=600) as reply, file.open("wb") as target:
-                shutil.copyfileobj(reply, target)
-        except urllib.error.URLError as error:
+            request = urllib.request.Request(link)
+            if _server(link) == _server(self.url):  # a link may lead to a storage elsewhere
+                request.add_header("X-API-Key", os.environ[KEY])
+            with file.open("wb") as target:
+                download(
+                    request,
+                    target,
+                    seconds=DOWNLOAD_SECONDS,
+                    piece_seconds=PIECE_SECONDS,
+                    max_bytes=MAX_UNPACKED_BYTES,
+                )
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise EngineError("tinker", f"{path} could not be downloaded: {error}") from error
 
     def _link(self, path: str) -> str:
@@ -214,6 +226,14 @@ class AdapterSampler:
             logprobs=tuple(sequence.logprobs),
             stopped=bool(ids) and ids[-1] in request.stop_ids,
         )
+
+
+def _server(address: str) -> tuple[str, str, int]:
+    """Scheme, host and port of an address. The beginning of a text is not enough to tell."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("the link is not an http(s) address")
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class _Reported:

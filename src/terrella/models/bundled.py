@@ -52,6 +52,11 @@ def bundled_folder(name: str) -> Path:
     return target
 
 
+def is_converted(name: str) -> bool:
+    """Whether the folder is there, so that nothing has to be converted."""
+    return (cache_folder() / BUNDLED[name].folder / "model.safetensors").exists()
+
+
 def _put_in_place(fresh: Path, target: Path) -> None:
     """Rename into place; if another process was faster, its folder is used."""
     try:

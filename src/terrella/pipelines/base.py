@@ -24,6 +24,7 @@ from terrella.engines.configs import EngineConfig
 from terrella.engines.engine import check_settings, make_engine
 from terrella.engines.interface import Engine
 from terrella.engines.ranks import barrier
+from terrella.pipelines.turn_limits import TurnLimit, check_turn_limits
 from terrella.show.progress import make_progress, show_metrics
 
 Result = TypeVar("Result")
@@ -146,9 +147,11 @@ class ModelPipeline(Pipeline[Result]):
     def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         if self.needs_engine:
             check_settings(self.config, ranks=ranks, machines=machines, **self._episodes())
+        self._check_turn_limits(only_here=True)
 
     def preflight(self) -> None:
         super().preflight()
+        self._check_turn_limits()
         if self.needs_engine:
             self._make_engine()  # which looks for its packages, and starts nothing
 
@@ -159,6 +162,14 @@ class ModelPipeline(Pipeline[Result]):
             return
         with self._make_engine() as self.engine:
             yield
+
+    def turn_limits(self) -> list[TurnLimit]:
+        """The replies that are sampled here and rewarded; none where they have no limit."""
+        return []
+
+    def _check_turn_limits(self, *, only_here: bool = False) -> None:
+        if limits := self.turn_limits():
+            check_turn_limits(self.config.model, limits, only_here=only_here)  # type: ignore[attr-defined]
 
     def _make_engine(self) -> Engine:
         return make_engine(

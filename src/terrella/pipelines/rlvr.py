@@ -37,6 +37,7 @@ from terrella.pipelines.several_worlds import (
     vocabulary_of,
 )
 from terrella.pipelines.text_only import require_text
+from terrella.pipelines.turn_limits import TurnLimit, limits_of
 from terrella.pipelines.validation import Validation, check_count, no_change_mean, validate
 from terrella.pipelines.warmup import CORRECT_FRACTION, warmup_examples
 from terrella.rollout.env_pool import EnvPool
@@ -158,6 +159,10 @@ class Rlvr(ModelPipeline[RlvrResult]):
         super().preflight()
         for each in self.worlds().values():
             require_text(each.world)
+
+    def turn_limits(self) -> list[TurnLimit]:
+        asked = [(each.world, self.codec_config(each)) for each in self.worlds().values()]
+        return limits_of(self.config, asked, self.config.ask)
 
     def train(self, run: RunFolder) -> RlvrResult:
         start = self.warm_model(run)

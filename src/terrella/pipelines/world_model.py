@@ -33,6 +33,7 @@ from terrella.pipelines.collect.pipeline import Collect
 from terrella.pipelines.curve import groups_played
 from terrella.pipelines.rl_part import RlPart, rl_finetune
 from terrella.pipelines.store_examples import Scenes, prediction_examples
+from terrella.pipelines.turn_limits import TurnLimit, limits_of
 from terrella.pipelines.validation import check_count
 from terrella.policies.basic import Mixture
 from terrella.rollout.rollout import Rollout
@@ -87,6 +88,11 @@ class TrainWorldModel(ModelPipeline[WorldModelResult]):
         super().__init__(config)
         if config.rlvr.steps:
             check_count(config.evaluate_on)
+
+    def turn_limits(self) -> list[TurnLimit]:
+        if not self.config.rlvr.steps:
+            return []
+        return limits_of(self.config, [(self.config.world, self.codec_config())], "observation")
 
     def train(self, run: RunFolder) -> WorldModelResult:
         data = self.collect(run)

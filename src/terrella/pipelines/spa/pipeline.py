@@ -57,6 +57,7 @@ from terrella.pipelines.spa.results import (
 )
 from terrella.pipelines.spa.self_play import SelfPlay, collect_examples
 from terrella.pipelines.spa.tagged_examples import Script, check_coordinates
+from terrella.pipelines.turn_limits import TurnLimit, limits_of
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.reward_shaping import RewardShaping
 from terrella.rollout.rollout import Rollout
@@ -163,6 +164,12 @@ class Spa(ModelPipeline[SpaResult]):
             model = start_model(self.config.model, self.config.out / "start")
             for each in self.worlds.values():
                 interleaved(self.codec(model, each))
+
+    def turn_limits(self) -> list[TurnLimit]:
+        if self.config.form == "shown" and self.config.model not in TINY:
+            return []  # `preflight` says which models can be asked so
+        asked = [(each.world, self.config.codec(each)) for each in self.worlds.values()]
+        return limits_of(self.config, asked, "action")
 
     def _check_states(self, worlds: Iterable[World.Config]) -> None:
         """Refuse an ablation that would change nothing."""

@@ -45,6 +45,7 @@ from terrella.pipelines.text_games.teacher import (
     read_replies,
     teacher_report,
 )
+from terrella.pipelines.turn_limits import TurnLimit, limits_of
 from terrella.rollout.rollout import Rollout
 from terrella.rollout.source import EpisodeSource, WorldTasks
 from terrella.worlds.bytesized32 import ByteSized32
@@ -153,6 +154,13 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         "base_cache",
         *(f"teacher.{name}" for name in HOW),
     )
+
+    def turn_limits(self) -> list[TurnLimit]:
+        config = self.config
+        if config.model in BASELINES:
+            return []
+        asked = [(config.world, self.codec_config())]
+        return limits_of(config, asked, "observation", kind=ByteSized32)
 
     def train(self, run: RunFolder) -> TextGameResult:
         config = self.config

@@ -228,14 +228,19 @@ def _worlds(
     from terrella.cli.app import world_of
     from terrella.core.config_override import override
     from terrella.pipelines.evaluate.models import run_of
+    from terrella.show.runs import warn_of_another_world
     from terrella.worlds import world_config
 
     run = run_of(model)
     changes = [each.removeprefix("world.") for each in assignments if each.startswith("world.")]
-    return {
+    worlds = {
         name: override(world_of(run, name) if run else world_config(name), changes)
         for name in names
     }
+    if run:
+        for world in worlds.values():
+            warn_of_another_world(run, world)
+    return worlds
 
 
 def _folder(model: str, worlds: Iterable[str], role: str) -> Path:

@@ -55,13 +55,15 @@ def plan(
         run: Any = _run_web
     else:
         from terrella.commands import plan as command
-        from terrella.show.runs import require_world_model
+        from terrella.show.runs import require_world_model, warn_of_another_world
 
         folder = Path(model)
         require_world_model(folder)
         if proposer or value != "reward" or out:
             raise ConfigError(model, "is not a page model", "leave out --proposer, --value, --out")
-        config, run = command.Plan.Config(world=world_of(folder, world), folder=folder), command.run
+        played = world_of(folder, world)
+        warn_of_another_world(folder, played)
+        config, run = command.Plan.Config(world=played, folder=folder), command.run
     config = with_overrides(config, assignments)
     print_config(config) if dry_run else run(config)
 

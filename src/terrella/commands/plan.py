@@ -16,14 +16,14 @@ from typing import Any
 from terrella.core.bounds import check_least
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
-from terrella.core.protocols import Policy
+from terrella.core.protocols import Policy, Progress
 from terrella.core.types import Split
 from terrella.core.world import World
 from terrella.engines.configs import EngineConfig
 from terrella.evals.policy_eval import evaluate_policy
 from terrella.policies.basic import Expert, Random
 from terrella.rollout.tasks import distinct_instances
-from terrella.show.progress import show_metrics
+from terrella.show.progress import SilentProgress, make_progress, show_metrics
 from terrella.show.tables import interval_text
 from terrella.trust.certificate import Certificate
 from terrella.trust.horizon import mean_row
@@ -59,23 +59,23 @@ class Plan(Configurable):
 
     config: Config
 
-    def run(self) -> dict[str, Any]:
+    def run(self, progress: Progress | None = None) -> dict[str, Any]:
         """Measure the success of the planner, random play and the expert."""
-        config = self.config
+        config, progress = self.config, progress or SilentProgress()
         certified_model = load_certified_model(
             config.folder, self.samples, config.world, engine=config.engine_settings
         )
         risk_estimator = certified_model.risk_estimator
         planner = Planner(config.planner, risk_estimator)
         began = time.monotonic()
-        metrics: dict[str, Any] = {planner.name: self._success(planner)}
+        metrics: dict[str, Any] = {planner.name: self._success(planner, progress)}
         metrics["seconds"] = time.monotonic() - began
         if certified_model.certificate is not None:
             metrics["not_certified"] = list(certified_model.certificate.reasons)
         metrics["questions"] = planner.cost.queries
-        metrics["random"] = self._success(Random.Config().build())
+        metrics["random"] = self._success(Random.Config().build(), progress)
         if config.world.build().has_expert:
-            metrics["expert"] = self._success(Expert.Config().build())
+            metrics["expert"] = self._success(Expert.Config().build(), progress)
         return metrics
 
     @property
@@ -94,11 +94,18 @@ class Plan(Configurable):
             )
         return found
 
-    def _success(self, policy: Policy) -> dict[str, Any]:
-        evaluation = evaluate_policy(
-            self.config.world.build, policy, seeds=self.seeds, split=Split.TEST, num_envs=1
-        )
-        return dict(mean_row(evaluation.successes))
+    def _success(self, policy: Policy, progress: Progress) -> dict[str, Any]:
+        """Instance by instance: a plan may take a minute, and more in a model of another world."""
+        world, successes = self.config.world.build(), list[float]()
+        progress.phase(f"play test instances: {policy.name}", len(self.seeds))
+        progress.advance(0)
+        for seed in self.seeds:
+            played = evaluate_policy(
+                lambda: world, policy, seeds=[seed], split=Split.TEST, num_envs=1
+            )
+            successes += played.successes
+            progress.advance(len(successes), success=sum(successes) / len(successes))
+        return dict(mean_row(successes))
 
     @functools.cached_property
     def seeds(self) -> list[int]:
@@ -110,7 +117,8 @@ class Plan(Configurable):
 
 def run(config: Plan.Config) -> dict[str, Any]:
     """Plan and show the metrics."""
-    metrics = Plan(config).run()
+    with make_progress() as progress:
+        metrics = Plan(config).run(progress)
     rows = []
     for name, metric in metrics.items():
         if isinstance(metric, dict) and "mean" in metric:

@@ -9,6 +9,7 @@ Everything that shows runs (viewer, report, cards) reads them here and nowhere e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ from terrella.data.row_journal import SUFFIX, read_rows, row_files
 from terrella.data.store import EpisodeStore, read_store_manifest
 from terrella.trust.certificate import Certificate
 from terrella.world_models.certified import DATA, read_certificate
+
+logger = logging.getLogger("terrella")
 
 Kind = Literal[
     "store", "rlvr", "world model", "video model", "arm", "evaluation", "reproduction", "run"
@@ -154,6 +157,39 @@ def world_part(config: Mapping[str, Any], named: type[World]) -> Mapping[str, An
         part for part in parts if isinstance(part, Mapping) and _played(part).get("class") == name
     )
     return next(has_it, config)
+
+
+def warn_of_another_world(folder: Path, world: World.Config) -> None:
+    """Say so where a run's manifest names worlds, and none of them is of this one's class."""
+    kinds = sorted(_world_classes(read_run(folder).config))
+    asked = class_name(world.real.owner)
+    if kinds and asked not in kinds:
+        names = " and ".join(map(_short, kinds))
+        manifest = folder / MANIFEST
+        told = (
+            "the model was fitted to %s (%s), not to %s: what it says of that may be worth nothing"
+        )
+        logger.warning(told, names, manifest, _short(asked))
+
+
+def _world_classes(value: Any) -> set[str]:
+    """Classes of the worlds inside a config; of imagined ones those of the real worlds in them."""
+    found: set[str] = set()
+    if isinstance(value, Mapping):
+        if isinstance(value.get("world"), Mapping):
+            found.add(str(_played(value).get("class", "")))
+        families = value.get("families")
+        listed = families.values() if isinstance(families, Mapping) else ()
+        found |= {str(each.get("class", "")) for each in listed if isinstance(each, Mapping)}
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            found |= _world_classes(each)
+    return found - {""}
+
+
+def _short(world_class: str) -> str:
+    """`terrella.worlds.frozen_lake.env:FrozenLake` is `frozen_lake`."""
+    return world_class.partition(":")[0].removeprefix("terrella.worlds.").partition(".")[0]
 
 
 def _played(part: Mapping[str, Any]) -> Mapping[str, Any]:

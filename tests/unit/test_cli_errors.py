@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+import terrella.cli  # noqa: F401  registers the commands
+from terrella.cli.app import app
 from terrella.cli.failures import EXTRA_OF, for_people
 from terrella.core.errors import PathError
 
@@ -52,6 +54,25 @@ def run(*words, cwd, without="", **more):
     return subprocess.run(
         [*COMMAND, *words], text=True, cwd=cwd, env=environment, timeout=120, **more
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ("rlvr tiny_counter --steps 5", "--set rlvr.steps=5"),
+        ("rlvr tiny_counter --group-size=4", "--set rlvr.group_size=4"),
+        ("reproduce spa_frozen_lake --turn-tokens 9", "--set arms.base.turn_tokens=9"),
+        ("rlvr tiny_counter --out", None),
+        ("rlvr nonsuch --steps 5", None),
+        ("evaluate tiny_counter --steps 5", None),
+    ],
+)
+def test_a_setting_given_as_an_option_is_told_as_one(words, setting, capsys):
+    with pytest.raises(SystemExit):
+        app.cli(args=words.split())
+    shown = capsys.readouterr().err
+    assert ("a setting?" in shown) == bool(setting)
+    assert setting is None or setting in shown
 
 
 def told(done, code):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -31,6 +32,10 @@ console = Console(quiet=rank() > 0)
 Assignments = Annotated[UseAppendAction[tuple[str, ...]], arg(name="set", metavar="A.B=C")]
 
 
+BAD_ARGUMENTS = 2
+"""Tyro's exit code for arguments that it cannot read."""
+
+
 class App:
     """The commands, with a list of their names."""
 
@@ -45,7 +50,12 @@ class App:
 
     def cli(self, *, args: Sequence[str] | None = None, description: str | None = None) -> None:
         """Run the command that the arguments name, those of this process unless given."""
-        self._commands.cli(prog="terrella", description=description, args=args)
+        try:
+            self._commands.cli(prog="terrella", description=description, args=args)
+        except SystemExit as ended:
+            if ended.code == BAD_ARGUMENTS:
+                _tell_settings(sys.argv[1:] if args is None else args)
+            raise
 
     def check_name(self, words: Sequence[str]) -> None:
         """Refuse a mistyped command with the nearest ones; tyro lists all of them."""
@@ -54,6 +64,15 @@ class App:
         near = difflib.get_close_matches(words[0], self.names, n=3)
         start = f"did you mean {' or '.join(near)}? " if near else ""
         raise ConfigError(words[0], "no such command", f"{start}`terrella --help` lists them")
+
+
+def _tell_settings(words: Sequence[str]) -> None:
+    """Below tyro's message: an option that is unknown may be meant as a setting."""
+    from terrella.cli.mistaken_options import as_settings
+
+    if settings := as_settings(words):
+        told = Console(stderr=True)
+        told.print(f"a setting? -> {' or '.join(settings)}", highlight=False, soft_wrap=True)
 
 
 app = App()

@@ -37,6 +37,7 @@ ROLES: dict[str, Role] = {
     "assistant": "assistant",
     "gpt": "assistant",
 }
+MEND = "mend this line, or get the file again from where it came"
 REMEDY = "a row has `messages`, or a prompt and an answer; name other columns: --set columns.A=B"
 
 
@@ -148,7 +149,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[ChatRow]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, value in stream_json_lines(path):
+    for number, value in stream_json_lines(path, MEND):
         where = f"{path}, line {number}"
         if not isinstance(value, dict):
             raise StoreError(where, f"is a {type(value).__name__}, not an object", REMEDY)

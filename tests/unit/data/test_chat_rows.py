@@ -147,6 +147,15 @@ def test_lines_are_read_one_at_a_time_and_an_overlong_one_is_refused(tmp_path):
         next(lines)
 
 
+def test_a_line_of_a_users_own_file_is_to_be_mended(tmp_path):
+    """Nobody published it, so that nobody has a better copy."""
+    path = jsonl(tmp_path, {"messages": [USER, REPLY]})
+    path.write_text(path.read_text() + "{bad\n")
+    with pytest.raises(StoreError, match="line 3: cannot be read") as error:
+        pairs(path)
+    assert error.value.remedy.startswith("mend this line")
+
+
 def test_damaged_files_end_in_rows_or_in_one_error(tmp_path):
     rng = random.Random(0)
     rows = [{"messages": [USER, REPLY]}, {"messages": [USER, {**REPLY, "weight": 1}]}] * 3

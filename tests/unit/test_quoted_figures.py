@@ -417,6 +417,13 @@ def test_trust():
         if found["certified"]:
             steps = counts["imagined"] + counts["real"]
             quotes.append(f"{counts['imagined']} of {steps} ")
+    met = {
+        name: f"{found['coverage']['seen']['share']:.0%}"
+        for name, found in result("trust_certificates")["models"].items()
+    }
+    quotes.append(
+        f"({met['counter']} for counter, {met['lake']} for the lake, {met['sokoban']} for sokoban)"
+    )
     worlds = result("trust_coverage")["worlds"]
     shares = {
         name: [model["trusted_share"] for model in world["models"].values()]

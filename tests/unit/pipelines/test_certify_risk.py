@@ -225,12 +225,11 @@ def test_instances_that_the_world_draws_often_are_not_the_first_of_the_steps():
     assert abs(np.mean(holes[:45]) - np.mean(holes[45:])) < 0.35
 
 
-@pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])
-def test_a_model_is_not_measured_on_instances_that_it_was_fitted_to(tmp_path, split):
-    world = Counter.Config(goals=200)
+def measured(world, folder, *, episodes=30, split=Split.TRAIN):
+    """The sections of the true model of a world, as if it was fitted to so many episodes."""
     config = Certify.Config(
         world=world,
-        folder=tmp_path,
+        folder=folder,
         policy=Random.Config(),
         calibration=60,
         held_out=60,
@@ -238,16 +237,29 @@ def test_a_model_is_not_measured_on_instances_that_it_was_fitted_to(tmp_path, sp
         ranked_on=0,
         exploited_on=0,
     )
+    random = Random.Config().build()
+    played = [play(world.build(), random, seed=seed, split=split) for seed in range(episodes)]
+    data = NearestData.of_episodes(played)
+    return Certify(config).measure(model=TrueModel(world.build()), data=data)
 
-    def measured(split):
-        random = Random.Config().build()
-        episodes = [play(world.build(), random, seed=seed, split=split) for seed in range(30)]
-        data = NearestData.of_episodes(episodes)
-        return Certify(config).measure(model=TrueModel(world.build()), data=data)
 
-    assert measured(Split.TRAIN)["risk"]["coverage"]
+@pytest.mark.parametrize("split", [Split.VALIDATION, Split.TEST])
+def test_a_model_is_not_measured_on_instances_that_it_was_fitted_to(tmp_path, split):
+    world = Counter.Config(goals=200)
+    assert measured(world, tmp_path)["risk"]["coverage"]
     with pytest.raises(ConfigError, match=r"fitted to \d+ of the \d+ instances.*\n.*split train"):
-        measured(split)
+        measured(world, tmp_path, split=split)
+
+
+def test_a_certificate_says_where_held_out_states_are_in_the_data(tmp_path):
+    """No held-out episode is in the data, but other episodes pass through its states."""
+    small = measured(Counter.Config(goals=20), tmp_path, episodes=100)
+    share = small["coverage"]["seen"]["share"]
+    assert share > 0.3
+    assert f"{share:.0%} of the held-out steps" in small["about"]["caveat"]
+    assert "new episodes, and says less about new states" in small["about"]["caveat"]
+    large = measured(Counter.Config(goals=2000), tmp_path)
+    assert large["coverage"]["seen"]["share"] < 0.1 and large["about"]["caveat"] == ""
 
 
 def test_episodes_on_instances_of_the_data_are_refused_too():

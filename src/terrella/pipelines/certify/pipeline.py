@@ -9,6 +9,7 @@ there is too little data or the model is too poor, it says "not certified", and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ from terrella.world_models.language import load_world_model
 
 LADDER = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 """Shares of random actions in the policies that are ranked, from the expert to random play."""
+
+MET_IN_THE_DATA = 0.1
+"""Share of held-out steps that the data have, from which on the certificate says it above all."""
 
 
 class Certify(Configurable):
@@ -96,12 +100,11 @@ class Certify(Configurable):
         data = data or NearestData.of_episodes(EpisodeStore.open(config.folder / DATA).episodes())
         sections = Sections(config, Evidence(world, model, data))
         measured: dict[str, Any] = {
-            "about": {
-                **_about(config, data, sections.policy_names),
-                "caveat": "; ".join(filter(None, [world.caveat, chance_caveat(world, data)])),
-            },
+            "about": _about(config, data, sections.policy_names),
             **_measure_all(sections, progress or SilentProgress()),
         }
+        caveats = (world.caveat, chance_caveat(world, data), met_caveat(measured["coverage"]))
+        measured["about"]["caveat"] = "; ".join(filter(None, caveats))
         measured["safe_horizon"] = sections.safe_horizon(measured["horizon"])
         reasons = rejection_reasons(config, measured)
         return {
@@ -194,6 +197,17 @@ def chance_caveat(world: World, data: NearestData) -> str:
         f"{share:.0%} of the {data.repeated_pairs:,} steps that repeat in the data had different "
         "results, and this world cannot list its outcomes: a prediction is compared with the one "
         "result that was seen, so chance, and what the view leaves out, count as error"
+    )
+
+
+def met_caveat(coverage: Mapping[str, Any]) -> str:
+    """Held-out episodes are new, and what they pass through may not be: small worlds repeat."""
+    share = coverage["seen"]["share"]
+    if share < MET_IN_THE_DATA:
+        return ""
+    return (
+        f"{share:.0%} of the held-out steps, observation and action, are in the data too, where "
+        "other episodes pass: it holds for new episodes, and says less about new states"
     )
 
 

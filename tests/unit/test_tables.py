@@ -32,6 +32,28 @@ import teaching
 import trust_coverage
 
 
+WORDS = (
+    "several alike",
+    "earlier calibration",
+    "trusts a step in",
+    "sets of all results",
+    "not timed",
+    "firm ice",
+    "the curve above its baseline",
+    "mixture(expert,random,0.5)",
+)
+"""Of the README's table."""
+
+
+def test_the_words_of_the_table_are_in_the_glossary():
+    table = "\n".join(first_claims.first_claim_lines())
+    glossary = (ROOT / "docs/glossary.md").read_text("utf-8")
+    named = glossary.replace("set of all results", "sets of all results")
+    for word in WORDS:
+        if word in table:
+            assert f"| {word.removeprefix('the ')}" in named or f", {word}" in named, word
+
+
 def test_the_page_of_numbers_says_which_commands_are_of_scripts_that_moved():
     named = {
         script

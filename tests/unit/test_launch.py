@@ -375,7 +375,7 @@ def test_launch_says_what_it_would_start_and_what_it_cannot():
     assert code == 2 and "serves one machine, not 2" in error
     assert launched(*served)[0] == 0
     code, _, error = launched("tiny_counter", "--on", "slurn")
-    assert code == 2 and "is no scheduler" in error
+    assert code == 2 and "is not a scheduler" in error
 
 
 ARMS = """

@@ -32,7 +32,7 @@ class LossInputs:
     episodes: Tensor | None = None
     """The episode's index per token, where an episode has one ratio instead of one per token."""
     entropy: Tensor | None = None
-    """Of the current policy where it wrote each token, with gradient; None without a bonus."""
+    """Entropy of the current policy at each token, with gradient; None without a bonus."""
 
 
 def policy_loss(

@@ -47,7 +47,7 @@ class WebRlLossConfig:
         """Refuse numbers with which a loss trains nothing, or is not a number."""
         if not 0 < self.gamma <= 1:
             raise ConfigError(
-                "learner.gamma", f"{self.gamma:g} is no discount", "use 0 < gamma <= 1"
+                "learner.gamma", f"{self.gamma:g} is not a discount", "use 0 < gamma <= 1"
             )
         for name in ("beta", "temperature"):
             value = getattr(self, name)
@@ -62,7 +62,7 @@ class WebRlUpdateConfig(WebRlLossConfig, Configurable.Config):
     learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
     imitation_learning_rate: float | None = None
-    """Of the imitation before the first phase; None is `learning_rate`."""
+    """Learning rate of the imitation before the first phase; None is `learning_rate`."""
     batch: int = 64
     """Steps of attempts in one optimiser step."""
     epochs: int = 4

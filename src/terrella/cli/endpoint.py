@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from terrella.policies.endpoint import Endpoint
 
 TRIES = 5
-"""Of a request to an endpoint, in all."""
+"""Attempts of a request to an endpoint, the first one included."""
 
 
 def endpoint_config(

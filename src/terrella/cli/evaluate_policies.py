@@ -33,7 +33,8 @@ def evaluate_policies(
         missing = "--in" if not models else "--against"
         raise ConfigError("evaluate", f"{missing} is missing", usage)
     if policies != LADDER and not Path(policies).is_dir():
-        raise ConfigError(policies, "is no folder of policies", f"name one, or `{LADDER}`: {usage}")
+        remedy = f"name one, or `{LADDER}`: {usage}"
+        raise ConfigError(policies, "is not a folder of policies", remedy)
     changes = [each.removeprefix(WORLD) for each in assignments if each.startswith(WORLD)]
     short = "-".join((models[0].resolve().name, *names)).replace(":", "-").replace("/", "-")
     config = PolicyEvaluation.Config(

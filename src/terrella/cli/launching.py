@@ -60,7 +60,7 @@ def launch(
     if on is not None and scheduler is None:
         if not dry_run:
             known = " or ".join(SCHEDULERS)
-            raise ConfigError(f"--on {on}", "is no scheduler", f"{known}; add --dry-run to plan")
+            raise ConfigError(f"--on {on}", "is not a scheduler", f"{known}; add --dry-run to plan")
         dry_run_config(config, on)
         return
     chosen = Launch(
@@ -93,7 +93,7 @@ def _config(recipe: str, out: Path | None, jobs: int, assignments: tuple[str, ..
 def _sharding(
     recipe: str, config: Any, devices: int, nodes: int, asked: str
 ) -> Literal["ddp", "fsdp2"]:
-    """As asked; `auto` plans the memory on the hardware that the recipe is for."""
+    """The sharding asked for; `auto` plans the memory on the hardware that the recipe is for."""
     from terrella.engines.hardware import CPU
     from terrella.recipes import find_recipe, recipe_info
 

@@ -227,7 +227,7 @@ def _quoted(text: str) -> str:
 
 
 def translate(action: str, language: Language, page: str = "") -> str:
-    """An action of any language in another one, in which the past actions of a prompt are told.
+    """Translate an action into another language, for the past actions in a prompt.
 
     What is in that language already stays as it is, with its comments; so does text that is no web
     action.

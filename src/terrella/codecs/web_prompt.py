@@ -32,7 +32,7 @@ EARLIER_PAGE = "** Simplified html **"
 """Stands for the page of a past action, as published."""
 MAX_PAST_ACTIONS = 12
 MAX_ACTION_CHARS = 200
-"""Of a past action in the compact form: what a model wrote may be long and may be nonsense."""
+"""Longest past action in the compact form: what a model wrote may be long and may be nonsense."""
 HEADER, END = ("<|start_header_id|>", "<|end_header_id|>"), "<|eot_id|>"
 
 

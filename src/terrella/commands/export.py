@@ -27,7 +27,7 @@ class Export(Configurable):
         """A run, the folder of a model, or that of an adapter in PEFT's format."""
         out: Local[Path]
         base: Local[str | None] = None
-        """Of an adapter: the model that it was trained on."""
+        """The model that an adapter was trained on."""
         dtype: Literal["stored", "float32", "bfloat16", "float16"] = "stored"
         shard_gb: float = 5.0
         """Size of a file of weights, in gigabytes of 10^9 bytes."""

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from terrella.core.stats import mean_interval, student_t_tail
 
 ALPHA = 0.025
-"""Of a one-sided test: a claim that holds alone has a 95% interval above its threshold."""
+"""Level of a one-sided test: a claim that holds alone has a 95% interval above its threshold."""
 MARGIN = 0.05
 """How far below still counts as "not below", unless a recipe states another margin."""
 LEAST_SEEDS = 3
@@ -73,9 +73,9 @@ class Decided:
     threshold: float
     """What the mean must lie above: 0, or minus the margin."""
     p: float
-    """Of the test that the mean is above the threshold, corrected."""
+    """Corrected p-value of the test that the mean is above the threshold."""
     p_against: float
-    """Of the opposite, corrected."""
+    """Corrected p-value of the test that it is below."""
     verdict: Decision
 
 
@@ -190,7 +190,10 @@ def _t_value(values: Sequence[float], edge: float, floor: float) -> float | None
 
 
 def _standard_error(values: Sequence[float], floor: float) -> float:
-    """Of the mean over seeds, whose variance is at least `floor`; 0 where one seed shows none."""
+    """Standard error of the mean over seeds; 0 where one seed shows none.
+
+    The variance is at least `floor`.
+    """
     n = len(values)
     if n < 2:
         return 0.0

@@ -49,7 +49,7 @@ class VerifierError(TerrellaError):
 
 
 class PredictionError(TerrellaError):
-    """A world model gave a prediction whose probability is no number."""
+    """A world model gave a prediction whose probability is not a number."""
 
     boundary = "prediction"
 
@@ -98,5 +98,5 @@ class MissingExtraError(TerrellaError, ImportError):
         super().__init__(extra, f"needed for {needed_for}", remedy)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As above, with its own two parts."""
+        """Copies keep its own two parts."""
         return type(self), (self.extra, self.needed_for)

@@ -93,7 +93,7 @@ class GymWorld(World):
 
     @property
     def played(self) -> int:
-        """Steps that the env itself has taken in this episode; text that is no action is none."""
+        """Steps that the env itself has taken in this episode; text beside the actions is none."""
         return sum(action in self.action_names for action in self._taken)
 
     def native_action(self, action: str) -> Any:

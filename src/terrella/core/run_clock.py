@@ -29,7 +29,7 @@ class RunClock:
     def __init__(
         self, folder: Path, *, writes: bool = True, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Of several ranks one `writes`."""
+        """Only one of several ranks `writes`."""
         self.path = folder / SESSIONS
         self.writes = writes
         self._now = now

@@ -16,7 +16,7 @@ Z95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
 
 CONFIDENCE = 0.95
-"""Of everything that a certificate promises, for each of its policies."""
+"""Confidence of everything that a certificate promises, for each of its policies."""
 
 # Two-sided 95% quantiles of Student's t for 1 to 10 degrees of freedom, where the series below is
 # not good enough.

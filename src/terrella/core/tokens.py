@@ -77,7 +77,7 @@ class TokenEpisode:
     model_mask: tuple[bool, ...]
     """True for the model's tokens; world tokens carry no policy gradient."""
     logprobs: tuple[float, ...]
-    """Of the sampler, per completion token; 0.0 on world tokens."""
+    """The sampler's log-probability of each completion token; 0.0 on world tokens."""
     turn_ends: tuple[int, ...]
     """Index after the last token of each turn, where the turn's reward is given."""
     turn_rewards: tuple[float, ...]
@@ -168,7 +168,7 @@ class AdamParams:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
-    """Of matrices; biases and norms do not decay."""
+    """Weight decay of matrices; biases and norms do not decay."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; 0 leaves them as they are."""
 

@@ -232,9 +232,9 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
         return None
 
     def leave(self) -> None:
-        """The episode is over, or nobody goes on with it: others may have what it had alone.
+        """End the episode and free any exclusive resource.
 
-        See `Config.exclusive`. Most worlds have nothing to give back.
+        See `Config.exclusive`. Most worlds have nothing to free.
         """
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:

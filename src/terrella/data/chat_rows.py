@@ -271,7 +271,7 @@ def _first(value: Mapping[str, Any], *names: str) -> Any:
 
 
 def _is_learnt(value: Mapping[str, Any], role: Role, where: str) -> bool:
-    """As the message says by `train` or `weight`; otherwise whether the assistant wrote it."""
+    """What the message says by `train` or `weight`; otherwise whether the assistant wrote it."""
     said = _first(value, "train", "weight")
     if said is None:
         return role == "assistant"

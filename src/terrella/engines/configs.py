@@ -72,7 +72,7 @@ class SftConfig(MemoryConfig):
     batch_size: int = 64
     """Items per optimiser step, over all processes.
 
-    verl counts examples: there a batch has as many as so many items have on average.
+    verl counts examples: a batch has `batch_size` times the mean number of examples per item.
     """
     learning_rate: float = 1e-3
     warmup_steps: int = 10

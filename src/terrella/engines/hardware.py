@@ -32,7 +32,7 @@ DEVICES = {
 """Memory of known devices, as their data sheets say."""
 CPU = "cpu"
 CONTEXT_BYTES = 1.5 * GB
-"""Of each GPU: the CUDA context, NCCL's buffers and loaded kernels. Assumed."""
+"""Fixed memory of each GPU: the CUDA context, NCCL's buffers and loaded kernels. Assumed."""
 FRAGMENTATION = 0.05
 """Share of a GPU's memory that the caching allocator cannot use. Assumed."""
 CPU_SHARE = 0.9

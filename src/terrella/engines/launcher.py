@@ -53,7 +53,7 @@ class Launch:
     gpus: tuple[str, ...] = ()
     """The GPUs of this node to use; empty leaves it to the environment."""
     port: int = 0
-    """Of the rendezvous; 0 is a free one on one node, and the script's own on several."""
+    """Port of the rendezvous; 0 is a free one on one node, and the script's own on several."""
 
     @classmethod
     def from_environment(cls, devices: int) -> Self:

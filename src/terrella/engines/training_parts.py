@@ -85,7 +85,7 @@ def changed_fields(config: Configurable.Config) -> dict[str, Any]:
 
 
 def warmup_within(asked: int, steps: int) -> int:
-    """The warm-up of a run of so many steps: as asked, or a tenth of a run that would be all of it.
+    """The warm-up in steps; a tenth of the run if it would fill the run.
 
     The first step of a warm-up has the learning rate 0: a run of one step would learn nothing.
     """

@@ -46,7 +46,7 @@ class Evaluate(Configurable):
         """Episodes per instance; pass@k is estimated up to this k."""
         split: Split = Split.TEST
         seed: int = 0
-        """Of the instances and of the sampling. The seed of an arm is added to it."""
+        """Seed of the instances and of the sampling. The seed of an arm is added to it."""
 
 
 def instance_seeds(world: World.Config, config: Evaluate.Config) -> list[int]:

@@ -26,7 +26,7 @@ class Model:
 
     parameters: float
     name: str
-    """As `models/names.py` or the hub has it; the memory plan takes its shapes from it."""
+    """Name in `models/names.py` or on the hub; the memory plan takes its shapes from it."""
 
 
 @dataclass(frozen=True, kw_only=True)

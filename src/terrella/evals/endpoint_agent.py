@@ -31,7 +31,7 @@ from terrella.rollout.rollout import Rollout
 from terrella.rollout.session import EnvWorkerError
 
 CHARACTERS_PER_TOKEN = 4
-"""Of the estimate for endpoints that report no tokens."""
+"""Estimate for endpoints that report no tokens."""
 MAX_SEED = 2**31
 """Endpoints read a seed as a signed number of 32 bits."""
 

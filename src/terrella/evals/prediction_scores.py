@@ -21,7 +21,7 @@ from terrella.policies.chat_client import Usage
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Of a model and of predicting no change, on the same steps."""
+    """Accuracy of a model and of predicting no change, on the same steps."""
 
     model: Metric
     no_change: Metric | None

@@ -65,7 +65,7 @@ class EvaluatePolicies(Configurable):
         """The folder written by `TrainTokenizer`: tokenizer and action bins."""
         model: Local[Path] = Path("runs/video_table/model")
         joint_vocabulary: bool = False
-        """As the model was trained."""
+        """Whether the model was trained with a joint vocabulary."""
         policies: Local[Path | None] = None
         """A folder of policies to compare (`NAME.safetensors`); None trains them as below."""
         train_episodes: int = 450

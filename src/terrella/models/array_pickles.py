@@ -204,7 +204,7 @@ class _Tree:
             return {key: self.of(item, depth + 1) for key, item in value.items()}
         if value is None or isinstance(value, str | int | float | bytes):
             return value
-        raise ValueError(f"a value that is no array: {_shown(value)}")
+        raise ValueError(f"a value that is not an array: {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

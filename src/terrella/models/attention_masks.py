@@ -29,7 +29,7 @@ class LayerWindows:
     kinds: frozenset[str] = frozenset({FULL})
     """The kinds of layers that the model has."""
     size: int = 0
-    """Of the sliding layers; 0 if there are none."""
+    """Window of the sliding layers; 0 if there are none."""
 
     @classmethod
     def of(cls, config: Any) -> LayerWindows:

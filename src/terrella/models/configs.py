@@ -34,7 +34,7 @@ class FrameTokenizerConfig(Configurable.Config):
     others to predict. Frames are a little less sharp.
     """
     seed: int = 0
-    """Of the weights before training."""
+    """Seed of the weights before training."""
 
     @property
     def tokens_per_frame(self) -> int:

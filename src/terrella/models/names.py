@@ -35,7 +35,7 @@ class Bundled(NamedTuple):
     package: str
     file: str
     folder: str
-    """Of the converted model, in the cache."""
+    """Folder of the converted model, in the cache."""
     shape: str
     """Its name in `models/shapes.py`."""
     extra: str

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 EPS = 1e-6
 HEADS = 4
-"""Of the cross-attention to the context frame."""
+"""Heads of the cross-attention to the context frame."""
 
 
 class Resnet(nn.Module):

@@ -64,7 +64,7 @@ PUBLISHED_PARAMETERS = {
     "smollm2-135m": 0.1345e9,
     "gemma-3-270m": 0.268e9,
 }
-"""As the model cards say; a tied output layer counts once."""
+"""Parameters by the model cards; a tied output layer counts once."""
 TUNED = ("-hf", "-instruct", "-chat", "-it", "-base")
 """Endings of names that change the weights and not the shape."""
 

@@ -55,7 +55,7 @@ def episodes_of(
 
 
 def split_among(worlds: Mapping[str, OtherWorld], total: int) -> dict[str, int]:
-    """How much of a total each world gets: as many as of so many tasks."""
+    """Split a total among the worlds by their shares."""
     return split_by_share(total, {name: each.share for name, each in worlds.items()})
 
 

@@ -2,8 +2,9 @@
 
 RLVR can push up only answers that are right now and then, and different ones for the same question.
 So a fifth of the warm-up answers are right (the expert's action, what really came next) and the
-others are random: the model learns the format, what can happen, and a slight leaning that RLVR then
-sharpens. `learn_world` also fits what the world showed, and how episodes end.
+others are random: the model learns the format, what can happen, and a slight preference for right
+answers, which RLVR strengthens. `learn_world` also fits what the world showed, and how episodes
+end.
     rows = warmup_examples(world_config, codec, ask="action", count=2000, seed=0)
 """
 

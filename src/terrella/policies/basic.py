@@ -18,7 +18,7 @@ def require_policy(config: Configurable.Config) -> None:
     """Refuse a config that builds something else than a policy."""
     owner = getattr(config, "owner", type(config))
     if not callable(getattr(owner, "act", None)):
-        raise ConfigError("policy", f"{owner.__qualname__} is no policy", "name one that acts")
+        raise ConfigError("policy", f"{owner.__qualname__} is not a policy", "name one that acts")
 
 
 class Random(Configurable):

@@ -43,7 +43,7 @@ Watch = Callable[[int, int], None]
 
 
 def unwatched(env_steps: int, attempts: int) -> None:
-    """Nobody watches."""
+    """Default callback: does nothing."""
 
 
 @dataclass(slots=True)

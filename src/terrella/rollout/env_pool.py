@@ -97,7 +97,7 @@ class LocalEnvWorker:
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
-"""Who plays now, by event loop and by what episodes have to themselves. All pools share them."""
+"""Turns to play, by event loop and by what episodes have to themselves. All pools share them."""
 
 
 def _turn(world: World.Config) -> contextlib.AbstractAsyncContextManager[None]:

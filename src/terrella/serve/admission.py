@@ -1,4 +1,4 @@
-"""Who may wait for the model: so many questions at once, and who may use it: so many tokens.
+"""Admission control: bounds on waiting queries and on tokens in the sampler.
 
 All routes count here before anything is queued. What does not fit among the waiting is refused at
 once with status 503. What waits is let in, in its order, while its tokens fit into the sampler's

@@ -27,7 +27,7 @@ logger = logging.getLogger("terrella.serve")
 OPEN_PATHS = ("/health",)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_DIGITS = 12
-"""Of a length that a client claims."""
+"""Most digits of a length that a client claims."""
 SMALL_BODY = 65_536
 """Bytes of a body that are not counted: the number of connections bounds them."""
 SERVER_FAILED = "the server failed; see its log"

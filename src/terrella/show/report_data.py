@@ -143,7 +143,7 @@ def short_names(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _refuse_equal_seeds(named_runs: NamedRuns) -> None:
-    """A run that was copied or repeated is no further seed: it would make the interval small."""
+    """Refuse a run that was copied or repeated: it would make the interval too small."""
     names: dict[int, str] = {}
     for name, run in named_runs:
         if run.seed in names:

@@ -83,7 +83,7 @@ class GateState:
     """Hash of the certificate that the gate follows."""
     threshold: float
     audits: list[Audit]
-    """Of this session, since the gate last recertified itself."""
+    """Audits of this session, since the gate last recertified itself."""
     ledger: dict[str, int]
 
 
@@ -113,7 +113,7 @@ class Gate(Configurable):
         self.threshold = certificate.threshold if certificate else -1.0
         self.audits: list[Audit] = []
         self.earlier_audits: list[Audit] = []
-        """Of earlier sessions."""
+        """Audits of earlier sessions."""
         self._name, self._saved = uuid.uuid4().hex, 0.0
         if self.keeps_state:
             self._resume()

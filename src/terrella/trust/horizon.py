@@ -41,7 +41,7 @@ class ImaginedBranch:
     terminated: bool = False
     success: bool = False
     rewards: tuple[float, ...] = ()
-    """Of the steps since the loop began."""
+    """Rewards of the steps since the loop began."""
 
 
 def spread(

@@ -31,7 +31,7 @@ AT_ONCE = 64
 
 
 Shape = tuple[int, ...]
-"""Of frames; empty for what is compared as text. Only observations of one shape are compared."""
+"""Shape of frames; empty for text. Only observations of one shape are compared."""
 PADDING = -1
 """Beyond the end of a text; no character."""
 

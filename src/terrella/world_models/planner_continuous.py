@@ -58,9 +58,9 @@ class ContinuousPlanner(Configurable):
         candidates: int = 64
         iterations: int = 4
         elite_share: float = 0.125
-        """Of `cem`: the share of the sequences that the next ones are drawn around."""
+        """For `cem`: the share of the sequences that the next ones are drawn around."""
         temperature: float = 0.3
-        """Of `mppi`: of its weights, in standard deviations of the scores."""
+        """For `mppi`: the temperature of its weights, in standard deviations of the scores."""
         scale: float = 0.7
         """Standard deviation of the actions that are drawn first."""
         smoothness: float = 0.5

@@ -138,7 +138,7 @@ def test_the_horizon_asks_as_the_rest_of_the_certificate_does():
 @pytest.mark.parametrize("name", ["ranked_on", "exploited_on"])
 def test_fewer_than_no_episodes_are_refused(tmp_path, name):
     config = Certify.Config(world=Counter.Config(), folder=tmp_path, **{name: -1})
-    with pytest.raises(ConfigError, match=f"{name}.*is no number of episodes"):
+    with pytest.raises(ConfigError, match=f"{name}.*is not a number of episodes"):
         Certify(config).run(SilentProgress())
 
 

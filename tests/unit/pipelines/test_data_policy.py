@@ -68,5 +68,5 @@ def test_no_address_of_a_manifest_is_asked(store, monkeypatch):
 
 
 def test_a_mixture_is_made_of_policies():
-    with pytest.raises(ConfigError, match="Counter is no policy"):
+    with pytest.raises(ConfigError, match="Counter is not a policy"):
         Mixture.Config(first=Counter.Config())

@@ -21,7 +21,7 @@ class Usage:
 
     used: dict[str, int]
     perplexity: dict[str, float]
-    """Of the codes: their number if all are used equally often, 1 if there is only one."""
+    """Their number if all codes are used equally often, 1 if there is only one."""
 
     def metrics(self) -> dict[str, float]:
         rows = {f"codes_{name}": float(count) for name, count in self.used.items()}

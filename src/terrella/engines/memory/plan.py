@@ -39,7 +39,7 @@ SERVED_ROWS = 16
 LEARNER_EXAMPLES = 4096
 """Examples that a call of a learner may pass."""
 SERVER_BYTES = 3e9
-"""Of a vLLM server: its CUDA context, compiled graphs and the activations of a prefill. Assumed."""
+"""Memory of a vLLM server: CUDA context, compiled graphs, activations of a prefill. Assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Served:
     """A generation server beside the trainer."""
 
     share: float = 0.0
-    """Of a device's memory that it takes, whatever it needs."""
+    """Share of a device's memory that it takes, whatever it needs."""
     tensor_parallel: int = 1
     data_parallel: int = 0
     """Copies of the weights, each on `tensor_parallel` devices; 0: as many as the devices hold."""

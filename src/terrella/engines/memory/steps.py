@@ -61,7 +61,7 @@ class TrainBytes:
     weights: float
     """All parameters, frozen ones included, as they are kept: fp32."""
     trained: float
-    """Those that an optimiser moves."""
+    """Parameters that an optimiser moves."""
     casts: float
     """bf16 copies of weights that autocast keeps from the forward to the backward pass."""
     activations: float

@@ -134,7 +134,7 @@ def _write_adapter(
     write_json(folder / CONFIG, config | {"base_model_name_or_path": reference.base})
     load_config(reference.base).save_pretrained(folder)
     logger.warning(
-        "%s holds an adapter of %s, not a whole model: the base is no local folder",
+        "%s holds an adapter of %s, not a whole model: the base is not a local folder",
         folder.with_suffix("") if folder.suffix == SCRATCH else folder,
         reference.base,
     )

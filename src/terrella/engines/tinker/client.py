@@ -35,7 +35,7 @@ MAX_HEALTH_BYTES = 2**20
 DOWNLOAD_SECONDS, PIECE_SECONDS = 6 * 3600.0, 600.0
 """For the archive of an adapter, and for each piece of it."""
 BETA1, EPS = 0.9, 1e-8
-"""Of Adam; `TinkerConfig.beta2` is the other."""
+"""Constants of Adam; `TinkerConfig.beta2` is the other."""
 
 
 class Endpoint:

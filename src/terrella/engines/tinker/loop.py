@@ -65,7 +65,7 @@ class Batch:
     old_M: Tensor
     """Log-probabilities before the first update."""
     reference_M: Tensor | None
-    """Those of the starting model, for the KL penalty."""
+    """Log-probabilities under the starting model, for the KL penalty."""
     metrics: dict[str, float]
 
 
@@ -105,7 +105,7 @@ class RlvrLoop:
         self.masks: str | None = None
         """The first warning that masked verdicts have become more."""
         self.mini_batches: list[Batch | None] = []
-        """Of the newest episodes; None where no episode of a part has a gradient."""
+        """Mini-batches of the newest episodes; None where no episode of a part has a gradient."""
         self.metrics: dict[str, float] = {}
         if saved.step:
             budget.spent = saved.env_steps

@@ -55,7 +55,7 @@ class Batch:
 
     @property
     def packs(self) -> list[Pack]:
-        """Those of all mini-batches."""
+        """The packs of all mini-batches."""
         return [pack for packs in self.mini_batches for pack in packs]
 
 

@@ -295,7 +295,7 @@ def wait_until_healthy(
     ended: Callable[[], int | None] = lambda: None,
     see: Callable[[], str] = lambda: "see the log of the process that started it",
 ) -> None:
-    """Wait until a server answers, at most so long; `ended` gives its exit code, if it ended."""
+    """Wait until the server answers, or the timeout passes; `ended` gives its exit code, if any."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         code = ended()

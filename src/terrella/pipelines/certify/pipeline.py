@@ -67,7 +67,7 @@ class Certify(Configurable):
                 raise ConfigError(name, "one episode has no interval", f"set {name}=2 or more")
             if count < 0:
                 raise ConfigError(
-                    name, f"{count} is no number of episodes", f"set {name}=0 to skip"
+                    name, f"{count} is not a number of episodes", f"set {name}=0 to skip"
                 )
         require_plots()  # not after an hour of measuring
         with locked(self.config.folder):

@@ -122,7 +122,7 @@ class StepPredictions:
     policies: np.ndarray
     """Number of the policy that took each step, in the order of `CertifyConfig.under`."""
     instances: list[str]
-    """Of each step."""
+    """The instance of each step."""
     lengths: np.ndarray
     """Steps of the episode that each step was drawn from."""
 

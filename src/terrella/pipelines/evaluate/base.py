@@ -101,9 +101,9 @@ class Evaluation(ModelPipeline[Result]):
         concurrency: Local[int] = 64
         """Episodes that are played at once; at an endpoint also the requests under way."""
         prompt_price: float = 0.0
-        """Of a million prompt tokens at the endpoint."""
+        """Price of a million prompt tokens at the endpoint."""
         reply_price: float = 0.0
-        """Of a million written tokens."""
+        """Price of a million written tokens."""
         out: Path = Path("runs/evaluate")
 
         def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class ModelIdentity:
     url: str = ""
     """The endpoint's address."""
     sha256: str | None = None
-    """Of all files of a folder; None where the weights are elsewhere."""
+    """Hash of all files of a folder; None where the weights are elsewhere."""
 
 
 def is_address(model: str) -> bool:

@@ -55,11 +55,11 @@ class TaskScores:
     spearman: Metric | None
     mean_absolute_error: Metric
     safe_horizon: list[int]
-    """Of each seed: steps up to which imagined frames hold, with confidence."""
+    """For each seed, the steps up to which imagined frames hold, with confidence."""
     held: str
-    """How far imagination holds, in a sentence. It is no certificate: nothing bounds a step."""
+    """How far imagination holds, in a sentence. It is not a certificate: nothing bounds a step."""
     seeds: list[dict[str, Any]]
-    """Of each seed, with intervals over instances, inverted pairs, classifier and drift."""
+    """Results of each seed, with intervals over instances, inverted pairs, classifier and drift."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Evaluated:
     models: list[str]
     """One for each seed."""
     policies: str
-    """Of the folder of policies, or the word "ladder"."""
+    """Hash of the folder of policies, or the word "ladder"."""
     videos: str
     """Of the tokenizer and the action bins."""
 
@@ -302,7 +302,7 @@ def _model_sha256(folder: Path) -> str:
 
 
 def _policies_sha256(folder: Path) -> str:
-    """Of the networks by name: the names stand in the table."""
+    """Hash of the networks by name: the names stand in the table."""
     return content_sha256({path.name: file_sha256(path) for path in policy_files(folder)})
 
 

@@ -59,7 +59,7 @@ class ImportGames(Importer):
         return found
 
     def _records(self, files: Sequence[Path], progress: Progress) -> dict[str, list[Record]]:
-        """All records by game; a row that is no record is named."""
+        """All records by game; a row that is not a record is named."""
         games: dict[str, list[Record]] = {}
         progress.phase("read records", sum(map(count_lines, files)))
         progress.advance(0)
@@ -101,7 +101,7 @@ def _read(path: Path) -> Iterator[Record]:
 
     records = read_official(rows(), split_of_file(path))
     while True:
-        with reading(f"{path}, after line {number}", "this is no row of GPT-simulator's data"):
+        with reading(f"{path}, after line {number}", "this is not a row of GPT-simulator's data"):
             record = next(records, None)
         if record is None:
             return

@@ -47,7 +47,7 @@ class SpaResult:
 
 
 def first_of(scores: Mapping[str, TestScores]) -> TestScores | None:
-    """Those of the first world; None where nothing was evaluated."""
+    """The metrics of the first world; None where nothing was evaluated."""
     return next(iter(scores.values()), None)
 
 

@@ -57,7 +57,7 @@ class InsideVideo(Configurable):
         """The run, its recordings, and how it imagines."""
 
         run: Local[Path]
-        """Of `terrella train-world-model`."""
+        """A run of `terrella train-world-model`."""
         videos: Local[Path]
         """The folder of its recordings and tokenizer."""
         world: World.Config

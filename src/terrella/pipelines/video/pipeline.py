@@ -71,7 +71,7 @@ class VideoModelResult:
     before: ClipMetrics
     after: ClipMetrics
     reward: list[float | None]
-    """Of each step of RLVR; None where all verdicts were masked."""
+    """Reward of each step of RLVR; None where all verdicts were masked."""
 
 
 class VideoModel(ModelPipeline[VideoModelResult]):

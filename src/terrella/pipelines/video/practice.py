@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 30_000_000
 SEEDS = 100_000
-"""Of each run of practice: other instances than those of the recordings and of other runs."""
+"""Seeds per run, so that its instances are not those of the recordings or of other runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class PixelPractice(Configurable):
     class Config(Configurable.Config):
         rounds: int = 4
         episodes: int = 48
-        """Of each round, on training instances."""
+        """Episodes of each round, on training instances."""
         noise: float = 0.4
         """Standard deviation of what is added to each number of an action."""
         updates: int = 150

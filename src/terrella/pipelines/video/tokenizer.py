@@ -70,7 +70,7 @@ class TrainTokenizer(Pipeline[TokenizerResult]):
         shares: tuple[float, ...] = (0.2, 0.5, 1.0)
         """Graded policies: the world's expert with this share of random actions, one store each."""
         episodes: int = 100
-        """Of each world with each policy."""
+        """Episodes of each world with each policy."""
         held_out: int = 20
         """Episodes on test instances, of each world with each policy."""
         trainer: TokenizerTrainConfig = field(default_factory=TokenizerTrainConfig)

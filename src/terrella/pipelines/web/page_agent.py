@@ -140,7 +140,7 @@ class AskedAgent:
     turn_tokens: int
     context_tokens: int = 0
     read_instruction: bool = False
-    """Of the actor of a WebRL run: the world's instruction stands before the page."""
+    """The world's instruction stands before the page, as for the actor of a WebRL run."""
 
     def make(self, sampler: Sampler, tokenizer: Any) -> LocalPageAgent:
         codec = self.codec.make(tokenizer)

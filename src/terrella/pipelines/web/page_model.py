@@ -64,10 +64,10 @@ class PageModelResult:
     train_steps: int
     test_steps: int
     selection: dict[str, StepCounts]
-    """Of the steps for training and for the test: what was left out or cut, by reason."""
+    """What was left out or cut of the steps for training and for the test, by reason."""
     baselines: dict[str, PageScores]
     before: PageScores | None
-    """Of the model as it was; None for a model from scratch, and without `score_before`."""
+    """Scores before training; None for a model from scratch, and without `score_before`."""
     sft: PageScores
     rl: RlPart | None
     rlvr: PageScores | None

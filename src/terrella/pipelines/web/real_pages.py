@@ -18,7 +18,7 @@ from terrella.core.world import World
 from terrella.world_models.planner_web import ActionProposer, Proposals
 
 DISCOUNT = 0.95
-"""Of a success, per step that the expert needs for it."""
+"""Discount of a success, per step that the expert needs for it."""
 
 
 @dataclass(frozen=True, slots=True)

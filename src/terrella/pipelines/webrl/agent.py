@@ -38,10 +38,13 @@ class Trainable(Protocol):
 
 
 class Actor(Trainable, Protocol):
-    """Acts."""
+    """A policy in training."""
 
     def logprobs(self, steps: Sequence[TrainStep]) -> list[tuple[float, ...]]:
-        """Of the tokens of each recorded action; an action of a pointer network is one token."""
+        """Log-probabilities of the tokens of each recorded action.
+
+        An action of a pointer network is one token.
+        """
         ...
 
     def forward_backward(

@@ -30,7 +30,7 @@ from terrella.policies.endpoint import Endpoint
 
 
 def choose_tasks(config: WebRlSettings, phase: Phase, record: PracticeRecord) -> PhaseTasks:
-    """As many tasks as could be started within the env steps of a phase."""
+    """Choose as many tasks as could be started within the env steps of a phase."""
     count = max(1, config.phase_steps // config.group_size)  # an attempt has at least one step
     if config.curriculum == "fixed":
         rng = phase.rng(PRACTICE)
@@ -86,7 +86,7 @@ def _written(
 
 @contextlib.contextmanager
 def _models(config: InstructionWriter.Config, phase: Phase) -> Iterator[Models]:
-    """Who writes and who screens; the actor is opened once."""
+    """Yield the models that write and screen instructions; the actor is opened once."""
     with contextlib.ExitStack() as stack:
         actor: Complete | None = None
         if "actor" in (config.writer, config.screen):

@@ -78,7 +78,7 @@ class TrainContext:
     patience: int
     """Broken attempts in a row that end the run."""
     _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
-    """Those of distinct instances: every evaluation of a run plays the same ones.
+    """Seeds of distinct instances: every evaluation of a run plays the same ones.
 
     Other seeds play others, so that a difference over seeds is not about one set of pages.
     """
@@ -177,7 +177,7 @@ class BaseResult:
 
     demonstrations: int
     steps: int
-    """Of the demonstrations that succeeded."""
+    """Steps of the demonstrations that succeeded."""
     env_steps: int = 0
     """Real steps of all demonstrations; recorded traces take none."""
     loss: float

@@ -16,7 +16,7 @@ from terrella.pipelines.webrl.proposers import PracticeRecord
 from terrella.pipelines.webrl.results import Proposed, Values
 
 UNKNOWN_RATE = 0.5
-"""Of a family that no earlier phase has tried."""
+"""Success rate of a family that no earlier phase has tried."""
 
 
 def task_values(phase: Phase) -> dict[str, float]:

@@ -38,7 +38,7 @@ HARMLESS = (
     'text "We grow tea, coffee and herbs."',
     'button "Newsletter: read about our gardens, our people and the plans for next year"',
 )
-"""As many lines, of similar lengths, that claim nothing."""
+"""The same number of lines, of similar lengths, that claim nothing."""
 
 
 Decide = Callable[[float], float | None]

@@ -91,7 +91,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Models:
-    """Who writes and who screens; None where no model does."""
+    """The models that write and screen instructions; None where no model does."""
 
     write: Complete | None = None
     screen: Complete | None = None
@@ -106,7 +106,7 @@ class InstructionWriter(Configurable):
         """Share of a phase's proposals that are written; 0 writes nothing."""
         writer: Literal["templates", "actor", "endpoint"] = "templates"
         screen: Literal["none", "actor", "endpoint"] = "none"
-        """Who is asked whether a task can be done; the world is always asked."""
+        """The model that is asked whether a task can be done; the world is always asked."""
         endpoint: Local[Endpoint.Config] = field(default_factory=Endpoint.Config)
         shown: int = 10
         """Failed tasks in one prompt, all of one family."""

@@ -148,7 +148,7 @@ class SeeingRollout(Rollout):
     """A rollout that keeps the situations of each task."""
 
     class Config(Rollout.Config):
-        """As of any rollout."""
+        """The fields of any rollout."""
 
     def __init__(self, config: Rollout.Config, codec: WebCodec) -> None:
         super().__init__(config, codec)

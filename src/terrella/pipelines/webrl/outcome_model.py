@@ -49,7 +49,7 @@ FIRST_SEED = 10_000_000
 """Far from the seeds of demonstrations and evaluations: none of those may be memorised."""
 WEIGHTS, CALIBRATION = "judge", "calibration.json"
 FARTHEST_SHIFT = 60.0
-"""Of scaled logits: beyond it a probability is 0 or 1."""
+"""Largest shift of scaled logits: beyond it a probability is 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class OutcomeModelResult(PredictionMetrics):
 
     scale: float
     shift: float
-    """Of its logits; see `Calibration`."""
+    """Shift of its logits; see `Calibration`."""
     env_steps: int
     trained_on: int
     injected: Flips

@@ -39,7 +39,7 @@ class PhaseResult:
     actor: ActorMetrics
     validation: SuccessScores | None
     critic_scores: CriticScores | None = None
-    """Of the critic before this phase; None where none has chosen tasks."""
+    """Scores of the critic before this phase; None where none has chosen tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class WebRlCost(RlCost):
 
     practice: int = 0
     checks: int = 0
-    """Of the expert, where tasks are checked (`practice.check`)."""
+    """Checks by the expert, where tasks are checked (`practice.check`)."""
     outcome_model: int = 0
     """Attempts that it was fitted to and measured on."""
     demonstrations: int = 0

@@ -32,7 +32,7 @@ MOST_STEPS = 2000
 ABLATIONS = tuple(
     ("spa", other, 1, False) for other in ("state", "masked", "self_belief", "online")
 )
-"""What each ablation has to lose, beside what the paper claims."""
+"""Claims beyond the paper's: SPA beats each ablation."""
 
 
 @recipe(

@@ -101,7 +101,7 @@ class WebArena(World):
         A task names its own file there; empty logs in nowhere.
         """
         judge: Local[EndpointJudge.Config | None] = None
-        """Who is asked where a check needs an opinion; without one, such tasks are masked."""
+        """The judge for checks that need an opinion; without one, such tasks are masked."""
         seconds: float = 60.0
         """Time limit for one action; a browser that takes longer is killed."""
         browser: int = 0

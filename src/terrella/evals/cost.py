@@ -2,8 +2,8 @@
 
 The estimate is arithmetic on a workload, a model and a machine, defined in `cost_inputs.py`. Every
 constant says whether it was measured, published or assumed. Expect a factor of two. Memory is
-planned elsewhere (`engines/memory/`), from real shapes. `cost_table.py` writes the tables of
-docs/scaling.md.
+planned elsewhere (`engines/memory/`), from real shapes. `benchmarks/cost_table.py` writes the
+tables of docs/scaling.md.
     work = Workload(prompt_tokens=2000, answer_tokens=64)
     for name, value in describe(estimate(work, MODELS["7b"], H100)): print(name, value)
 """
@@ -156,7 +156,7 @@ def expect_failures(model: Model, machine: Machine, every: float | None = None) 
 
 
 def describe(cost: CostEstimate) -> list[tuple[str, str]]:
-    """Table rows for `--dry-run`: name and value."""
+    """Table rows: name and value."""
     tokens = cost.tokens
     seconds = cost.seconds
     failures = cost.failures

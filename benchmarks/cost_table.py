@@ -1,7 +1,7 @@
 """Writes the tables of docs/scaling.md from the cost model, so that they cannot go stale.
 
 A test checks that the page is up to date.
-    python -m terrella.evals.cost_table docs/scaling.md
+    python benchmarks/cost_table.py docs/scaling.md
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES: tuple[tuple[str, Machine, str, str, int], ...] = (
     ("1,024 H100", H100.on(1_024), "128x8xH100", "32b", 8_192),
 )
 SERVER_SHARE = 0.35
-"""Of a GPU's memory for the vLLM server beside the trainer."""
+"""Share of a GPU's memory for the vLLM server beside the trainer."""
 STORE_RATE = 9_617
 """Transitions/s; measured on frozen_lake with 2 cores (results/foundation.json)."""
 STORE_BYTES = 12.9
@@ -194,7 +194,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-START = "<!-- table: {name}; written by python -m terrella.evals.cost_table, checked by a test -->"
+START = "<!-- table: {name}; written by python benchmarks/cost_table.py, checked by a test -->"
 END = "<!-- /table -->"
 TABLES: dict[str, Callable[[], str]] = {
     "sizes": size_table,

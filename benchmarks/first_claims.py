@@ -36,8 +36,8 @@ RULE = (
     "fresh seeds passes; one seed below it, and it fails, and no more are run. Fewer than three"
     " seeds or models show nothing, and seeds that share a base or a model count as one. Few "
     "seeds cannot show a rare collapse: the worst seed is in the row. All claims, arm by arm, "
-    "and every other number: [docs/numbers.md](docs/numbers.md). Words such as `several alike` stand "
-    "in the [glossary](docs/glossary.md)."
+    "and every other number: [docs/numbers.md](docs/numbers.md). Words such as `several alike` "
+    "stand in the [glossary](docs/glossary.md)."
 )
 NO_PAPER = "no paper"
 

@@ -31,7 +31,6 @@ import table_rows
 import teaching
 import trust_coverage
 
-
 WORDS = (
     "several alike",
     "earlier calibration",

@@ -32,6 +32,9 @@ RUN_OFFSET = 2**30
 one more number k: without the offset, run k would meet what run 0 draws at its k-th attempt.
 """
 
+NOISE_STRIDE = 1000
+"""Noise seeds per instance or task: the episodes of one never share noise with another's."""
+
 # Ranges inside one stride, by use. RL's tasks and validation count from 0.
 SELF_PLAY_FIRST = 2**30
 WARMUP_FIRST = 2**31

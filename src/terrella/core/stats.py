@@ -10,7 +10,9 @@ on `mean_upper_bound`, which holds for every sample size.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 Z95 = 1.959963984540054
 """Two-sided 95% quantile of the normal distribution."""
@@ -133,3 +135,17 @@ def binomial_cdf(successes: int, n: int, chance: float) -> float:
         terms.append(term)
     largest = max(terms)
     return min(1.0, math.exp(largest) * math.fsum(math.exp(each - largest) for each in terms))
+
+
+def auc(scores: Iterable[float], outcomes: Iterable[float]) -> float | None:
+    """The share of pairs of a success and a failure in which the success scores higher.
+
+    Equal scores count half; None without a pair.
+    """
+    pairs = list(zip(scores, outcomes, strict=True))
+    won = np.asarray([score for score, outcome in pairs if outcome >= 0.5])
+    lost = np.asarray([score for score, outcome in pairs if outcome < 0.5])
+    if not len(won) or not len(lost):
+        return None
+    higher = (won[:, None] > lost).mean() + (won[:, None] == lost).mean() / 2
+    return float(higher)

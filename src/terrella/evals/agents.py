@@ -18,7 +18,7 @@ from terrella.codecs.tagged import TaggedCodec
 from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, EngineError
 from terrella.core.protocols import Sampler
-from terrella.core.seeds import instance_seed
+from terrella.core.seeds import NOISE_STRIDE, instance_seed
 from terrella.core.solve import StateSpaceTooLargeError
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Split
@@ -74,7 +74,7 @@ def evaluate_agent(
 ) -> TestScores:
     """Play each instance several times and score the episodes."""
     tasks = [
-        Task(seed=seed, noise_seed=seed * 1000, split=config.split)
+        Task(seed=seed, noise_seed=seed * NOISE_STRIDE, split=config.split)
         for seed in instance_seeds(rollout.config.world, config)
     ]
     size = max(1, EPISODES_AT_ONCE // config.samples)

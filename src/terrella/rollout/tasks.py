@@ -14,7 +14,7 @@ from typing import Literal
 from terrella.core.config import Configurable
 from terrella.core.episode import EpisodeRun
 from terrella.core.protocols import Policy
-from terrella.core.seeds import TASK_STREAM, instance_seed, stream
+from terrella.core.seeds import NOISE_STRIDE, TASK_STREAM, instance_seed, stream
 from terrella.core.tokens import Task
 from terrella.core.types import Situation, Split, Transition
 from terrella.core.world import World
@@ -36,7 +36,9 @@ class AgentTasks:
     seed: int = 0
 
     def __call__(self, index: int) -> Task:
-        return Task(seed=instance_seed(self.seed, index), noise_seed=index * 1000, split=self.split)
+        return Task(
+            seed=instance_seed(self.seed, index), noise_seed=index * NOISE_STRIDE, split=self.split
+        )
 
 
 class EvenTasks:
@@ -57,7 +59,9 @@ class EvenTasks:
     def __call__(self, index: int) -> Task:
         again, place = divmod(index, len(self.seeds))
         order = stream(TASK_STREAM, self.seed, again).permutation(len(self.seeds))
-        return Task(seed=self.seeds[int(order[place])], noise_seed=index * 1000, split=self.split)
+        return Task(
+            seed=self.seeds[int(order[place])], noise_seed=index * NOISE_STRIDE, split=self.split
+        )
 
 
 class PredictionTasks:

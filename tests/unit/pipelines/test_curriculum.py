@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from terrella.core.errors import ConfigError, WorldError
+from terrella.core.stats import auc
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 from terrella.pipelines.webrl.curriculum import NO_START, Curriculum, CurriculumLog
 from terrella.pipelines.webrl.curriculum_report import curriculum_table
-from terrella.pipelines.webrl.metrics import auc, critic_scores
+from terrella.pipelines.webrl.metrics import critic_scores
 from terrella.pipelines.webrl.pipeline import WebRl
 from terrella.pipelines.webrl.proposers import AskModel, PracticeRecord, Vary
 from terrella.policies.endpoint import Endpoint

@@ -8,6 +8,7 @@ engines; the endpoint samples tokens and moves an adapter.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
@@ -22,8 +23,6 @@ from terrella.algos.diagnostics import CollapseWatch, MaskWatch, check_mismatch
 from terrella.algos.episode_batch import (
     TokenCounts,
     chosen_groups,
-    informative_groups,
-    replacement_task,
     token_counts,
 )
 from terrella.algos.estimators import ESTIMATORS
@@ -31,6 +30,7 @@ from terrella.algos.losses import LossInputs, importance_weights, k3, policy_los
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.engines.budget import EnvStepBudget
 from terrella.engines.configs import RlvrConfig
+from terrella.engines.refill import refill
 from terrella.engines.tinker.rows import PaddedRows
 from terrella.engines.tinker.sampler import TinkerSampler
 from terrella.engines.tinker.sft import Show
@@ -182,26 +182,13 @@ class RlvrLoop:
         self, sampler: TinkerSampler, indices: Sequence[int]
     ) -> tuple[list[TokenEpisode], Tensor]:
         """Episodes of these tasks. A group without any signal is replaced by another task's."""
-        config, size = self.config, self.config.group_size
         episodes, rewards = self._play(sampler, indices)
         # Before the refills: they would flatter the metrics.
         self.metrics |= episode_metrics(episodes, rewards, OneProcess(), self.rollout.worlds)
-        refilled = 0
-        for extra in range(1, config.refill_rounds + 1):
-            informative = informative_groups(batch_facts(episodes, config), rewards, config)
-            empty = (~informative).nonzero().flatten().tolist()
-            if not empty:
-                break
-            refilled += len(empty)
-            run_tasks = config.steps * config.groups
-            others = [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
-            refills, refill_rewards = self._play(sampler, others)
-            for source, target in enumerate(empty):
-                group = refills[source * size : (source + 1) * size]
-                episodes[target * size : (target + 1) * size] = group
-                rewards[target] = refill_rewards[source]
-        if config.refill_rounds:
-            self.metrics["refilled"] = float(refilled)
+        play = functools.partial(self._play, sampler)
+        replaced = refill(play, episodes, rewards, indices, self.config)
+        if self.config.refill_rounds:
+            self.metrics["refilled"] = float(replaced)
         return episodes, rewards
 
     def _play(

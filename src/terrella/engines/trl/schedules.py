@@ -18,16 +18,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from terrella.algos.episode_batch import informative_groups, replacement_task
 from terrella.core.tokens import TokenEpisode
 from terrella.engines.local.local_sampler import LocalSampler
+from terrella.engines.refill import Played, refill
 from terrella.engines.trl import pack_passes
-from terrella.engines.trl.rlvr_batch import batch_facts, episode_metrics, group_rewards
+from terrella.engines.trl.rlvr_batch import episode_metrics, group_rewards
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.rollout.background_rollout import BackgroundRollout
-
-Played = tuple[list[TokenEpisode], Tensor]
-"""Episodes, group by group, and their rewards [groups, group_size]."""
 
 
 class Schedule(Protocol):
@@ -113,23 +110,9 @@ class SyncSchedule:
         episodes, rewards = self.play(indices)
         # Before the refills: they would flatter the metrics.
         trainer.add_metrics(**batch_metrics(trainer, episodes, rewards))
-        size, run_tasks = rlvr.group_size, rlvr.steps * rlvr.groups
-        refilled = 0
-        for extra in range(1, rlvr.refill_rounds + 1):
-            informative = informative_groups(batch_facts(episodes, rlvr), rewards, rlvr)
-            empty = (~informative).nonzero().flatten().tolist()
-            if not empty:
-                break
-            refilled += len(empty)
-            refills, refill_rewards = self.play(
-                [replacement_task(indices[n], extra=extra, run_tasks=run_tasks) for n in empty]
-            )
-            for source, target in enumerate(empty):
-                group = refills[source * size : (source + 1) * size]
-                episodes[target * size : (target + 1) * size] = group
-                rewards[target] = refill_rewards[source]
+        count = refill(self.play, episodes, rewards, indices, rlvr)
         if rlvr.refill_rounds:
-            replaced = torch.tensor(float(refilled), device=trainer.accelerator.device)
+            replaced = torch.tensor(float(count), device=trainer.accelerator.device)
             trainer.add_metrics(refilled=float(trainer.accelerator.reduce(replaced)))
         return episodes, rewards
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from terrella.core.predictive import PredictiveDistribution
 from terrella.core.protocols import Verifier
-from terrella.core.stats import wilson
+from terrella.core.stats import auc, wilson
 from terrella.core.types import Observation, Prediction
 from terrella.pipelines.certify.records import StepPredictions
 from terrella.trust.horizon import mean_row
@@ -72,7 +72,7 @@ def risk_section(
         "mean_risk": float(risks.mean()),
         "mean_wrong": float(held_out.wrong.mean()),
         **_trusted_rows(held_out, trusted, np.ones(len(trusted), bool)),
-        "ordering": _auroc(risks, held_out.wrong > 0.5),
+        "ordering": auc(risks, held_out.wrong > 0.5),
         "curve": _risk_curve(risks, held_out.wrong, held_out.lengths),
     }
 
@@ -224,11 +224,3 @@ def _risk_curve(
         }
         for n in counts
     ]
-
-
-def _auroc(risks: np.ndarray, wrong: np.ndarray) -> float | None:
-    """Chance that a wrong step has a higher risk than a right one; None without both kinds."""
-    if wrong.all() or not wrong.any():
-        return None
-    above = (risks[wrong][:, None] > risks[~wrong][None]).mean()
-    return float(above + 0.5 * (risks[wrong][:, None] == risks[~wrong][None]).mean())

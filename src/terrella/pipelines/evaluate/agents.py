@@ -22,6 +22,7 @@ from terrella.core.bounds import check_least
 from terrella.core.config import Local
 from terrella.core.errors import ConfigError
 from terrella.core.run_folder import RunFolder
+from terrella.core.seeds import NOISE_STRIDE
 from terrella.core.tokens import History, Task
 from terrella.core.world import World
 from terrella.data.row_journal import file_name
@@ -46,9 +47,6 @@ from terrella.pipelines.text_only import require_text
 from terrella.pipelines.webrl.language_agent import Act
 from terrella.rollout.env_pool import EnvPool
 from terrella.rollout.rollout import Rollout
-
-NOISE_STRIDE = 1000
-"""Noise seeds per instance, as in `evals.agents.evaluate_agent`."""
 
 
 @dataclass(frozen=True, kw_only=True)

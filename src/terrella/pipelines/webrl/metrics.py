@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from terrella.core.errors import EngineError
-from terrella.core.stats import Z95, wilson
+from terrella.core.stats import Z95, auc, wilson
 from terrella.data.attempts import Attempt, count_steps
 from terrella.evals.pass_at_k import pass_metrics
 from terrella.evals.results import TestScores
@@ -147,20 +147,6 @@ def critic_scores(
         high=high,
         family_auc=auc(family_rates, outcomes),
     )
-
-
-def auc(scores: Sequence[float], outcomes: Sequence[float]) -> float | None:
-    """The share of pairs of a success and a failure in which the success scores higher.
-
-    Equal scores count half; None without a pair.
-    """
-    pairs = list(zip(scores, outcomes, strict=True))
-    won = np.asarray([score for score, outcome in pairs if outcome >= 0.5])
-    lost = np.asarray([score for score, outcome in pairs if outcome < 0.5])
-    if not len(won) or not len(lost):
-        return None
-    higher = (won[:, None] > lost).mean() + (won[:, None] == lost).mean() / 2
-    return float(higher)
 
 
 def _auc_interval(area: float, won: int, lost: int) -> tuple[float, float]:

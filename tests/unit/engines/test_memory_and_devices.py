@@ -5,6 +5,7 @@ import gc
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 import tests.support.quiet_trl  # noqa: F401  before anything else imports TRL
 import transformers
+from accelerate import FullyShardedDataParallelPlugin
 from accelerate.data_loader import BatchSamplerShard
 from tests.support.tiny_model import tiny_model
 from tests.support.tiny_run import curve, tiny_rollout, tiny_trainer, weights
@@ -25,7 +27,7 @@ from terrella.engines.local import local_sampler as local
 from terrella.engines.local.local_sampler import LocalSampler, local_sampler
 from terrella.engines.training_parts import warmup_within
 from terrella.engines.trl import pack_passes, sft_trainer
-from terrella.engines.trl.arguments import one_gpu_per_process
+from terrella.engines.trl.arguments import keep_full_precision, one_gpu_per_process
 from terrella.engines.trl.sampling_mode import sampling_mode
 from terrella.engines.trl.sft_trainer import SftTrainer
 from terrella.engines.trl.trl_engine import TrlEngine
@@ -276,6 +278,17 @@ def test_gradient_checkpointing_of_sft_changes_no_result(tmp_path: Path):
         trainer.fit(folder / "model")
         ends.append(weights(trainer.policy))
     assert torch.equal(*ends)
+
+
+def test_fsdp2_sums_gradients_in_fp32_as_ddp_does():
+    """bf16 would keep eight bits of a sum over all processes."""
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    plugin.set_mixed_precision("bf16")
+    assert plugin.mixed_precision_policy.reduce_dtype == torch.bfloat16  # accelerate's own
+    keep_full_precision(SimpleNamespace(is_fsdp2=True, state=SimpleNamespace(fsdp_plugin=plugin)))
+    policy = plugin.mixed_precision_policy
+    assert policy.param_dtype == torch.bfloat16 and policy.output_dtype is None
+    assert policy.reduce_dtype == torch.float32
 
 
 def test_attention_that_packs_cannot_use_is_refused_by_name(tmp_path: Path):

@@ -220,7 +220,8 @@ def _trainer(
         return Role(
             name=name,
             weights=need.weights / processes + gathered,
-            gradients=need.trained / processes + narrow * (need.outside + need.block),
+            # Those of a pack are summed over the processes in fp32, layer by layer.
+            gradients=need.trained / processes + need.outside + need.block,
             optimiser=ADAM_MOMENTS * need.trained / processes,
             activations=need.activations,
             logits=need.logits,

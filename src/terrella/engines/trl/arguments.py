@@ -90,16 +90,19 @@ def precision_and_memory(config: MemoryConfig) -> dict[str, Any]:
     }
 
 
-def keep_output_precision(accelerator: Any) -> None:
-    """Under FSDP2, give out what a model computes as it is, before the model is wrapped.
+def keep_full_precision(accelerator: Any) -> None:
+    """Under FSDP2 with bf16, keep in fp32 what DDP keeps so; call it before a model is wrapped.
 
-    accelerate casts outputs to bf16. A critic's values are fp32, and are so without FSDP2.
+    accelerate casts outputs to bf16, and a critic's values are fp32. It also sums the gradients of
+    all processes in bf16.
     """
     if not accelerator.is_fsdp2:
         return
     plugin = accelerator.state.fsdp_plugin
     if plugin.mixed_precision_policy is not None:
-        plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
+        plugin.mixed_precision_policy = replace(
+            plugin.mixed_precision_policy, output_dtype=None, reduce_dtype=torch.float32
+        )
 
 
 def one_gpu_per_process() -> None:

@@ -35,7 +35,7 @@ from terrella.engines.trl import learner_state
 from terrella.engines.trl.arguments import (
     adapters,
     freeze_below,
-    keep_output_precision,
+    keep_full_precision,
     one_gpu_per_process,
 )
 from terrella.engines.trl.learner_data import check_same_data, gather_targets, share_out
@@ -86,7 +86,7 @@ class TrlLearner:
         self.accelerator = Accelerator(
             cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bf16 else "no"
         )
-        keep_output_precision(self.accelerator)
+        keep_full_precision(self.accelerator)
         module = _trainable(model, config, head, folder or Path(), seed)
         self.model, wrapped = self.accelerator.prepare(module, _optimizer(module))
         # Without accelerate's wrapper, which leaves out steps while a trainer accumulates.

@@ -58,7 +58,7 @@ def backward_over(
     """Run backward over all packs. The mean of the results over processes is the batch's loss.
 
     DDP exchanges gradients once, with the last pack. FSDP2 shares them out with every pack: until
-    it does, each process holds the gradient of the whole model, and under bf16 sums it in bf16.
+    it does, each process holds the gradient of the whole model.
     """
     total: Tensor = torch.zeros((), device=accelerator.device)
     packs = pad_packs(accelerator, packs)

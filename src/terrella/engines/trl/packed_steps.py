@@ -16,7 +16,7 @@ from torch import Tensor
 
 from terrella.core.tokens import TrainExample
 from terrella.engines.trl import pack_passes
-from terrella.engines.trl.arguments import keep_output_precision
+from terrella.engines.trl.arguments import keep_full_precision
 from terrella.engines.trl.checkpoint import AtomicCheckpoints
 from terrella.engines.trl.packs import Pack
 from terrella.engines.trl.tree_attention import Attention, attention_of
@@ -31,9 +31,9 @@ class PackedSteps(AtomicCheckpoints):
     _metrics: Any
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The trainer's accelerator, whose models give out values in fp32."""
+        """The trainer's accelerator, which adds gradients and gives out values in fp32."""
         super().create_accelerator_and_postprocess()  # type: ignore[misc]
-        keep_output_precision(self.accelerator)
+        keep_full_precision(self.accelerator)
 
     @property
     def policy(self) -> Any:

@@ -1,4 +1,4 @@
-"""Refuses a limit of tokens into which no right reply fits: nothing could ever be rewarded.
+"""Refuses a limit of tokens into which no right reply fits: every one would be cut off.
 
 What is checked are replies in the codec's own words, without a thought, to a few train tasks. A
 model may need more tokens, so a limit that passes may still be low.
@@ -82,7 +82,7 @@ def check_turn_limits(model: str, limits: Sequence[TurnLimit], *, only_here: boo
             raise ConfigError(
                 "turn_tokens",
                 f"{limit.tokens}, and a right reply in {limit.world.owner.name} has {shortest} "
-                f"tokens or more with the model {model}: none would be rewarded",
+                f"tokens or more with the model {model}: it would be cut off",
                 f"set turn_tokens={shortest} or more",
             )
 

@@ -65,7 +65,9 @@ def test_random_actions_have_true_states():
 
 def test_a_form_without_states_of_its_own_is_refused_for_a_chat_model(tmp_path):
     chat = chat_model_folder(tmp_path / "chat")
-    spa = Spa.Config(world=LAKE, model=str(chat), form="shown", out=tmp_path / "run")
+    spa = Spa.Config(
+        world=LAKE, model=str(chat), form="shown", turn_tokens=96, out=tmp_path / "run"
+    )
     with pytest.raises(ConfigError, match="form=worldmodel"):
         Spa(spa).preflight()
     Spa(spa.replace(form="worldmodel")).preflight()

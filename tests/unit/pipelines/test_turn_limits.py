@@ -37,7 +37,7 @@ def chat_model(tmp_path_factory):
 
 def refusal(config):
     """The number of tokens that is said to be needed."""
-    with pytest.raises(ConfigError, match="none would be rewarded") as caught:
+    with pytest.raises(ConfigError, match="it would be cut off") as caught:
         config.build().check_settings()
     assert caught.value.where == "turn_tokens"
     return int(caught.value.remedy.removeprefix("set turn_tokens=").removesuffix(" or more"))
@@ -61,9 +61,9 @@ def test_a_reply_that_is_read_although_it_is_cut_off_fits(chat_model):
 
 def test_a_dry_run_says_so_and_a_run_leaves_no_folder(chat_model, tmp_path):
     config = CONFIGS[0].replace(model=chat_model, turn_tokens=1, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="none would be rewarded"):
+    with pytest.raises(ConfigError, match="it would be cut off"):
         dry_run_config(config)
-    with pytest.raises(ConfigError, match="none would be rewarded"):
+    with pytest.raises(ConfigError, match="it would be cut off"):
         config.build().run(SilentProgress())
     assert not (tmp_path / "run").exists()
 

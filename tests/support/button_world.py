@@ -16,7 +16,7 @@ from terrella.codecs.web_language import parse_action
 from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Tree
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
-from terrella.core.written import Draft
+from terrella.core.written_tasks import Draft
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from terrella.core.types import Status, Transition, Verdict
-from terrella.core.written import Draft
+from terrella.core.written_tasks import Draft
 from terrella.worlds.counter import Count, Counter
 
 HELD_OUT = "Count from 1 to 5."

@@ -24,7 +24,7 @@ from terrella.codecs.web_language import Language, tell_actions, translate
 from terrella.core.errors import ConfigError
 from terrella.core.tokens import History
 from terrella.core.types import Observation, Situation, show_text
-from terrella.core.written import shown_task
+from terrella.core.written_tasks import shown_task
 from terrella.models.policy_input import PolicyInput
 
 WebForm = Literal["compact", "chat", "webrl"]

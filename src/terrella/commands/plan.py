@@ -72,7 +72,7 @@ class Plan(Configurable):
         metrics["seconds"] = time.monotonic() - began
         if certified_model.certificate is not None:
             metrics["not_certified"] = list(certified_model.certificate.reasons)
-        metrics["questions"] = planner.cost.queries
+        metrics["queries"] = planner.cost.queries
         metrics["random"] = self._success(Random.Config().build(), progress)
         if config.world.build().has_expert:
             metrics["expert"] = self._success(Expert.Config().build(), progress)
@@ -125,7 +125,7 @@ def run(config: Plan.Config) -> dict[str, Any]:
             rows.append((f"success: {name}", f"{interval_text(metric)}, n = {metric['n']}"))
     if metrics.get("not_certified"):
         rows.append(("not certified", "; ".join(metrics["not_certified"])))
-    rows.append(("queries to the model", f"{metrics['questions']:,}"))
+    rows.append(("queries to the model", f"{metrics['queries']:,}"))
     rows.append(("seconds", f"{metrics['seconds']:.1f}"))
     show_metrics(f"planned in {config.folder}", rows)
     return metrics

@@ -145,7 +145,7 @@ class Task:
     instance: str = ""
     """For a world model: the instance that the step was taken in, where it is known."""
     written: str = ""
-    """A task that was written for practice, in place of an instance (`core/written.py`)."""
+    """A task that was written for practice, in place of an instance (`core/written_tasks.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     def _take(self, written: str) -> Any:
         """Begin a task that was written for practice and return its canonical key.
 
-        The text is untrusted. See `core/written.py`.
+        The text is untrusted. See `core/written_tasks.py`.
         """
         raise WorldError(self.name, "takes no written tasks", "practise its own instances")
 
@@ -174,7 +174,7 @@ class World(Configurable, gymnasium.Env[Observation, str], ABC):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode. Options: `split` of the instance, `noise_seed` of the dynamics.
 
-        `written` is a task for practice in place of an instance (`core/written.py`).
+        `written` is a task for practice in place of an instance (`core/written_tasks.py`).
         """
         super().reset(seed=seed)
         options = dict(options or {})

@@ -27,7 +27,7 @@ class PracticeTask:
     seed: int
     noise_seed: int = 0
     written: str = ""
-    """A task that a curriculum wrote, in place of an instance (`core/written.py`)."""
+    """A task that a curriculum wrote, in place of an instance (`core/written_tasks.py`)."""
 
     @property
     def name(self) -> str:

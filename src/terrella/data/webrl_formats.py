@@ -20,7 +20,7 @@ from terrella.core.config import record_from_json
 from terrella.core.errors import ConfigError, StoreError
 from terrella.core.files import write_atomic
 from terrella.core.untrusted import MAX_FILE_BYTES, read_json, read_json_lines, reading
-from terrella.core.written import shown_task
+from terrella.core.written_tasks import shown_task
 from terrella.data.attempts import Attempt, Choice, PracticeTask
 
 MAX_CHARS = 16384 - 512

@@ -16,7 +16,7 @@ from terrella.core.protocols import Codec
 from terrella.core.tokens import Task, TokenEpisode
 from terrella.core.types import Episode, Status, Stop, Verdict
 from terrella.data.token_records import episode_record, verdict_record
-from terrella.evals.written import Written, of_facts
+from terrella.evals.reply_counts import ReplyCounts, of_facts
 from terrella.policies.chat_client import Usage
 
 
@@ -56,7 +56,7 @@ class EpisodeRow:
     turns: int = 0
     well_formed: int = 0
     """Replies in the expected form."""
-    written: Written
+    written: ReplyCounts
     """How the replies ended, and their thoughts."""
     out_of_tokens: bool = False
     """Whether the limit on the tokens of an episode, or the model's context, ended it."""
@@ -111,7 +111,7 @@ def make_row(
     *,
     replies: Sequence[str],
     well_formed: int,
-    written: Written,
+    written: ReplyCounts,
     usage: Usage,
 ) -> EpisodeRow:
     """A row; `record` is None where the world broke."""

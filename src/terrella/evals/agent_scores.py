@@ -25,8 +25,8 @@ from terrella.evals.pass_at_k import (
     pass_values,
     share_mean,
 )
+from terrella.evals.reply_counts import ReplyCounts, WrittenScores, written_scores
 from terrella.evals.results import ReferenceScores
-from terrella.evals.written import Written, WrittenScores, written_scores
 from terrella.policies.chat_client import Usage
 
 Groups = Sequence[Sequence[EpisodeRow]]
@@ -113,7 +113,7 @@ def agent_scores(
         turns=_mean(judged, lambda row: (row.turns, 1)),
         reply_tokens=_mean(judged, lambda row: (row.usage.completion_tokens, row.usage.requests)),
         written=written_scores(
-            [sum((row.written for row in group), Written()) for group in judged if group]
+            [sum((row.written for row in group), ReplyCounts()) for group in judged if group]
         ),
         out_of_tokens=_share(judged, lambda row: (row.out_of_tokens, 1)),
         masked=dict(Counter(row.status for row in masked)),

@@ -23,7 +23,7 @@ from terrella.core.errors import PolicyError
 from terrella.core.seeds import SAMPLE_STREAM, stream
 from terrella.core.types import Episode, Status, Stop, Verdict, show_text
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
-from terrella.evals.written import Written, of_chat
+from terrella.evals.reply_counts import ReplyCounts, of_chat
 from terrella.policies.chat_client import ChatReply, ContextLengthError, Usage
 from terrella.policies.endpoint import Endpoint, reply_actions
 from terrella.rollout.env_pool import EnvPool, EnvWorker
@@ -70,7 +70,7 @@ class _Conversation:
     first: Usage | None = None
     last: Usage = field(default_factory=Usage)
     well_formed: int = 0
-    written: Written = field(default_factory=Written)
+    written: ReplyCounts = field(default_factory=ReplyCounts)
 
     def begin(self, messages: list[Message]) -> None:
         self.messages, self.prompt = messages, len(messages)

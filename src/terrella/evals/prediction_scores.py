@@ -15,7 +15,7 @@ from terrella.core.errors import EngineError
 from terrella.core.metric import Metric
 from terrella.evals.pass_at_k import share_mean
 from terrella.evals.predictions import PredictionRow, StepRow, is_unparsable
-from terrella.evals.written import Written, WrittenScores, written_scores
+from terrella.evals.reply_counts import ReplyCounts, WrittenScores, written_scores
 from terrella.policies.chat_client import Usage
 
 
@@ -85,8 +85,8 @@ def prediction_scores(rows: Sequence[PredictionRow]) -> PredictionScores:
     )
 
 
-def _written(row: PredictionRow) -> Written:
-    return sum((step.written for step in (*row.steps, *row.imagined)), Written())
+def _written(row: PredictionRow) -> ReplyCounts:
+    return sum((step.written for step in (*row.steps, *row.imagined)), ReplyCounts())
 
 
 def _accuracy(groups: Sequence[Sequence[StepRow]]) -> Accuracy | None:

@@ -31,7 +31,7 @@ from terrella.core.types import (
 )
 from terrella.evals.agent_rows import reply_text
 from terrella.evals.endpoint_agent import ChatThreads
-from terrella.evals.written import Written, of_chat, of_facts
+from terrella.evals.reply_counts import ReplyCounts, of_chat, of_facts
 from terrella.policies.chat_client import Usage
 from terrella.policies.endpoint import reply_observation
 from terrella.rollout.rollout import reply_facts
@@ -44,7 +44,7 @@ class Predicted:
     observation: Observation | None
     text: str
     reasoning: str = ""
-    written: Written = field(default_factory=Written)
+    written: ReplyCounts = field(default_factory=ReplyCounts)
     usage: Usage = field(default_factory=Usage)
 
 
@@ -121,7 +121,7 @@ class StepRow:
     no_change: float | None
     """The verdict on predicting that nothing changes."""
     status: str
-    written: Written
+    written: ReplyCounts
     """How the reply ended, and its thought; without a reply in imagination nothing is counted."""
     reply: str = ""
     reasoning: str = ""

@@ -28,7 +28,7 @@ PROBE_TOKENS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class ExportContents:
     """What an export holds."""
 
     parameters: int
@@ -50,7 +50,7 @@ def write_plain(
     base: str | None = None,
     dtype: Dtype = "stored",
     shard_bytes: int = SHARD_BYTES,
-) -> Written:
+) -> ExportContents:
     """Write the model in `source`; an adapter needs the name or the folder of its `base`."""
     is_adapter = (source / ADAPTER_CONFIG).exists() and not (source / "config.json").exists()
     start = base if is_adapter and base is not None else source
@@ -69,7 +69,7 @@ def write_plain(
     again, _ = load_model(folder, device="cpu")
     after = _predictions(again)
     files = sorted(folder.glob("*.safetensors"))
-    return Written(
+    return ExportContents(
         parameters=sum(weight.numel() for weight in weights.values()),
         dtype=str(kind).removeprefix("torch."),
         shards=len(files),

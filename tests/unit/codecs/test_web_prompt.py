@@ -8,7 +8,7 @@ from tests.support.tiny_chat import chat_tokenizer
 
 from terrella.codecs.web_prompt import WebCodecConfig
 from terrella.core.errors import ConfigError
-from terrella.core.written import shown_task
+from terrella.core.written_tasks import shown_task
 from terrella.data.webrl_formats import PAGE_MARK, TraceStep, prompt_at
 from terrella.models.characters import character_tokenizer
 from terrella.models.policy_input import PolicyInput

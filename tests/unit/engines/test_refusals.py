@@ -243,6 +243,8 @@ def test_a_model_that_scores_uses_its_learner():
         ({"sleep": True}, "free_cache_engine"),
         ({"max_num_seqs": 8}, "rollout.max_num_seqs"),
         ({"arguments": ("--enforce-eager",)}, "engine_kwargs"),
+        ({"data_parallel": 2}, "vllm.data_parallel=1"),
+        ({"request_seconds": 60.0}, "vllm.request_seconds=3600"),
     ],
 )
 def test_settings_of_a_server_that_verl_does_not_start_name_its_own(changes, instead, tmp_path):

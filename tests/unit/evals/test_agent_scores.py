@@ -7,8 +7,8 @@ from terrella.core.instances import plain
 from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agent_scores import agent_scores, compare_passes
 from terrella.evals.pass_at_k import pass_values
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.evals.results import ReferenceScores
-from terrella.evals.written import Written
 from terrella.policies.chat_client import Usage
 from terrella.show import evaluation
 
@@ -21,7 +21,7 @@ def row(instance, member, value, **changes):
         "turns": 2,
         "well_formed": 1,
         "usage": Usage(requests=2, completion_tokens=10, prompt_tokens=50),
-        "written": Written(replies=2),
+        "written": ReplyCounts(replies=2),
         "status": "ok" if value is not None else "policy_error",
         "reason": "" if value is not None else "HTTP 500",
     }

@@ -16,7 +16,7 @@ from terrella.evals.arm_tables import InstanceRows, arm_passes, decide_claims
 from terrella.evals.pass_at_k import pass_at_k, share_mean
 from terrella.evals.prediction_scores import prediction_scores
 from terrella.evals.predictions import Predicted, PredictionRow, StepRow, predict_instance
-from terrella.evals.written import Written
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.policies.basic import Random
 from terrella.policies.chat_client import Usage
 from terrella.rollout.tasks import PredictionTasks
@@ -176,7 +176,7 @@ def test_a_depth_without_a_verdict_keeps_its_place():
             value=value,
             no_change=0.0,
             status="ok" if value is not None else "timeout",
-            written=Written(),
+            written=ReplyCounts(),
         )
 
     imagined = [step(0, 1.0), step(1, None), step(2, 0.0)]

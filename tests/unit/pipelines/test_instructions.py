@@ -14,7 +14,7 @@ from terrella.pipelines.webrl.duplicates import duplicates, values_of
 from terrella.pipelines.webrl.instructions import (
     InstructionWriter,
     Models,
-    Written,
+    PhaseInstructions,
     WrittenInstruction,
     read_instructions,
 )
@@ -255,7 +255,7 @@ def test_the_report_shows_untrusted_text_as_text():
     refused = WrittenInstruction(family="count", text="Sing.", fate="refused", reason="no")
     name = hostile.practice.name
     lines = instruction_lines(
-        2, Written(instructions=[hostile, refused]), {name: 0.31}, {name: [1.0, None]}
+        2, PhaseInstructions(instructions=[hostile, refused]), {name: 0.31}, {name: [1.0, None]}
     )
     row = next(line for line in lines if "script" in line)
     assert "<script>" not in row and "\\|" in row and "\\[a]" in row

@@ -20,7 +20,7 @@ from terrella.core.instances import plain
 from terrella.core.stats import mean_interval
 from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agent_scores import agent_scores
-from terrella.evals.written import Written
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.policies.chat_client import Usage
 from terrella.show import certificate_plots
 from terrella.show.report import write_report
@@ -245,7 +245,7 @@ def test_seeds_of_one_config_form_a_group_and_other_configs_do_not(tmp_path):
 def evaluated(folder, model, value):
     """The folder of a finished `terrella evaluate`, on four instances."""
     common = {"status": "ok", "turns": 1, "steps": 1, "usage": Usage(requests=1)}
-    common["written"] = Written(replies=1)
+    common["written"] = ReplyCounts(replies=1)
     rows = [EpisodeRow(instance=str(n), seed=n, member=0, value=value, **common) for n in range(4)]
     scores = agent_scores(rows, samples=1, reference=None)
     metrics = {

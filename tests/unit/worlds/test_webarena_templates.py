@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from terrella.core.types import Status
-from terrella.core.written import shown_task
+from terrella.core.written_tasks import shown_task
 from terrella.worlds.webarena.evaluators import Ending, evaluate
 from terrella.worlds.webarena.tasks import load_tasks, read_task
 from terrella.worlds.webarena.templates import TemplateBook, unchecked_row

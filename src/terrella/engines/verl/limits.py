@@ -17,9 +17,13 @@ INSTEAD = {
     "sleep": "verl.actor_rollout_ref.rollout.free_cache_engine",
     "max_num_seqs": "verl.actor_rollout_ref.rollout.max_num_seqs",
     "arguments": "verl.+actor_rollout_ref.rollout.engine_kwargs.vllm.OPTION",
+    "data_parallel": "",
+    "requests": "",
+    "request_seconds": "",
+    "sync_folder": "",
 }
-"""Settings of a server of ours, and those of verl's servers. dtype, logprobs and max_model_len are
-the same for both."""
+"""Settings of a server of ours, and those of verl's servers, if they have one. dtype, logprobs and
+max_model_len are the same for both."""
 BESIDE_TRAINER = ("memory", "sleep")
 """How a server of ours shares a GPU with TRL: recipes that name one (sampler=vllm) set it. verl's
 servers have `verl.server_memory`, and always make room for training."""
@@ -137,5 +141,7 @@ def _check_servers(config: EngineConfig) -> None:
             raise ConfigError(
                 f"vllm.{name}",
                 f"with sampler={config.sampler} the servers are verl's, which do not read it",
-                f"set {INSTEAD[name]}, and vllm.{name}={default}",
+                f"set {INSTEAD[name]}, and vllm.{name}={default}"
+                if INSTEAD[name]
+                else f"set vllm.{name}={default}",
             )

@@ -33,7 +33,7 @@ from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, token_row
 from terrella.evals.agent_scores import AgentScores, agent_scores
 from terrella.evals.agents import Evaluate, reference_policies, tested_instances
 from terrella.evals.endpoint_agent import EndpointAgent
-from terrella.evals.written import Written
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.models.names import TINY
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import (
@@ -272,7 +272,7 @@ class AgentEvaluation(Evaluation[AgentResult]):
 
     def shown(self, rows: Sequence[Any]) -> dict[str, float]:
         judged = [row for row in rows if row.value is not None]
-        written = sum((row.written for row in rows), Written())
+        written = sum((row.written for row in rows), ReplyCounts())
         shares = {"masked": float(len(rows) - len(judged))}
         if judged:
             shares["success"] = sum(row.won for row in judged) / len(judged)

@@ -18,7 +18,7 @@ from terrella.core.world import World
 from terrella.data.attempts import Attempt, PracticeTask
 from terrella.data.train_steps import train_steps
 from terrella.evals.agent_rows import AskedEpisode, EpisodeRow, make_row
-from terrella.evals.written import Written
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.pipelines.webrl.language_player import ScoringPlayer
 from terrella.policies.chat_client import Usage
 from terrella.rollout.batch_rollout import BatchRollout, WorldSlot
@@ -85,6 +85,6 @@ def _row(
         record,
         replies=replies,
         well_formed=len(replies),
-        written=Written(replies=len(replies)),
+        written=ReplyCounts(replies=len(replies)),
         usage=usage,
     )

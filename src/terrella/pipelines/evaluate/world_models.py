@@ -32,7 +32,7 @@ from terrella.evals.predictions import (
     TokenPredictor,
     predict_instance,
 )
-from terrella.evals.written import Written
+from terrella.evals.reply_counts import ReplyCounts
 from terrella.pipelines.evaluate.base import Cost, Evaluation
 from terrella.pipelines.evaluate.models import ModelIdentity
 from terrella.pipelines.evaluate.page_predictor import AskedPages, page_predictor
@@ -156,7 +156,7 @@ class WorldModelEvaluation(Evaluation[WorldModelScores]):
         if not steps:
             return {}
         shares = {"accuracy": sum(step.value == 1.0 for step in steps) / len(steps)}
-        written = sum((step.written for step in steps), Written())
+        written = sum((step.written for step in steps), ReplyCounts())
         if written.truncated:
             shares["truncated"] = written.truncated / written.replies
         return shares

@@ -63,7 +63,7 @@ BASE_FIELDS = (
     "sft",
 )
 """Settings that a base depends on, beside its seed and the world."""
-HOW = (
+TEACHER_TRANSPORT = (
     "url",
     "key_variable",
     "timeout",
@@ -152,7 +152,7 @@ class TextGameModel(ModelPipeline[TextGameResult]):
     ignored: ClassVar[tuple[str, ...]] = (
         "out",
         "base_cache",
-        *(f"teacher.{name}" for name in HOW),
+        *(f"teacher.{name}" for name in TEACHER_TRANSPORT),
     )
 
     def turn_limits(self) -> list[TurnLimit]:
@@ -194,7 +194,9 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         spec["seed"] = self.config.seed
         spec["world"] = self._world_spec()
         if config.teacher is not None:
-            spec["teacher"] = {k: v for k, v in spec["teacher"].items() if k not in HOW}
+            spec["teacher"] = {
+                k: v for k, v in spec["teacher"].items() if k not in TEACHER_TRANSPORT
+            }
         if config.sft_rounds > 1:  # replies that are cut off decide whether another round follows
             spec["turn_tokens"] = config.turn_tokens
         return spec
@@ -287,7 +289,11 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         """Where the teacher's replies are, and what they depend on: not on how SFT uses them."""
         config = self.config
         assert config.teacher is not None
-        teacher = {k: v for k, v in dump(config.teacher).items() if k not in (*HOW, "longest")}
+        teacher = {
+            k: v
+            for k, v in dump(config.teacher).items()
+            if k not in (*TEACHER_TRANSPORT, "longest")
+        }
         spec = {
             "teacher": teacher,
             "world": self._world_spec(),

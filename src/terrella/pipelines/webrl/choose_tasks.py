@@ -20,7 +20,7 @@ from terrella.pipelines.webrl.instructions import (
     Complete,
     InstructionWriter,
     Models,
-    Written,
+    PhaseInstructions,
 )
 from terrella.pipelines.webrl.phase import Phase
 from terrella.pipelines.webrl.proposers import PracticeRecord
@@ -62,7 +62,7 @@ def choose_tasks(config: WebRlSettings, phase: Phase, record: PracticeRecord) ->
 
 def _written(
     config: WebRlSettings, phase: Phase, record: PracticeRecord, count: int
-) -> Written | None:
+) -> PhaseInstructions | None:
     """New instructions for their share of the proposals; None if nothing is written."""
     practice = config.practice
     wanted = round(practice.instructions.share * practice.tries * count)
@@ -70,7 +70,7 @@ def _written(
         return None
     writer = InstructionWriter(practice.instructions)
 
-    def write() -> Written:
+    def write() -> PhaseInstructions:
         with _models(practice.instructions, phase) as models:
             return writer.write(
                 record,
@@ -81,7 +81,7 @@ def _written(
                 judged=config.judges,
             )
 
-    return phase.part("written", Written, write)
+    return phase.part("written", PhaseInstructions, write)
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def _propose(
     phase: Phase,
     record: PracticeRecord,
     count: int,
-    written: Written | None,
+    written: PhaseInstructions | None,
 ) -> Proposed:
     """Proposals; after the first phase also what the critic must see of them."""
     rng = phase.rng(PRACTICE)

@@ -20,7 +20,7 @@ from terrella.core.config import Configurable
 from terrella.core.errors import ConfigError, WorldError
 from terrella.core.types import Split
 from terrella.data.attempts import PracticeTask, count_steps
-from terrella.pipelines.webrl.instructions import InstructionWriter, Written
+from terrella.pipelines.webrl.instructions import InstructionWriter, PhaseInstructions
 from terrella.pipelines.webrl.proposers import (
     MAX_SEED,
     AskModel,
@@ -122,7 +122,7 @@ class Curriculum(Configurable):
         *,
         count: int,
         rng: np.random.Generator,
-        written: Written | None = None,
+        written: PhaseInstructions | None = None,
     ) -> Proposals:
         """Propose `tries` tasks for each of the `count` that are wanted, written ones first."""
         proposer: TaskProposer = self.config.proposer.build()
@@ -143,7 +143,7 @@ class Curriculum(Configurable):
         rollout: BatchRollout,
         *,
         count: int,
-        written: Written | None = None,
+        written: PhaseInstructions | None = None,
     ) -> PhaseTasks:
         """The `count` best proposals. `values` are the critic's; None admits all.
 
@@ -226,7 +226,9 @@ def _by_family(items: Iterable[ValuedTask]) -> dict[str, int]:
     return Counter(item.task.family for item in items)
 
 
-def _fates(written: Written | None, admitted: Sequence[ValuedTask]) -> dict[str, int] | None:
+def _fates(
+    written: PhaseInstructions | None, admitted: Sequence[ValuedTask]
+) -> dict[str, int] | None:
     if written is None:
         return None
     return {**written.fates, "admitted": sum(bool(item.task.written) for item in admitted)}

@@ -14,7 +14,7 @@ from terrella.core.files import write_atomic
 from terrella.core.run_folder import read_part
 from terrella.pipelines.webrl.critic_report import task_values
 from terrella.pipelines.webrl.curriculum import CurriculumLog
-from terrella.pipelines.webrl.instructions import FATES, Written
+from terrella.pipelines.webrl.instructions import FATES, PhaseInstructions
 from terrella.pipelines.webrl.phase import Phase
 
 SHOWN_REASON = 120
@@ -74,7 +74,7 @@ def write_instructions(
         written_file = phase.file("written.json")
         if not written_file.exists():
             continue
-        written = record_from_json(Written, read_part(written_file))
+        written = record_from_json(PhaseInstructions, read_part(written_file))
         practised: dict[str, list[float | None]] = {}
         for attempt, outcome in zip(phase.attempts(), outcomes(phase), strict=True):
             practised.setdefault(attempt.task.name, []).append(outcome)
@@ -84,7 +84,7 @@ def write_instructions(
 
 def instruction_lines(
     phase: int,
-    written: Written,
+    written: PhaseInstructions,
     values: Mapping[str, float],
     outcomes: Mapping[str, Sequence[float | None]],
 ) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from terrella.core.bounds import check_least, check_share
 from terrella.core.config import Configurable, Local
 from terrella.core.errors import ConfigError
-from terrella.core.written import InstructionWorld
+from terrella.core.written_tasks import InstructionWorld
 from terrella.data.attempts import PracticeTask
 from terrella.pipelines.webrl.duplicates import LEAST, Measure, duplicates
 from terrella.pipelines.webrl.proposers import MAX_SEED, FailedTask, PracticeRecord
@@ -72,7 +72,7 @@ class WrittenInstruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class PhaseInstructions:
     """All that was written for a phase."""
 
     instructions: list[WrittenInstruction] = field(default_factory=list[WrittenInstruction])
@@ -142,7 +142,7 @@ class InstructionWriter(Configurable):
         count: int,
         rng: np.random.Generator,
         judged: bool,
-    ) -> Written:
+    ) -> PhaseInstructions:
         """Instructions for at most `count` tasks; `judged` if an outcome model decides success."""
         families = _by_family(record)
         written, replies = [], []
@@ -160,7 +160,7 @@ class InstructionWriter(Configurable):
                 drafts = self._compared(family, texts, known)
                 written += self._screened(drafts, failed, world, models, rng, judged=judged)
                 replies += said
-        return Written(instructions=written, replies=replies)
+        return PhaseInstructions(instructions=written, replies=replies)
 
     def _texts(
         self,

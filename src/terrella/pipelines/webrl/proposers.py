@@ -29,7 +29,7 @@ class FailedTask:
     family: str
     instruction: str
     written: str = ""
-    """The world's task, if a curriculum wrote it (`core/written.py`)."""
+    """The world's task, if a curriculum wrote it (`core/written_tasks.py`)."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from terrella.core.spaces import Observations
 from terrella.core.types import Kind, Observation, Split, Transition, Tree, Verdict
 from terrella.core.untrusted import parse_json
 from terrella.core.world import MAX_ACTION_LENGTH, Step, World
-from terrella.core.written import Draft
+from terrella.core.written_tasks import Draft
 from terrella.verify.tree import Node, write
 from terrella.verify.tree_diff import TreeDiff
 from terrella.worlds.webarena.addresses import allowed, require_addresses

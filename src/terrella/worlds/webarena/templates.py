@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from terrella.core.untrusted import read_json
-from terrella.core.written import Draft
+from terrella.core.written_tasks import Draft
 
 FILE = Path(__file__).parent / "mini_templates.json"
 FREE_TEXT = r"[^\"\\{}\x00-\x1f]{1,80}"

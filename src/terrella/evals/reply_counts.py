@@ -19,7 +19,7 @@ from terrella.policies.chat_client import ChatReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ReplyCounts:
     """Counts of replies. They add up."""
 
     replies: int = 0
@@ -34,9 +34,9 @@ class Written:
     thought_tokens: int = 0
     """Tokens of those thoughts."""
 
-    def __add__(self, other: Written) -> Written:
+    def __add__(self, other: ReplyCounts) -> ReplyCounts:
         names = [each.name for each in fields(self)]
-        return Written(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return ReplyCounts(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class WrittenScores:
     """Share of the thoughts that were not ended."""
 
 
-def of_facts(replies: Iterable[ReplyFacts]) -> Written:
+def of_facts(replies: Iterable[ReplyFacts]) -> ReplyCounts:
     """The counts of replies that were sampled here."""
-    written = Written()
+    written = ReplyCounts()
     for reply in replies:
         thinks = reply.thought_tokens is not None
-        written += Written(
+        written += ReplyCounts(
             replies=1,
             truncated=reply.truncated,
             thoughts=thinks,
@@ -67,7 +67,7 @@ def of_facts(replies: Iterable[ReplyFacts]) -> Written:
     return written
 
 
-def of_chat(reply: ChatReply) -> Written:
+def of_chat(reply: ChatReply) -> ReplyCounts:
     """The counts of a reply of an endpoint: its thought is in the text, beside it, or only counted.
 
     What stands beside an empty reply that ended may be a refusal, so it counts as no thought.
@@ -79,7 +79,7 @@ def of_chat(reply: ChatReply) -> Written:
     unended = said.truncated or (thinks and not reply.finished and not said.rest.strip())
     if unended and not tokens:
         tokens = reply.usage.completion_tokens
-    return Written(
+    return ReplyCounts(
         replies=1,
         truncated=not reply.finished,
         thoughts=thinks,
@@ -89,7 +89,7 @@ def of_chat(reply: ChatReply) -> Written:
     )
 
 
-def written_scores(instances: Sequence[Written]) -> WrittenScores:
+def written_scores(instances: Sequence[ReplyCounts]) -> WrittenScores:
     """The scores of all instances, from the sum of each one's replies."""
 
     def over(mean: Callable[[Sequence[float]], Metric], part: str, whole: str) -> Metric | None:

@@ -6,7 +6,7 @@ from terrella.core.instances import plain
 from terrella.core.tokens import ReplyFacts
 from terrella.evals.agent_rows import EpisodeRow
 from terrella.evals.agent_scores import agent_scores
-from terrella.evals.written import Written, of_chat, of_facts, written_scores
+from terrella.evals.reply_counts import ReplyCounts, of_chat, of_facts, written_scores
 from terrella.policies.chat_client import ChatReply, Usage
 from terrella.show import evaluation
 
@@ -53,14 +53,14 @@ def test_what_the_limit_cut_off_here_is_counted():
 def test_the_means_are_over_instances_and_leave_out_those_without_a_thought():
     scores = written_scores(
         [
-            Written(replies=4, truncated=2, thoughts=2, counted_thoughts=2, thought_tokens=20),
-            Written(replies=1),
+            ReplyCounts(replies=4, truncated=2, thoughts=2, counted_thoughts=2, thought_tokens=20),
+            ReplyCounts(replies=1),
         ]
     )
     assert scores.truncated.mean == 0.25 and scores.truncated.n == 2
     assert scores.thought_tokens.mean == 10 and scores.thought_tokens.n == 1
     assert scores.truncated_thoughts.mean == 0.0 and scores.truncated_thoughts.masked == 1
-    assert written_scores([Written(replies=1)]).thought_tokens is None
+    assert written_scores([ReplyCounts(replies=1)]).thought_tokens is None
 
 
 def table(written, **changes):
@@ -74,7 +74,7 @@ def scores_of(row):
 
 
 def test_the_table_names_what_was_cut_off_and_nothing_where_nothing_was():
-    cut = Written(
+    cut = ReplyCounts(
         replies=2,
         truncated=1,
         thoughts=2,
@@ -86,6 +86,6 @@ def test_the_table_names_what_was_cut_off_and_nothing_where_nothing_was():
     assert rows["replies cut off by the limit"] == "0.500" and rows["tokens a thought"] == "9.000"
     assert rows["thoughts that did not end"] == "0.500"
     assert rows["episodes out of tokens"] == "1.000"
-    quiet = table(Written(replies=2))
+    quiet = table(ReplyCounts(replies=2))
     assert not {"replies cut off by the limit", "tokens a thought"} & set(quiet)
     assert not {"thoughts that did not end", "episodes out of tokens"} & set(quiet)

@@ -148,6 +148,8 @@ def test_worlds_and_models_go_into_any_recipe_by_name():
         "world.max_steps=7",
         "--set",
         "model=smollm2",
+        "--set",
+        "turn_tokens=16",
     )
     config = json.loads(shown)
     assert config["world"]["class"].endswith("Sokoban") and config["world"]["max_steps"] == 7

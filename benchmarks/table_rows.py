@@ -255,6 +255,21 @@ def arms(record, name):
     return rows
 
 
+def web_test_pages(record):
+    """How many of the tested pages differ, and how many of them practice may show as well."""
+    rows = []
+    for unseen, kind in ((False, "practised"), (True, "unseen")):
+        families = [each for each in record["families"].values() if each["unseen"] is unseen]
+        asked, different, shown = (
+            sum(each[name] for each in families) for name in ("asked", "different", "also_train")
+        )
+        what = f"MiniWoB++, {len(families)} {kind} families: test pages that begin differently"
+        train = record["train_instances"]
+        cell = f"{different} of {asked}; {shown} are also among {train} train instances"
+        rows.append((what, f"{cell} of their family"))
+    return rows
+
+
 def runs_of(metrics):
     """Seeds, and how many of them are different runs: an arm that is never trained is one run."""
     kinds = [kind for kind in metrics if kind.startswith("pass@")]
@@ -723,6 +738,7 @@ PARTS = {
     "web_pages": pages,
     "web_mpc": look_ahead,
     "web_plan_parts": plan_parts,
+    "webrl_pages": web_test_pages,
     "webrl_judge": judge,
     "serve_load": serve,
     "viewer": viewer,
@@ -762,6 +778,7 @@ SECTIONS = {
         "webrl_sokoban",
         "webrl_miniwob",
         "webrl_miniwob_unseen",
+        "webrl_pages",
         "webrl_smollm2_miniwob",
         "webrl_smollm2_arena",
         "webrl_judge",

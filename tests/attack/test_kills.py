@@ -199,7 +199,7 @@ def little_rlvr(out):
 
     return Rlvr.Config(
         world=Counter.Config(goals=3, max_steps=3),
-        turn_tokens=4,
+        turn_tokens=8,
         max_turns=2,
         warmup_examples=32,
         evaluate_on=2,

@@ -1,9 +1,8 @@
 """A run's folder: one writer, one spec, parts that are made once, the manifest last.
 
 A folder is whole (it has a manifest) or unfinished (the same command continues it). The spec is
-compared before anything old is believed, so a changed setting is refused by name and never answered
-with old numbers. Spec, parts and manifest carry hashes of their content, and the manifest has the
-hashes of the files that later stages read.
+compared before anything old is believed: a changed setting is refused by name. Spec, parts and
+manifest carry hashes of their content; the manifest has those of files that later stages read.
     with RunFolder(Path("runs/x"), config, progress=progress) as run:
         before = run.part("before", Metric, lambda: evaluate(model))
         run.finish(result)

@@ -366,13 +366,8 @@ class TextGameModel(ModelPipeline[TextGameResult]):
         """Marks of a model, whatever reward it was trained with."""
         world: ByteSized32 = self.config.world.replace(reward="exact").build()
         with self.engine.sampler(folder) as sampler:
-            return greedy_marks(
-                world,
-                records,
-                sampler,
-                self.codec(folder),
-                turn_tokens=self.config.turn_tokens,
-            )
+            codec, turn_tokens = self.codec(folder), self.config.turn_tokens
+            return greedy_marks(world, records, sampler, codec, turn_tokens=turn_tokens)
 
     def reference_scores(self) -> dict[str, float]:
         """Nothing is played here; baselines are arms of their own."""

@@ -122,14 +122,16 @@ def test_twenty_kills_at_random_moments_leave_no_trace(tmp_path, nursery):
     moments, kills, hits, runs = random.Random(0), 0, 0, 0
     assert nursery.life(tmp_path / "whole") == 0
     all_parts = parts_in(tmp_path / "whole")
-    while kills < KILLS:  # a run that ends before its next kill is compared, and another one begun
+    # On a busy machine most kills come late: more runs are killed then. A run that ends before its
+    # next kill is compared, and another one begun.
+    while kills < KILLS or (hits <= KILLS // 4 and kills < 5 * KILLS):
         runs, parts, code = runs + 1, [0], -signal.SIGKILL
         out = tmp_path / f"killed-{runs}"
         while code == -signal.SIGKILL:
             more = moments.randint(0, max(2, all_parts // 4))
-            code = nursery.life(
-                out, until_parts(out, more, moments.uniform(0, 0.02)) if kills < KILLS else None
-            )
+            enough = kills >= KILLS and hits > KILLS // 4
+            moment = until_parts(out, more, moments.uniform(0, 0.02))
+            code = nursery.life(out, None if enough or kills >= 5 * KILLS else moment)
             if code == -signal.SIGKILL:
                 kills += 1
                 parts.append(parts_in(out))
@@ -140,7 +142,7 @@ def test_twenty_kills_at_random_moments_leave_no_trace(tmp_path, nursery):
         assert content(out) == content(tmp_path / "whole")
         EpisodeStore.open(out).verify()
     assert hits > KILLS // 4, (
-        f"only {hits} of {KILLS} kills hit a run between its first part and its end"
+        f"only {hits} of {kills} kills hit a run between its first part and its end"
     )
 
 

@@ -259,7 +259,7 @@ class Reproduce(Configurable):
         return jobs
 
     def _reference_scores(self) -> dict[str, Any]:
-        """Scores of random and optimal play on the same instances, where the arms have them.
+        """Scores of random and optimal play on seed 0's instances, where the arms have them.
 
         Computed once.
         """

@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 from pathlib import Path
+from statistics import stdev
 
 from terrella.core.stats import mean_interval
 from terrella.recipes.webrl import SHOWN
@@ -481,6 +482,38 @@ def quoted_gate(seeds):
     )
     found = f"{audited:,} audits of {imagined:,} imagined steps disagreed"
     yield f"{disagreed} of {found}" if disagreed else f"none of {found}"
+
+
+def t_values(differences, edge):
+    """Distance of the mean from the edge in standard errors: over seeds, and over both."""
+    seeds = [mean(row) for row in differences]
+    instances = [mean(column) for column in zip(*differences, strict=True)]
+    errors = [stdev(values) / len(values) ** 0.5 for values in (seeds, instances)]
+    away = mean(seeds) - edge
+    return away / errors[0], away / math.hypot(*errors)
+
+
+def test_claims_whose_seeds_had_one_set_of_instances():
+    arms = rows("spa_sokoban")["arms"]
+    shares = {
+        arm: [[won / run["samples"] for won in run["successes"]] for run in arms[arm].values()]
+        for arm in ("spa", "vanilla")
+    }
+    above = [
+        [one - other for one, other in zip(*pair, strict=True)]
+        for pair in zip(shares["spa"], shares["vanilla"], strict=True)
+    ]
+    runs = rows("trust_gate_sokoban")["seeds"].values()
+    gated = [
+        [one - other for one, other in zip(run["gated"], run["real"], strict=True)] for run in runs
+    ]
+    spa, gate = t_values(above, edge=0.0), t_values(gated, edge=-0.05)
+    quotes = [
+        f"t = {spa[1]:.1f} in place of {spa[0]:.1f}",
+        f"t = {gate[1]:.2f} in place of {gate[0]:.2f}",
+        f"it holds on these {len(gated[0]):,} rooms",
+    ]
+    assert missing("design/0020-claims-and-rows.md", *quotes) == []
 
 
 def test_webrl_claims():

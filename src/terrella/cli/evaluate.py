@@ -120,7 +120,10 @@ def evaluate(
         config = _world_model_config(common, {**limit, **for_world_models})
     rest = [each for each in assignments if not each.startswith("world.")]
     config = with_overrides(config, rest).settled()
-    dry_run_config(config) if dry_run else _run(config)
+    if dry_run:
+        dry_run_config(config)
+    else:
+        _run(config)
 
 
 def _role(

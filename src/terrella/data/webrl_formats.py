@@ -127,6 +127,20 @@ def training_steps(trace: Trace) -> list[TrainingStep]:
     return converted
 
 
+def outcome_model_example(trace: Trace) -> dict[str, Any]:
+    """A training example of the outcome model in the published format, with its label.
+
+    The prompt is the intent, one line per action, and the last page.
+    """
+    steps = trace.steps
+    prompt = _question(steps[0].target, [step.response for step in steps], steps[-1].html)
+    label = "YES" if trace.score > 0.5 else "NO"
+    return {
+        "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": label}],
+        "system": OUTCOME_MODEL_SYSTEM,
+    }
+
+
 def _question(intent: str, responses: Sequence[str], page: str) -> str:
     actions = ["; ".join(response.split("\n")).strip() for response in responses]
     return (

@@ -147,11 +147,11 @@ class ModelPipeline(Pipeline[Result]):
     def check_settings(self, *, ranks: int = 0, machines: int = 0) -> None:
         if self.needs_engine:
             check_settings(self.config, ranks=ranks, machines=machines, **self._episodes())
-        self._check_turn_limits(only_here=True)
+        self._check_turn_limits(here=True)
 
     def preflight(self) -> None:
-        super().preflight()
-        self._check_turn_limits()
+        super().preflight()  # which has checked the limits of a model that is here
+        self._check_turn_limits(here=False)
         if self.needs_engine:
             self._make_engine()  # which looks for its packages, and starts nothing
 
@@ -167,9 +167,9 @@ class ModelPipeline(Pipeline[Result]):
         """The replies that are sampled here and rewarded; none where they have no limit."""
         return []
 
-    def _check_turn_limits(self, *, only_here: bool = False) -> None:
+    def _check_turn_limits(self, *, here: bool) -> None:
         if limits := self.turn_limits():
-            check_turn_limits(self.config.model, limits, only_here=only_here)  # type: ignore[attr-defined]
+            check_turn_limits(self.config.model, limits, here=here)  # type: ignore[attr-defined]
 
     def _make_engine(self) -> Engine:
         return make_engine(

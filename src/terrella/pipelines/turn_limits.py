@@ -2,7 +2,8 @@
 
 What is checked are replies in the codec's own words, without a thought, to a few train tasks. A
 model may need more tokens, so a limit that passes may still be low.
-    check_turn_limits("smollm2", [TurnLimit(world=world, codec=codec, ask="action", tokens=6)])
+    limit = TurnLimit(world=world, codec=codec, ask="action", tokens=6, seed=0)
+    check_turn_limits("smollm2", [limit], here=True)
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ def limits_of(
     ]
 
 
-def check_turn_limits(model: str, limits: Sequence[TurnLimit], *, only_here: bool = False) -> None:
+def check_turn_limits(model: str, limits: Sequence[TurnLimit], *, here: bool) -> None:
     """Refuse a limit into which no right reply of this model fits.
 
-    `only_here` asks for no tokenizer that would be downloaded or made first.
+    `here` checks a model whose tokenizer can be read at once, which a dry run does as well. Without
+    it, only one whose tokenizer would be downloaded or made first is checked.
     """
-    if not limits or (only_here and not _is_here(model)):
+    if not limits or _is_here(model) is not here:
         return
     tokenizer = _tokenizer(model, limits)
     for limit in limits:

@@ -31,7 +31,7 @@ from terrella.core.seeds import POLICY_STREAM, stream
 
 MAX_RESPONSE_BYTES = 4_000_000
 MAX_TOKENS = 10**9
-"""Of one reply. A larger count is no count, and could not be added up as a float."""
+"""The most tokens of one reply. A larger count is not believed: sums of them would overflow."""
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
 LONGEST_BACKOFF = 60.0

@@ -55,6 +55,17 @@ def test_a_long_page_is_cut_to_fit():
     )
 
 
+def test_an_outcome_model_example_has_one_line_per_action():
+    example = formats.outcome_model_example(trace(score=0.0))
+    prompt, label = example["conversations"]
+    assert label["value"] == "NO" and example["system"].endswith("YES or NO.")
+    assert prompt["value"] == (
+        "The User Intent:\nBuy tea\n\nAction History:\n"
+        '# Element: x; do(action="Click", element="7")\n'
+        'exit(message="done")\n\nThe Current Screenshot:\n<a>1</a>'
+    )
+
+
 def test_traces_steps_and_tasks_survive_the_disk(tmp_path):
     page = replace(trace(0.5).steps[1], html="<p>a\u2028b\x85c</p>")  # not ends of lines
     written = replace(trace(0.5), steps=(trace().steps[0], page))

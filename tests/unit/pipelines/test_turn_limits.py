@@ -80,7 +80,7 @@ def test_a_model_from_scratch_is_checked_by_the_run_only(tmp_path):
 def test_what_is_not_here_is_not_fetched_to_check(monkeypatch):
     monkeypatch.setattr("terrella.pipelines.turn_limits.load_tokenizer", pytest.fail)
     limits = CONFIGS[0].build().turn_limits()
-    check_turn_limits("nobody/has-this-model", limits, only_here=True)
+    check_turn_limits("nobody/has-this-model", limits, here=True)
 
 
 def test_nothing_is_checked_where_no_turn_is_rewarded_or_a_browser_would_open():

@@ -80,7 +80,7 @@ class TrainContext:
     _seeds: dict[tuple[str, int, Split], list[int]] = field(default_factory=dict, repr=False)
     """Seeds of distinct instances: every evaluation of a run plays the same ones.
 
-    Other seeds play others, so that a difference over seeds is not about one set of pages.
+    Runs of other seeds play others: a difference over seeds is not about one set of pages.
     """
 
     def evaluate(
